@@ -1,0 +1,39 @@
+# The two commands: `make up` starts a cluster, `make test` sets up and runs the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NODES ?= 1
+DATA ?= data
+PORT ?= 9092
+
+.PHONY: up test lint unit soak bench clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+up: $(VENV)/.installed
+	@exec $(BIN)/riverrun up --nodes $(NODES) --data $(DATA) --port $(PORT)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+soak: $(VENV)/.installed-test
+	$(BIN)/riverrun simulate --seeds 1..2000
+
+bench: $(VENV)/.installed-test
+	$(BIN)/riverrun bench compare
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,169 @@
+"""Settings, declared once beside the code that reads them.
+
+A ``Settings`` subclass is a frozen dataclass whose fields are made by ``setting``. Parsing, bounds,
+help, documentation and DescribeConfigs are derived from the declarations; nothing is listed twice.
+Where the values come from (file, flags, metadata) is left to the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from typing import Any, ClassVar, Self
+
+KiB = 1024
+MiB = 1024 * KiB
+GiB = 1024 * MiB
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Value = bool | int | float | str | tuple[str, ...]
+
+
+class Kind(IntEnum):
+    """Kafka's types of settings, with the numbers that DescribeConfigs uses."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class SettingError(ValueError):
+    """A value that cannot be used, in words for the person who wrote it."""
+
+    def __init__(self, name: str, text: str, reason: str) -> None:
+        super().__init__(f"Invalid value {text} for configuration {name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One declaration."""
+
+    field: str
+    name: str
+    topic: str | None
+    kind: Kind
+    default: Value
+    at_least: int | float | None
+    at_most: int | float | None
+    choices: tuple[str, ...] | None
+    live: bool
+    doc: str
+
+    def parse(self, text: str) -> Value:
+        """The value that a text means; raises ``SettingError``."""
+        text = text.strip()
+        match self.kind:
+            case Kind.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise SettingError(self.name, text, "Expected value to be either true or false")
+                return text.lower() == "true"
+            case Kind.INT | Kind.SHORT | Kind.LONG | Kind.DOUBLE:
+                return self._parse_number(text)
+            case Kind.LIST:
+                items = tuple(part.strip() for part in text.split(",") if part.strip())
+                for item in items:
+                    self._check_choice(item)
+                return items
+            case _:
+                self._check_choice(text)
+                return text
+
+    def _parse_number(self, text: str) -> int | float:
+        try:
+            number = float(text) if self.kind is Kind.DOUBLE else int(text)
+        except ValueError:
+            raise SettingError(self.name, text, f"Not a number of type {self.kind.name}") from None
+        if self.at_least is not None and number < self.at_least:
+            raise SettingError(self.name, text, f"Value must be at least {self.at_least}")
+        if self.at_most is not None and number > self.at_most:
+            raise SettingError(self.name, text, f"Value must be no more than {self.at_most}")
+        return number
+
+    def _check_choice(self, text: str) -> None:
+        if self.choices is not None and text not in self.choices:
+            raise SettingError(self.name, text, f"String must be one of: {', '.join(self.choices)}")
+
+    def render(self, value: Value) -> str:
+        """The text of a value, as Kafka writes it."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+_LIMITS = {Kind.INT: (-(2**31), INT_MAX), Kind.SHORT: (-(2**15), 2**15 - 1), Kind.LONG: (-(2**63), LONG_MAX)}
+
+
+def setting(
+    default: Value,
+    *,
+    name: str,
+    doc: str,
+    topic: str | None = None,
+    kind: Kind | None = None,
+    at_least: int | float | None = None,
+    at_most: int | float | None = None,
+    choices: tuple[str, ...] | None = None,
+    live: bool = False,
+) -> Any:
+    """Declare a setting of a node; ``topic`` names its form that a topic may override.
+
+    ``live`` says that a change takes effect without a restart.
+    """
+    if kind is None:
+        by_type = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple: Kind.LIST}
+        kind = by_type[type(default)]
+        if kind is Kind.INT and (at_most is None or at_most > INT_MAX) and name.endswith((".ms", ".bytes")):
+            kind = Kind.LONG
+    low, high = _LIMITS.get(kind, (None, None))
+    declared = {
+        "name": name, "topic": topic, "kind": kind, "at_least": low if at_least is None else at_least,
+        "at_most": high if at_most is None else at_most, "choices": choices, "live": live, "doc": doc,
+    }  # fmt: skip
+    return field(default=default, metadata={"setting": declared})
+
+
+class Settings:
+    """Base of the frozen dataclasses that hold settings."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    @cache
+    def declared(cls) -> tuple[Setting, ...]:
+        return tuple(
+            Setting(field=f.name, default=f.default, **f.metadata["setting"])
+            for f in dataclasses.fields(cls)
+            if "setting" in f.metadata
+        )
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Self:
+        """Settings from texts by the settings' node-level names; other names are left to others."""
+        return cls().changed(texts)
+
+    def changed(self, texts: Mapping[str, str], *, by_topic_name: bool = False) -> Self:
+        """These settings with some replaced, by their node-level or their topic-level names."""
+        values: dict[str, Any] = {}
+        for declared in self.declared():
+            name = declared.topic if by_topic_name else declared.name
+            if name is not None and name in texts:
+                values[declared.field] = declared.parse(texts[name])
+        return dataclasses.replace(self, **values) if values else self

@@ -1,0 +1,83 @@
+"""Numbers about the node. Counting is an integer addition; all formatting happens at scrape.
+
+The hot path holds on to a ``Counter`` and adds to its ``value``; gauges are functions that are asked
+only when somebody looks. ``server/http.py`` writes them in Prometheus' form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+
+
+class Counter:
+    """``counter.value += 1`` is all it takes."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: int = 0
+
+
+class Histogram:
+    """Durations in seconds, counted in buckets."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.total += seconds
+        for place, bound in enumerate(self.bounds):
+            if seconds <= bound:
+                self.counts[place] += 1
+                return
+        self.counts[-1] += 1
+
+
+SECONDS_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(slots=True)
+class Family:
+    """All series of one name."""
+
+    name: str
+    doc: str
+    kind: str
+    counters: dict[tuple[tuple[str, str], ...], Counter] = field(default_factory=dict)
+    histograms: dict[tuple[tuple[str, str], ...], Histogram] = field(default_factory=dict)
+    gauges: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
+
+
+class Metrics:
+    """The registry of one node."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Family] = {}
+
+    def _family(self, name: str, doc: str, kind: str) -> Family:
+        family = self.families.setdefault(name, Family(name, doc, kind))
+        assert family.kind == kind, f"{name} is a {family.kind}, not a {kind}"
+        return family
+
+    def counter(self, name: str, doc: str, **labels: str) -> Counter:
+        """The counter of that name and labels; the same one when asked again."""
+        return self._family(name, doc, "counter").counters.setdefault(tuple(sorted(labels.items())), Counter())
+
+    def histogram(self, name: str, doc: str, **labels: str) -> Histogram:
+        known = self._family(name, doc, "histogram").histograms
+        return known.setdefault(tuple(sorted(labels.items())), Histogram(SECONDS_BOUNDS))
+
+    def gauge(self, name: str, doc: str, read: Callable[[], float], **labels: str) -> None:
+        self._family(name, doc, "gauge").gauges.append(lambda: ((labels, read()),))
+
+    def gauges(self, name: str, doc: str, read: Callable[[], Iterable[Sample]]) -> None:
+        """Many series at once, for things that come and go, such as partitions."""
+        self._family(name, doc, "gauge").gauges.append(read)

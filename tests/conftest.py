@@ -1,0 +1,21 @@
+"""What all tests share: a failing test shows the end of the log of every server that it used."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from tests.processes import Server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        arguments: dict[str, Any] = getattr(item, "funcargs", {})
+        for name, value in arguments.items():
+            if isinstance(value, Server):
+                report.sections.append((f"log of {name} ({value.peer})", value.logs()))
+    return report

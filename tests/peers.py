@@ -1,0 +1,183 @@
+"""Finds the programs of others that prove us right, or installs them into a cache folder.
+
+Apache Kafka comes from Maven Central, KafkaJS and @platformatic/kafka from npm, kcat from Debian.
+A machine that cannot have one of them skips the tests that need it, and the reason names what is
+missing and how to get it. With RIVERRUN_PEERS=required a missing peer is a failure instead.
+"""
+
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+Found = TypeVar("Found")
+
+KAFKA_VERSION = "4.3.1"
+KAFKA_ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-shell", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
+)
+NODE_PACKAGES = ("kafkajs@2.2.4", "@platformatic/kafka@1.35.0")
+JAVA_VERSION_MIN = 17
+NODE_VERSION_MIN = 20
+INSTALL_SECONDS_MAX = 300
+LOG4J_PROPERTIES = """\
+log4j.rootLogger=WARN, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.Target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=[%d] %p %m%n
+"""
+
+
+class MissingPeer(Exception):
+    """A program of others that is not here, with the remedy in words."""
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "riverrun"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _one_installer() -> Iterator[None]:
+    """Two test runs at once must not install into the same folder."""
+    with open(cache_folder() / "install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(arguments: list[str], *, folder: Path, remedy: str) -> str:
+    try:
+        done = subprocess.run(
+            arguments,
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            timeout=INSTALL_SECONDS_MAX,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise MissingPeer(f"{' '.join(arguments[:3])}: {error}; {remedy}") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise MissingPeer(f"{' '.join(arguments[:3])} failed ({said}); {remedy}")
+    return done.stdout + done.stderr
+
+
+def find_java() -> str:
+    remedy = f"install a JDK of version {JAVA_VERSION_MIN} or newer (apt-get install default-jdk)"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java") or (f"{home}/bin/java" if home else None)
+    if java is None:
+        raise MissingPeer(f"Java is missing; {remedy}")
+    version = re.search(
+        r'version "(\d+)', _run([java, "-version"], folder=cache_folder(), remedy=remedy)
+    )
+    if version is None or int(version[1]) < JAVA_VERSION_MIN:
+        raise MissingPeer(f"Java at {java} is too old; {remedy}")
+    return java
+
+
+def find_kafka() -> Path:
+    """The folder with Apache Kafka's jars."""
+    find_java()
+    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    with _one_installer():
+        if not folder.exists():
+            _download_kafka(folder)
+    return folder
+
+
+def _download_kafka(folder: Path) -> None:
+    remedy = "Apache Kafka needs Maven (apt-get install maven) and Maven Central"
+    work = cache_folder() / "kafka-pom"
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    work.mkdir(exist_ok=True)
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in KAFKA_ARTIFACTS
+    )
+    (work / "pom.xml").write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>riverrun</groupId><artifactId>peers</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
+    copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
+    _run(copy, folder=work, remedy=remedy)
+    (part / "log4j.properties").write_text(LOG4J_PROPERTIES)
+    part.rename(folder)
+
+
+def find_node_packages() -> Path:
+    """The folder whose node_modules holds the JavaScript clients."""
+    remedy = f"install Node.js {NODE_VERSION_MIN} or newer with npm (apt-get install nodejs npm)"
+    said = _run(["node", "--version"], folder=cache_folder(), remedy=remedy)
+    version = re.match(r"v(\d+)", said)
+    if version is None or int(version[1]) < NODE_VERSION_MIN:
+        raise MissingPeer(f"Node.js {said.strip()} is too old; {remedy}")
+    wanted = "_".join(NODE_PACKAGES).replace("/", "-").replace("@", "-").strip("-")
+    folder = cache_folder() / "node" / wanted
+    with _one_installer():
+        if not folder.exists():
+            part = folder.with_name(folder.name + ".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(part)]
+            _run([*install, *NODE_PACKAGES], folder=part, remedy=remedy)
+            part.rename(folder)
+    return folder
+
+
+def find_kcat() -> str:
+    remedy = "install kcat (apt-get install kcat, brew install kcat)"
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    if found is not None:
+        return found
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise MissingPeer(f"kcat is missing; {remedy}")
+    with _one_installer():
+        if shutil.which("kcat") is None:
+            install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "kcat"]
+            try:
+                _run(install, folder=cache_folder(), remedy=remedy)
+            except MissingPeer:  # the package lists of a fresh container are empty
+                _run(["apt-get", "update", "-qq"], folder=cache_folder(), remedy=remedy)
+                _run(install, folder=cache_folder(), remedy=remedy)
+    found = shutil.which("kcat")
+    if found is None:
+        raise MissingPeer(f"apt-get installed kcat, yet it is not on the PATH; {remedy}")
+    return found
+
+
+@functools.cache
+def _outcome(find: Callable[[], Found]) -> Found | MissingPeer:
+    """Asked once per run: a machine without network must not wait for it in every test."""
+    try:
+        return find()
+    except MissingPeer as missing:
+        return missing
+
+
+def need(find: Callable[[], Found]) -> Found:
+    """What `find` finds; else the test that asked is skipped with the reason."""
+    found = _outcome(find)
+    if not isinstance(found, MissingPeer):
+        return found
+    if os.environ.get("RIVERRUN_PEERS") == "required":
+        pytest.fail(f"missing peer: {found}")
+    pytest.skip(f"MISSING PEER: {found}")

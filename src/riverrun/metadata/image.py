@@ -1,0 +1,159 @@
+"""The cluster as the metadata log describes it at one offset: immutable, shared by every reader.
+
+An image is made by ``delta.py`` alone. Images share what did not change: a new one costs a copy of
+the dicts of the kinds that changed, 0.2 ms for ten thousand topics, and one tuple for each changed
+topic. Dicts keep the order in which the log brought their entries (snapshots keep it too), so two
+nodes that hold the same image also iterate alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from riverrun.model.ids import (
+    NO_OFFSET,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicName,
+)
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
+
+NO_LEADER: Final = NodeId(-1)
+FIRST_EPOCH: Final = LeaderEpoch(0)
+FIRST_PRODUCER: Final = ProducerId(0)
+
+# Directory ids with a meaning of their own (KIP-858).
+DIRECTORY_MIGRATING: Final = UUID(int=0)
+DIRECTORY_UNASSIGNED: Final = UUID(int=1)
+DIRECTORY_LOST: Final = UUID(int=2)
+
+
+class ConfigType(IntEnum):
+    """What a setting belongs to, with the numbers of requests and records alike."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class SecurityProtocol(IntEnum):
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+
+class LeaderRecoveryState(IntEnum):
+    """RECOVERING follows an unclean election until the leader says that it is done."""
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    host: str
+    port: int
+    security: SecurityProtocol = SecurityProtocol.PLAINTEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """``directories`` are in the order of ``replicas``; ``leader`` may be NO_LEADER."""
+
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...] = ()
+    last_known_elr: tuple[NodeId, ...] = ()
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    directories: tuple[UUID, ...]
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
+    leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """The index of a partition is its place in ``partitions``."""
+
+    name: TopicName
+    id: TopicId
+    partitions: tuple[PartitionImage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A registration. ``epoch`` is the offset of the record that made it."""
+
+    id: NodeId
+    epoch: int
+    incarnation: UUID
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    is_fenced: bool = True
+    in_controlled_shutdown: bool = False
+    directories: tuple[UUID, ...] = ()
+    cordoned_directories: tuple[UUID, ...] | None = None
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerImage:
+    id: NodeId
+    incarnation: UUID
+    endpoints: Mapping[str, Endpoint]
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+ConfigKey = tuple[ConfigType, str]
+EntryKey = tuple[str | int | UUID | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """``offset`` is that of the last record contained, -1 for nothing; a reader changes nothing.
+
+    ``entries`` holds ACLs, SCRAM credentials, quotas and delegation tokens as their records, by
+    kind and key: nothing serves them yet, and nothing may lose them.
+    """
+
+    offset: Offset = NO_OFFSET
+    epoch: LeaderEpoch = FIRST_EPOCH
+    timestamp: int = 0
+    features: Mapping[str, int] = field(default_factory=dict)
+    brokers: Mapping[NodeId, BrokerImage] = field(default_factory=dict)
+    controllers: Mapping[NodeId, ControllerImage] = field(default_factory=dict)
+    topics_by_name: Mapping[TopicName, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
+    configs: Mapping[ConfigKey, Mapping[str, str]] = field(default_factory=dict)
+    next_producer_id: ProducerId = FIRST_PRODUCER
+    entries: Mapping[EntryKey, Record] = field(default_factory=dict)
+
+    def partition(self, topic: TopicName, index: PartitionIndex) -> PartitionImage | None:
+        known = self.topics_by_name.get(topic)
+        if known is None or not 0 <= index < len(known.partitions):
+            return None
+        return known.partitions[index]
+
+    def config(self, kind: ConfigType, name: str) -> Mapping[str, str]:
+        """What was set on that resource itself; the cluster's defaults are those of BROKER ""."""
+        return self.configs.get((kind, name), {})
+
+    def is_active(self, node: NodeId) -> bool:
+        """Registered, not fenced and not shutting down: may lead and may join an ISR."""
+        broker = self.brokers.get(node)
+        return broker is not None and not broker.is_fenced and not broker.in_controlled_shutdown

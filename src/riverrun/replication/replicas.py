@@ -1,0 +1,126 @@
+"""All partitions that this node holds, kept in step with the metadata.
+
+Each published image creates, configures, hands over and deletes replicas. Lookups are plain
+dictionaries, since every request makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from uuid import UUID
+
+import structlog
+
+from riverrun.metadata.image import Image, TopicImage
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
+from riverrun.replication.partition import Partition
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.settings import LogSettings
+
+log = structlog.get_logger("riverrun.replication")
+
+SettingsFor = Callable[[Image, str], LogSettings]
+
+
+class Replicas:
+    """The replicas of one node, by topic name and by topic id."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        node_id: NodeId,
+        settings_for: SettingsFor,
+        request_sync: Callable[[Partition], None],
+    ) -> None:
+        self._directory = directory
+        self._node_id = node_id
+        self._settings_for = settings_for
+        self._request_sync = request_sync
+        self.by_name: dict[str, dict[int, Partition]] = {}
+        self.by_id: dict[UUID, dict[int, Partition]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self.by_name.values():
+            yield from partitions.values()
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        partitions = self.by_name.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def find_by_id(self, topic_id: UUID, index: int) -> Partition | None:
+        partitions = self.by_id.get(topic_id)
+        return None if partitions is None else partitions.get(index)
+
+    def get(self, topic: str, index: int) -> Partition:
+        found = self.find(topic, index)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return found
+
+    # -- Following the metadata -------------------------------------------------------------------
+
+    def apply_all(self, image: Image) -> None:
+        """At the start: every topic of the image; logs that no topic owns are put away."""
+        self._remove_strays(image)
+        for topic in image.topics_by_name.values():
+            self.apply_topic(image, topic)
+
+    def _remove_strays(self, image: Image) -> None:
+        """A topic deleted while we were down, or deleted and made again, must not revive old data."""
+        for name, held in list(self._directory.logs.items()):
+            topic = image.topics_by_name.get(name.topic)
+            if (
+                topic is None
+                or topic.id != held.topic_id
+                or not self._is_ours(topic, name.partition)
+            ):
+                log.warning("stray log removed", partition=str(name), topic_id=str(held.topic_id))
+                self._directory.delete(name)
+
+    def _is_ours(self, topic: TopicImage, index: int) -> bool:
+        return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
+
+    def apply_topic(self, image: Image, topic: TopicImage) -> None:
+        """Create or update our replicas of one topic."""
+        held = self.by_name.get(topic.name)
+        if held is not None and any(p.topic_id != topic.id for p in held.values()):
+            self.remove_topic(topic.name)
+            held = None
+        settings: LogSettings | None = None
+        for index, state in enumerate(topic.partitions):
+            if self._node_id not in state.replicas:
+                continue
+            partition = held.get(index) if held is not None else None
+            if partition is None:
+                settings = settings or self._settings_for(image, topic.name)
+                partition = self._open(topic, index, settings)
+                held = self.by_name.setdefault(topic.name, {})
+                held[index] = partition
+                self.by_id[topic.id] = held
+            partition.apply(state)
+
+    def _open(self, topic: TopicImage, index: int, settings: LogSettings) -> Partition:
+        name = TopicPartition(TopicName(topic.name), PartitionIndex(index))
+        opened = self._directory.logs.get(name)
+        if opened is None:
+            opened = self._directory.create(name, topic.id, settings)
+        return Partition(opened, topic.id, self._node_id, self._request_sync)
+
+    def remove_topic(self, topic: str) -> None:
+        """The topic is gone from the metadata: answer who waits, then put its files away."""
+        for partition in self.by_name.pop(topic, {}).values():
+            self.by_id.pop(partition.topic_id, None)
+            partition.close(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._directory.delete(partition.name)
+
+    def configure(self, image: Image, topics: Mapping[str, object] | None = None) -> None:
+        """Settings changed, of some topics or of all."""
+        for topic, partitions in self.by_name.items():
+            if topics is not None and topic not in topics:
+                continue
+            settings = self._settings_for(image, topic)
+            for partition in partitions.values():
+                partition.log.configure(settings)
+                if partition.is_leader:
+                    partition.advance()

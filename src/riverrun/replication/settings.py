@@ -1,0 +1,28 @@
+"""Settings of replication. Those for followers come with the followers."""
+
+from dataclasses import dataclass
+
+from riverrun.model.settings import Kind, Settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationSettings(Settings):
+    fetch_sessions_max: int = setting(
+        1000,
+        name="max.incremental.fetch.session.cache.slots",
+        at_least=0,
+        doc="Incremental fetch sessions that are kept; the least recently used one gives way.",
+    )
+    fetch_bytes_max: int = setting(
+        57671680,
+        name="fetch.max.bytes",
+        kind=Kind.INT,
+        at_least=1024,
+        doc="The most that one fetch answers with, whatever the client asks for.",
+    )
+    produce_waits_max: int = setting(
+        100_000,
+        name="produce.purgatory.max.requests",
+        at_least=1,
+        doc="Requests that may wait for replicas or for a sync at once; more are refused.",
+    )

@@ -1,0 +1,175 @@
+"""Health and metrics over HTTP, on the node's own event loop.
+
+    GET /health/live     200 as long as the loop turns
+    GET /health/ready    200 when the node serves clients, else 503; the body says why
+    GET /metrics         Prometheus' text format
+
+One request per connection, headers of at most 8 KiB, ten seconds to send them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from riverrun.ports.metrics import Family, Labels, Metrics
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+HEADER_BYTES_MAX = 8 * 1024
+REQUEST_SECONDS_MAX = 10.0
+CONNECTIONS_MAX = 100
+
+Answer = tuple[int, str, bytes]
+Health = Callable[[], Mapping[str, object]]
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+class HttpServer:
+    """The HTTP side of one node."""
+
+    def __init__(self, metrics: Metrics, health: Health) -> None:
+        self._metrics = metrics
+        self._health = health
+        self._server: asyncio.AbstractServer | None = None
+        self._open: dict[_HttpConnection, None] = {}
+
+    async def start(self, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _HttpConnection(self), host, port)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.abort()
+
+    def answer(self, method: str, path: str) -> Answer:
+        if method not in ("GET", "HEAD"):
+            return 405, "text/plain", b"only GET is understood\n"
+        match path.partition("?")[0]:
+            case "/health/live":
+                return 200, "application/json", b'{"live": true}\n'
+            case "/health/ready":
+                health = self._health()
+                status = 200 if health.get("ready") else 503
+                return status, "application/json", json.dumps(health).encode() + b"\n"
+            case "/metrics":
+                return 200, "text/plain; version=0.0.4; charset=utf-8", render(self._metrics)
+            case "/":
+                return 200, "text/plain", b"/health/live\n/health/ready\n/metrics\n"
+            case _:
+                return 404, "text/plain", b"there is /health/live, /health/ready and /metrics\n"
+
+    def opened(self, connection: _HttpConnection) -> bool:
+        if len(self._open) >= CONNECTIONS_MAX:
+            return False
+        self._open[connection] = None
+        return True
+
+    def closed(self, connection: _HttpConnection) -> None:
+        self._open.pop(connection, None)
+
+
+class _HttpConnection(asyncio.Protocol):
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._server.opened(self):
+            transport.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, self.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._received) > HEADER_BYTES_MAX:
+                self._send("GET", (400, "text/plain", b"the headers are too long\n"))
+            return
+        words = bytes(self._received[:end]).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            self._send("GET", (400, "text/plain", b"not an HTTP/1 request\n"))
+            return
+        self._send(words[0], self._server.answer(words[0], words[1]))
+
+    def _send(self, method: str, answer: Answer) -> None:
+        status, kind, body = answer
+        head = (
+            f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(head if method == "HEAD" else head + body)
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._server.closed(self)
+
+
+# -- Prometheus -----------------------------------------------------------------------------------
+
+
+def render(metrics: Metrics) -> bytes:
+    """All numbers in Prometheus' text format. The library is loaded by the first scrape only."""
+    from prometheus_client.exposition import generate_latest
+    from prometheus_client.registry import CollectorRegistry
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(metrics))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.metrics_core import Metric
+
+        for family in self._metrics.families.values():
+            metric = Metric(family.name, family.doc, family.kind)
+            for name, labels, value in _samples(family):
+                metric.add_sample(name, dict(labels), value)
+            yield metric
+
+
+def _samples(family: Family) -> Iterator[tuple[str, Labels, float]]:
+    for key, counter in family.counters.items():
+        yield family.name + "_total", dict(key), counter.value
+    for read in family.gauges:
+        for labels, value in read():
+            yield family.name, labels, value
+    for key, histogram in family.histograms.items():
+        labels, seen = dict(key), 0
+        for bound, count in zip(
+            [*map(str, histogram.bounds), "+Inf"], histogram.counts, strict=True
+        ):
+            seen += count
+            yield family.name + "_bucket", {**labels, "le": bound}, seen
+        yield family.name + "_count", labels, seen
+        yield family.name + "_sum", labels, histogram.total

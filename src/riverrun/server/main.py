@@ -1,0 +1,125 @@
+"""The program of one node: settings in, a broker that runs until it is told to stop.
+
+``riverrun start`` and ``python -m riverrun.server`` both end here; ``riverrun up`` uses the latter, for it
+starts faster without the command line's library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun.model.settings import SettingError
+from riverrun.server import logs
+from riverrun.server.settings import NodeSettings, from_environment, read_file
+
+STOPPED = 0
+FAILED = 1
+REFUSED = 2
+FILES_WANTED = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """Pipes to the process that started us: where to say "ready", and whose end means to stop."""
+
+    ready_descriptor: int | None = None
+    parent_descriptor: int | None = None
+
+
+def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int:
+    """Run a node; gives the exit code. Bad settings and unusable data are said in words."""
+    if not __debug__:
+        print("riverrun: python must not run with -O: assertions guard the data", file=sys.stderr)  # noqa: T201
+        return REFUSED
+    try:
+        settings = NodeSettings.from_texts(texts)
+    except SettingError as error:
+        print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
+        return REFUSED
+    logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
+    _raise_file_limit()
+    import uvloop
+
+    return uvloop.run(_serve(settings, supervision or Supervision()))
+
+
+def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
+    """File, environment and flags, the later ones winning."""
+    texts = read_file(config) if config is not None else {}
+    return {**texts, **from_environment(os.environ), **flags}
+
+
+def _raise_file_limit() -> None:
+    """Ten thousand partitions have more files than the usual soft limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft < wanted:
+        with contextlib.suppress(OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
+    import structlog
+
+    from riverrun.ports.clock import SystemClock
+    from riverrun.ports.files import OsFiles
+    from riverrun.ports.randomness import SystemRandomness
+    from riverrun.server.broker import Broker
+    from riverrun.storage.directory import DirectoryError
+
+    log = structlog.get_logger("riverrun")
+    structlog.contextvars.bind_contextvars(node=int(settings.node_id))
+    broker = Broker(settings, files=OsFiles(), clock=SystemClock(), randomness=SystemRandomness())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, broker.request_stop, signal.Signals(number).name)
+    if supervision.parent_descriptor is not None:
+        _stop_with_parent(loop, supervision.parent_descriptor, broker.request_stop)
+    try:
+        await broker.start()
+    except DirectoryError as error:
+        log.error("cannot use the data directory", reason=str(error))
+        return REFUSED
+    except OSError as error:
+        log.error("cannot start", reason=str(error))
+        await broker.stop()
+        return FAILED
+    gc.collect()
+    gc.freeze()
+    if supervision.ready_descriptor is not None:
+        os.write(supervision.ready_descriptor, b"ready\n")
+        os.close(supervision.ready_descriptor)
+    failure = await broker.run()
+    return FAILED if failure else STOPPED
+
+
+def _stop_with_parent(loop: asyncio.AbstractEventLoop, descriptor: int, stop: object) -> None:
+    """When the process that started us is gone, its end of the pipe closes: stop as well."""
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        assert callable(stop)
+        stop("the parent process ended")
+
+    loop.add_reader(descriptor, ended)
+
+
+def main(arguments: list[str]) -> int:
+    """``python -m riverrun.server CONFIG READY_FD PARENT_FD``: how ``riverrun up`` starts a node."""
+    config, ready, parent = arguments
+    try:
+        texts = settings_texts(Path(config), {})
+    except SettingError as error:
+        print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
+        return REFUSED
+    supervision = Supervision(ready_descriptor=int(ready), parent_descriptor=int(parent))
+    return run(texts, supervision)

@@ -1,0 +1,54 @@
+"""DescribeLogDirs: how much each partition takes on this node's disk (KIP-113, KIP-827)."""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode
+from riverrun.replication.partition import Partition
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
+from riverrun.wire.messages.describe_log_dirs_response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    topics: list[DescribeLogDirsTopic] = []
+    if request.topics is None:
+        for topic, partitions in parts.replicas.by_name.items():
+            topics.append(_describe(topic, list(partitions.values())))
+    else:
+        for asked in request.topics:
+            held = parts.replicas.by_name.get(asked.topic, {})
+            found = [held[index] for index in asked.partitions if index in held]
+            if found:
+                topics.append(_describe(asked.topic, found))
+    space = await parts.log_runner.in_thread(parts.logs.space)
+    result = DescribeLogDirsResult(
+        error_code=ErrorCode.KAFKA_STORAGE_ERROR if parts.logs.is_offline else ErrorCode.NONE,
+        log_dir=parts.logs.path,
+        topics=tuple(topics),
+        total_bytes=space.total_bytes,
+        usable_bytes=space.usable_bytes,
+    )
+    return DescribeLogDirsResponse(throttle_time_ms=0, results=(result,))
+
+
+def _describe(topic: str, partitions: list[Partition]) -> DescribeLogDirsTopic:
+    return DescribeLogDirsTopic(
+        name=topic,
+        partitions=tuple(
+            DescribeLogDirsPartition(
+                partition_index=partition.name.partition,
+                partition_size=partition.log.size_bytes,
+                offset_lag=0,
+                is_future_key=False,
+            )
+            for partition in partitions
+        ),
+    )

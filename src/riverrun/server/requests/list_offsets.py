@@ -1,0 +1,140 @@
+"""ListOffsets: where a log begins and ends, and where it was at a time.
+
+v4 leader epochs · v7 max timestamp (KIP-734) · v8 earliest local (KIP-405) · v9 latest tiered ·
+v10 timeout · v11 earliest pending upload (KIP-1023). Nothing is tiered here, so the local log is
+the whole log.
+"""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.replication.partition import Partition
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.storage.log import OffsetAt
+from riverrun.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest
+from riverrun.wire.messages.list_offsets_response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+# The version from which each special timestamp is understood.
+KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+CONSUMER = -1
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    names = [(t.name, p.partition_index) for t in request.topics for p in t.partitions]
+    repeated = {name for name in names if names.count(name) > 1} if len(names) > 1 else set()
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            try:
+                if (topic.name, wanted.partition_index) in repeated:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                partition = parts.replicas.get(topic.name, wanted.partition_index)
+                answers.append(
+                    await _answer(parts, context.api_version, request, partition, wanted)
+                )
+            except KafkaError as error:
+                answers.append(
+                    ListOffsetsPartitionResponse(
+                        partition_index=wanted.partition_index, error_code=error.code
+                    )
+                )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
+    return ListOffsetsResponse(topics=tuple(topics))
+
+
+async def _answer(
+    parts: Parts,
+    version: int,
+    request: ListOffsetsRequest,
+    partition: Partition,
+    wanted: ListOffsetsPartition,
+) -> ListOffsetsPartitionResponse:
+    if request.replica_id != -2:  # the debugging consumer may ask any replica
+        partition.check_leader(wanted.current_leader_epoch)
+    if wanted.timestamp < 0 and KNOWN_FROM.get(wanted.timestamp, 0) > version:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    found = await _find(parts, partition, wanted.timestamp, request)
+    if found is None:
+        return ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index, error_code=ErrorCode.NONE
+        )
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        error_code=ErrorCode.NONE,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+async def _find(
+    parts: Parts, partition: Partition, timestamp: int, request: ListOffsetsRequest
+) -> OffsetAt | None:
+    log = partition.log
+    match timestamp:
+        case -1:
+            if request.replica_id != CONSUMER:
+                end = log.end_offset
+            else:
+                end = log.last_stable_offset if request.isolation_level else log.high_watermark
+            return OffsetAt(end, -1, partition.leader_epoch)
+        case -2 | -4:
+            return OffsetAt(log.start_offset, -1, _epoch_at(partition, log.start_offset))
+        case -3:
+            return await _in_thread(parts, partition, MAX_TIMESTAMP)
+        case -5 | -6:
+            return OffsetAt(Offset(-1), -1, LeaderEpoch(-1))
+        case _ if timestamp < 0:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    found = await _in_thread(parts, partition, timestamp)
+    limit = log.last_stable_offset if request.isolation_level else log.high_watermark
+    return found if found is not None and found.offset < limit else None
+
+
+def _epoch_at(partition: Partition, offset: Offset) -> LeaderEpoch:
+    return partition.log.epoch_at(offset)
+
+
+async def _in_thread(parts: Parts, partition: Partition, timestamp: int) -> OffsetAt | None:
+    """The search may read cold files, so it leaves the loop."""
+    log = partition.log
+    search = (
+        log.offset_of_max_timestamp
+        if timestamp == MAX_TIMESTAMP
+        else lambda: log.offset_for_timestamp(timestamp)
+    )
+    return await parts.log_runner.in_thread(search)
+
+
+def failed(
+    request: ListOffsetsRequest, code: ErrorCode, message: str | None
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    ListOffsetsPartitionResponse(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )

@@ -1,0 +1,49 @@
+"""OffsetForLeaderEpoch: where a leader's epoch ended, so that a reader finds the common prefix.
+
+KIP-101, KIP-279, KIP-320. Consumers use it to notice that the log was truncated under them.
+"""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.offset_for_leader_epoch_request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
+from riverrun.wire.messages.offset_for_leader_epoch_response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(
+                    _answer(parts, topic.topic, wanted) for wanted in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _answer(parts: Parts, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = parts.replicas.get(topic, wanted.partition)
+        partition.check_leader(wanted.current_leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(error_code=error.code, partition=wanted.partition)
+    epoch, end = partition.log.epoch_end(LeaderEpoch(wanted.leader_epoch))
+    return EpochEndOffset(
+        error_code=ErrorCode.NONE, partition=wanted.partition, leader_epoch=epoch, end_offset=end
+    )

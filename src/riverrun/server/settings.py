@@ -1,0 +1,232 @@
+"""What a node is told when it starts: identity, addresses, and the settings of every part.
+
+Values come, later ones first, from flags and ``--set``, the environment (``RIVERRUN_LOG_DIRS`` for
+``log.dirs``), the file, and the defaults of the declarations. A name that nobody declares is an error,
+for a misspelt setting that is silently ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Self
+
+from riverrun.coordinator.settings import GroupSettings
+from riverrun.metadata.settings import MetadataSettings
+from riverrun.model.ids import NodeId
+from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
+from riverrun.replication.settings import ReplicationSettings
+from riverrun.server.network_settings import NetworkSettings
+from riverrun.storage.settings import LogSettings
+
+ENVIRONMENT_PREFIX = "RIVERRUN_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySettings(Settings):
+    """Who the node is, where it is reached and where its data lies."""
+
+    node_id: int = setting(
+        1, name="node.id", at_least=0, doc="The number of this node in its cluster."
+    )
+    log_dirs: str = setting(
+        "data/node-1",
+        name="log.dirs",
+        doc="The directory that holds this node's data. One directory for each node.",
+    )
+    listeners: str = setting(
+        "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        name="listeners",
+        doc="Addresses that the node listens on, as NAME://HOST:PORT; CONTROLLER is for other nodes.",
+    )
+    advertised_listeners: str = setting(
+        "",
+        name="advertised.listeners",
+        doc="Addresses that clients are told to use; empty for those in listeners.",
+    )
+    http_listener: str = setting(
+        "127.0.0.1:9094",
+        name="http.listener",
+        doc="HOST:PORT of health and metrics over HTTP; empty for none.",
+    )
+    rack: str = setting(
+        "", name="broker.rack", doc="The rack or zone of this node; replicas are spread over racks."
+    )
+    log_format: str = setting(
+        "console",
+        name="log.format",
+        choices=("console", "json"),
+        doc="How the node writes its own log.",
+    )
+    log_level: str = setting(
+        "info",
+        name="log.level",
+        choices=("debug", "info", "warning", "error"),
+        doc="The least important messages that the node's own log shows.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults(Settings):
+    """What a topic gets when nobody says otherwise."""
+
+    partitions: int = setting(
+        1,
+        name="num.partitions",
+        at_least=1,
+        doc="Partitions of a topic that does not say how many.",
+    )
+    replication_factor: int = setting(
+        1,
+        name="default.replication.factor",
+        kind=Kind.INT,
+        at_least=1,
+        at_most=32767,
+        doc="Copies of each partition of a topic that does not say how many.",
+    )
+    auto_create: bool = setting(
+        True,
+        name="auto.create.topics.enable",
+        doc="Whether asking for an unknown topic creates it.",
+    )
+    delete_enable: bool = setting(
+        True, name="delete.topic.enable", doc="Whether topics may be deleted."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One listener: its name, and where."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, setting_name: str) -> Self:
+        name, found, place = text.strip().partition("://")
+        host, colon, port = place.rpartition(":")
+        if not found or not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise SettingError(
+                setting_name, text, "an address looks like PLAINTEXT://127.0.0.1:9092"
+            )
+        return cls(name=name.upper(), host=host.strip("[]") or "0.0.0.0", port=int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """All settings of a node, by the part that reads them."""
+
+    identity: IdentitySettings = IdentitySettings()
+    topics: TopicDefaults = TopicDefaults()
+    network: NetworkSettings = NetworkSettings()
+    log: LogSettings = LogSettings()
+    metadata: MetadataSettings = MetadataSettings()
+    replication: ReplicationSettings = ReplicationSettings()
+    group: GroupSettings = GroupSettings()
+    given: Mapping[str, str]
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Self:
+        """Check every name and value; raises ``SettingError`` in words for the person who wrote it."""
+        known = {declared.name for declared in declared_settings()}
+        for name, text in texts.items():
+            if name not in known:
+                near = get_close_matches(name, sorted(known), n=1)
+                hint = (
+                    f"did you mean {near[0]}?"
+                    if near
+                    else "see docs/settings.md for those there are"
+                )
+                raise SettingError(name, text, f"there is no setting of that name; {hint}")
+        parts = {field: group.from_texts(texts) for field, group in GROUPS.items()}
+        made = cls(given=dict(texts), **parts)  # type: ignore[arg-type]
+        made.client_addresses()
+        made.advertised()
+        return made
+
+    @property
+    def node_id(self) -> NodeId:
+        return NodeId(self.identity.node_id)
+
+    def _addresses(self) -> tuple[Address, ...]:
+        texts = [part for part in self.identity.listeners.split(",") if part.strip()]
+        return tuple(Address.parse(text, "listeners") for text in texts)
+
+    def client_addresses(self) -> tuple[Address, ...]:
+        found = tuple(address for address in self._addresses() if address.name != "CONTROLLER")
+        if not found:
+            raise SettingError(
+                "listeners", self.identity.listeners, "there is no listener for clients"
+            )
+        return found
+
+    def controller_address(self) -> Address | None:
+        return next((a for a in self._addresses() if a.name == "CONTROLLER"), None)
+
+    def advertised(self) -> tuple[Address, ...]:
+        """What clients are told; by default what we listen on, as long as that is an address."""
+        texts = [part for part in self.identity.advertised_listeners.split(",") if part.strip()]
+        if texts:
+            return tuple(Address.parse(text, "advertised.listeners") for text in texts)
+        for address in self.client_addresses():
+            if address.host in ("0.0.0.0", "::"):
+                raise SettingError(
+                    "listeners",
+                    f"{address.name}://{address.host}:{address.port}",
+                    "clients cannot connect to that; name a host in advertised.listeners",
+                )
+        return self.client_addresses()
+
+
+GROUPS: Mapping[str, type[Settings]] = {
+    "identity": IdentitySettings,
+    "topics": TopicDefaults,
+    "network": NetworkSettings,
+    "log": LogSettings,
+    "metadata": MetadataSettings,
+    "replication": ReplicationSettings,
+    "group": GroupSettings,
+}
+
+
+def declared_settings() -> tuple[Setting, ...]:
+    return tuple(declared for group in GROUPS.values() for declared in group.declared())
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """Settings of a TOML file; dotted names may be written plainly (``node.id = 1``)."""
+    try:
+        tree = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise SettingError("config", str(path), "there is no such file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError("config", str(path), f"not TOML: {error}") from None
+    return dict(_flatten(tree, ""))
+
+
+def _flatten(tree: Mapping[str, object], prefix: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        match value:
+            case dict():
+                pairs += _flatten(value, name + ".")
+            case bool():
+                pairs.append((name, "true" if value else "false"))
+            case list():
+                pairs.append((name, ",".join(str(item) for item in value)))
+            case _:
+                pairs.append((name, str(value)))
+    return pairs
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``."""
+    known = {
+        ENVIRONMENT_PREFIX + d.name.upper().replace(".", "_"): d.name for d in declared_settings()
+    }
+    return {known[name]: text for name, text in sorted(environment.items()) if name in known}

@@ -81,6 +81,8 @@ def decompress(
     codec: Compression, data: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
     """What was compressed; raises ``CorruptBatch`` for nonsense and beyond the limit."""
+    if not data and codec is not Compression.NONE:
+        raise CorruptBatch(f"nothing to decompress by {codec.name.lower()}")
     try:
         match codec:
             case Compression.NONE:
@@ -148,6 +150,8 @@ def _decompress_snappy(data: bytes, limit_bytes: int) -> bytes:
         if _snappy_bytes(data) > limit_bytes:
             raise _too_large(limit_bytes)
         return bytes(cramjam.snappy.decompress_raw(data))
+    if len(data) < len(_XERIAL_HEADER):
+        raise CorruptBatch("cut short inside snappy")
     parts: list[bytes] = []
     room = limit_bytes
     at = len(_XERIAL_HEADER)

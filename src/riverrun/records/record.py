@@ -102,13 +102,10 @@ def payload_of(
     codec = header.attributes & COMPRESSION_MASK
     if codec > Compression.ZSTD:
         raise CorruptBatch(f"unknown compression {codec}")
-    if codec == Compression.NONE or header.count == 0:
-        return bytes(memoryview(batch)[HEADER_BYTES : header.size])
-    return decompress(
-        Compression(codec),
-        memoryview(batch)[HEADER_BYTES : header.size],
-        limit_bytes=limit_bytes,
-    )
+    body = memoryview(batch)[HEADER_BYTES : header.size]
+    if codec == Compression.NONE or not body:
+        return bytes(body)
+    return decompress(Compression(codec), body, limit_bytes=limit_bytes)
 
 
 def spans(payload: bytes, count: int) -> Iterator[Span]:
@@ -281,6 +278,8 @@ def build_batch(
 
 def rebuild_batch(header: BatchHeader, payload: Buffer, level: int | None = None) -> bytearray:
     """A batch with this header's fields and these records: compressed as it says, sized, sealed."""
+    if not payload:
+        header = header._replace(attributes=header.attributes & ~COMPRESSION_MASK)
     codec = header.attributes & COMPRESSION_MASK
     body = payload if codec == Compression.NONE else compress(Compression(codec), payload, level)
     size = HEADER_BYTES + len(body)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
@@ -9,3 +11,16 @@ class AddOffsetsToTxnRequest:
     producer_id: int
     producer_epoch: int
     group_id: str
+
+
+MESSAGE = AddOffsetsToTxnRequest
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "AddOffsetsToTxnRequest": (
+        ("transactional_id", "string", False, None, 0, 4),
+        ("producer_id", "int64", False, None, 0, 4),
+        ("producer_epoch", "int16", False, None, 0, 4),
+        ("group_id", "string", False, None, 0, 4),
+    ),
+}

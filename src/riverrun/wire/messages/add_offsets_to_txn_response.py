@@ -3,9 +3,21 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsetsToTxnResponse:
     throttle_time_ms: int
     error_code: ErrorCode
+
+
+MESSAGE = AddOffsetsToTxnResponse
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "AddOffsetsToTxnResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 4),
+        ("error_code", "error_code", False, None, 0, 4),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnTopic:
@@ -25,3 +27,28 @@ class AddPartitionsToTxnRequest:
     v3_and_below_producer_epoch: int = 0
     v3_and_below_topics: tuple[AddPartitionsToTxnTopic, ...] = ()
     transactions: tuple[AddPartitionsToTxnTransaction, ...] = ()
+
+
+MESSAGE = AddPartitionsToTxnRequest
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "AddPartitionsToTxnTopic": (
+        ("name", "string", False, None, 0, 5),
+        ("partitions", "[]int32", False, None, 0, 5),
+    ),
+    "AddPartitionsToTxnTransaction": (
+        ("transactional_id", "string", False, None, 4, 5),
+        ("producer_id", "int64", False, None, 4, 5),
+        ("producer_epoch", "int16", False, None, 4, 5),
+        ("verify_only", "bool", False, None, 4, 5),
+        ("topics", "[]AddPartitionsToTxnTopic", False, None, 4, 5),
+    ),
+    "AddPartitionsToTxnRequest": (
+        ("transactions", "[]AddPartitionsToTxnTransaction", False, None, 4, 5),
+        ("v3_and_below_transactional_id", "string", False, None, 0, 3),
+        ("v3_and_below_producer_id", "int64", False, None, 0, 3),
+        ("v3_and_below_producer_epoch", "int16", False, None, 0, 3),
+        ("v3_and_below_topics", "[]AddPartitionsToTxnTopic", False, None, 0, 3),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +30,28 @@ class AddPartitionsToTxnResponse:
     results_by_topic_v3_and_below: tuple[AddPartitionsToTxnTopicResult, ...] = ()
     error_code: ErrorCode = ErrorCode.NONE
     results_by_transaction: tuple[AddPartitionsToTxnResult, ...] = ()
+
+
+MESSAGE = AddPartitionsToTxnResponse
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "AddPartitionsToTxnPartitionResult": (
+        ("partition_index", "int32", False, None, 0, 5),
+        ("partition_error_code", "error_code", False, None, 0, 5),
+    ),
+    "AddPartitionsToTxnTopicResult": (
+        ("name", "string", False, None, 0, 5),
+        ("results_by_partition", "[]AddPartitionsToTxnPartitionResult", False, None, 0, 5),
+    ),
+    "AddPartitionsToTxnResult": (
+        ("transactional_id", "string", False, None, 4, 5),
+        ("topic_results", "[]AddPartitionsToTxnTopicResult", False, None, 4, 5),
+    ),
+    "AddPartitionsToTxnResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 5),
+        ("error_code", "error_code", False, None, 4, 5),
+        ("results_by_transaction", "[]AddPartitionsToTxnResult", False, None, 4, 5),
+        ("results_by_topic_v3_and_below", "[]AddPartitionsToTxnTopicResult", False, None, 0, 3),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
@@ -19,3 +21,23 @@ class AddRaftVoterRequest:
     voter_directory_id: UUID | None
     listeners: tuple[Listener, ...]
     ack_when_committed: bool = True
+
+
+MESSAGE = AddRaftVoterRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "Listener": (
+        ("name", "string", False, None, 0, 1),
+        ("host", "string", False, None, 0, 1),
+        ("port", "uint16", False, None, 0, 1),
+    ),
+    "AddRaftVoterRequest": (
+        ("cluster_id", "string", True, None, 0, 1),
+        ("timeout_ms", "int32", False, None, 0, 1),
+        ("voter_id", "int32", False, None, 0, 1),
+        ("voter_directory_id", "uuid", False, None, 0, 1),
+        ("listeners", "[]Listener", False, None, 0, 1),
+        ("ack_when_committed", "bool", False, None, 1, 1),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,3 +11,15 @@ class AddRaftVoterResponse:
     throttle_time_ms: int
     error_code: ErrorCode
     error_message: str | None
+
+
+MESSAGE = AddRaftVoterResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "AddRaftVoterResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+    ),
+}

@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
     broker_id: int
     broker_epoch: int = -1
+
+
+MESSAGE = AllocateProducerIdsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "AllocateProducerIdsRequest": (
+        ("broker_id", "int32", False, None, 0, 0),
+        ("broker_epoch", "int64", False, None, 0, 0),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,3 +12,16 @@ class AllocateProducerIdsResponse:
     error_code: ErrorCode
     producer_id_start: int
     producer_id_len: int
+
+
+MESSAGE = AllocateProducerIdsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "AllocateProducerIdsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("producer_id_start", "int64", False, None, 0, 0),
+        ("producer_id_len", "int32", False, None, 0, 0),
+    ),
+}

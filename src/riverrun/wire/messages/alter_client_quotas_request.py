@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityData:
@@ -26,3 +28,27 @@ class EntryData:
 class AlterClientQuotasRequest:
     entries: tuple[EntryData, ...]
     validate_only: bool
+
+
+MESSAGE = AlterClientQuotasRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "EntityData": (
+        ("entity_type", "string", False, None, 0, 1),
+        ("entity_name", "string", True, None, 0, 1),
+    ),
+    "OpData": (
+        ("key", "string", False, None, 0, 1),
+        ("value", "float64", False, None, 0, 1),
+        ("remove", "bool", False, None, 0, 1),
+    ),
+    "EntryData": (
+        ("entity", "[]EntityData", False, None, 0, 1),
+        ("ops", "[]OpData", False, None, 0, 1),
+    ),
+    "AlterClientQuotasRequest": (
+        ("entries", "[]EntryData", False, None, 0, 1),
+        ("validate_only", "bool", False, None, 0, 1),
+    ),
+}

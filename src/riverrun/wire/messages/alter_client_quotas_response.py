@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,23 @@ class EntryData:
 class AlterClientQuotasResponse:
     throttle_time_ms: int
     entries: tuple[EntryData, ...]
+
+
+MESSAGE = AlterClientQuotasResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "EntityData": (
+        ("entity_type", "string", False, None, 0, 1),
+        ("entity_name", "string", True, None, 0, 1),
+    ),
+    "EntryData": (
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+        ("entity", "[]EntityData", False, None, 0, 1),
+    ),
+    "AlterClientQuotasResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("entries", "[]EntryData", False, None, 0, 1),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
@@ -20,3 +22,23 @@ class AlterConfigsResource:
 class AlterConfigsRequest:
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool
+
+
+MESSAGE = AlterConfigsRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "AlterableConfig": (
+        ("name", "string", False, None, 0, 2),
+        ("value", "string", True, None, 0, 2),
+    ),
+    "AlterConfigsResource": (
+        ("resource_type", "int8", False, None, 0, 2),
+        ("resource_name", "string", False, None, 0, 2),
+        ("configs", "[]AlterableConfig", False, None, 0, 2),
+    ),
+    "AlterConfigsRequest": (
+        ("resources", "[]AlterConfigsResource", False, None, 0, 2),
+        ("validate_only", "bool", False, None, 0, 2),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignablePartition:
@@ -20,3 +22,23 @@ class AlterPartitionReassignmentsRequest:
     timeout_ms: int = 60000
     topics: tuple[ReassignableTopic, ...]
     allow_replication_factor_change: bool = True
+
+
+MESSAGE = AlterPartitionReassignmentsRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ReassignablePartition": (
+        ("partition_index", "int32", False, None, 0, 1),
+        ("replicas", "[]int32", True, None, 0, 1),
+    ),
+    "ReassignableTopic": (
+        ("name", "string", False, None, 0, 1),
+        ("partitions", "[]ReassignablePartition", False, None, 0, 1),
+    ),
+    "AlterPartitionReassignmentsRequest": (
+        ("timeout_ms", "int32", False, None, 0, 1),
+        ("allow_replication_factor_change", "bool", False, None, 1, 1),
+        ("topics", "[]ReassignableTopic", False, None, 0, 1),
+    ),
+}

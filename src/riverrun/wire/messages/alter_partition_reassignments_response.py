@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +26,26 @@ class AlterPartitionReassignmentsResponse:
     error_message: str | None
     responses: tuple[ReassignableTopicResponse, ...]
     allow_replication_factor_change: bool = True
+
+
+MESSAGE = AlterPartitionReassignmentsResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ReassignablePartitionResponse": (
+        ("partition_index", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+    ),
+    "ReassignableTopicResponse": (
+        ("name", "string", False, None, 0, 1),
+        ("partitions", "[]ReassignablePartitionResponse", False, None, 0, 1),
+    ),
+    "AlterPartitionReassignmentsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("allow_replication_factor_change", "bool", False, None, 1, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+        ("responses", "[]ReassignableTopicResponse", False, None, 0, 1),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
@@ -31,3 +33,31 @@ class AlterPartitionRequest:
     broker_id: int
     broker_epoch: int = -1
     topics: tuple[TopicData, ...]
+
+
+MESSAGE = AlterPartitionRequest
+VERSIONS = (2, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "BrokerState": (
+        ("broker_id", "int32", False, None, 3, 3),
+        ("broker_epoch", "int64", False, None, 3, 3),
+    ),
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 2, 3),
+        ("leader_epoch", "int32", False, None, 2, 3),
+        ("new_isr_with_epochs", "[]BrokerState", False, None, 3, 3),
+        ("new_isr", "[]int32", False, None, 2, 2),
+        ("leader_recovery_state", "int8", False, None, 2, 3),
+        ("partition_epoch", "int32", False, None, 2, 3),
+    ),
+    "TopicData": (
+        ("topic_id", "uuid", False, None, 2, 3),
+        ("partitions", "[]PartitionData", False, None, 2, 3),
+    ),
+    "AlterPartitionRequest": (
+        ("broker_id", "int32", False, None, 2, 3),
+        ("broker_epoch", "int64", False, None, 2, 3),
+        ("topics", "[]TopicData", False, None, 2, 3),
+    ),
+}

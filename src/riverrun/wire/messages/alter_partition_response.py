@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +29,28 @@ class AlterPartitionResponse:
     throttle_time_ms: int
     error_code: ErrorCode
     topics: tuple[TopicData, ...]
+
+
+MESSAGE = AlterPartitionResponse
+VERSIONS = (2, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 2, 3),
+        ("error_code", "error_code", False, None, 2, 3),
+        ("leader_id", "int32", False, None, 2, 3),
+        ("leader_epoch", "int32", False, None, 2, 3),
+        ("isr", "[]int32", False, None, 2, 3),
+        ("leader_recovery_state", "int8", False, None, 2, 3),
+        ("partition_epoch", "int32", False, None, 2, 3),
+    ),
+    "TopicData": (
+        ("topic_id", "uuid", False, None, 2, 3),
+        ("partitions", "[]PartitionData", False, None, 2, 3),
+    ),
+    "AlterPartitionResponse": (
+        ("throttle_time_ms", "int32", False, None, 2, 3),
+        ("error_code", "error_code", False, None, 2, 3),
+        ("topics", "[]TopicData", False, None, 2, 3),
+    ),
+}

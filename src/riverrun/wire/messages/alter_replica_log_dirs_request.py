@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterReplicaLogDirTopic:
@@ -18,3 +20,21 @@ class AlterReplicaLogDir:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterReplicaLogDirsRequest:
     dirs: tuple[AlterReplicaLogDir, ...]
+
+
+MESSAGE = AlterReplicaLogDirsRequest
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "AlterReplicaLogDirTopic": (
+        ("name", "string", False, None, 1, 2),
+        ("partitions", "[]int32", False, None, 1, 2),
+    ),
+    "AlterReplicaLogDir": (
+        ("path", "string", False, None, 1, 2),
+        ("topics", "[]AlterReplicaLogDirTopic", False, None, 1, 2),
+    ),
+    "AlterReplicaLogDirsRequest": (
+        ("dirs", "[]AlterReplicaLogDir", False, None, 1, 2),
+    ),
+}

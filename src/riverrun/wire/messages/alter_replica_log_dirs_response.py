@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,22 @@ class AlterReplicaLogDirTopicResult:
 class AlterReplicaLogDirsResponse:
     throttle_time_ms: int
     results: tuple[AlterReplicaLogDirTopicResult, ...]
+
+
+MESSAGE = AlterReplicaLogDirsResponse
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "AlterReplicaLogDirPartitionResult": (
+        ("partition_index", "int32", False, None, 1, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+    ),
+    "AlterReplicaLogDirTopicResult": (
+        ("topic_name", "string", False, None, 1, 2),
+        ("partitions", "[]AlterReplicaLogDirPartitionResult", False, None, 1, 2),
+    ),
+    "AlterReplicaLogDirsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 2),
+        ("results", "[]AlterReplicaLogDirTopicResult", False, None, 1, 2),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterShareGroupOffsetsRequestPartition:
@@ -19,3 +21,22 @@ class AlterShareGroupOffsetsRequestTopic:
 class AlterShareGroupOffsetsRequest:
     group_id: str
     topics: tuple[AlterShareGroupOffsetsRequestTopic, ...]
+
+
+MESSAGE = AlterShareGroupOffsetsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "AlterShareGroupOffsetsRequestPartition": (
+        ("partition_index", "int32", False, None, 0, 0),
+        ("start_offset", "int64", False, None, 0, 0),
+    ),
+    "AlterShareGroupOffsetsRequestTopic": (
+        ("topic_name", "string", False, None, 0, 0),
+        ("partitions", "[]AlterShareGroupOffsetsRequestPartition", False, None, 0, 0),
+    ),
+    "AlterShareGroupOffsetsRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("topics", "[]AlterShareGroupOffsetsRequestTopic", False, None, 0, 0),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,26 @@ class AlterShareGroupOffsetsResponse:
     error_code: ErrorCode
     error_message: str | None = None
     responses: tuple[AlterShareGroupOffsetsResponseTopic, ...]
+
+
+MESSAGE = AlterShareGroupOffsetsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "AlterShareGroupOffsetsResponsePartition": (
+        ("partition_index", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+    ),
+    "AlterShareGroupOffsetsResponseTopic": (
+        ("topic_name", "string", False, None, 0, 0),
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]AlterShareGroupOffsetsResponsePartition", False, None, 0, 0),
+    ),
+    "AlterShareGroupOffsetsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("responses", "[]AlterShareGroupOffsetsResponseTopic", False, None, 0, 0),
+    ),
+}

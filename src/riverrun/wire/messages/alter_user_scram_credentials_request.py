@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredentialDeletion:
@@ -22,3 +24,25 @@ class ScramCredentialUpsertion:
 class AlterUserScramCredentialsRequest:
     deletions: tuple[ScramCredentialDeletion, ...]
     upsertions: tuple[ScramCredentialUpsertion, ...]
+
+
+MESSAGE = AlterUserScramCredentialsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ScramCredentialDeletion": (
+        ("name", "string", False, None, 0, 0),
+        ("mechanism", "int8", False, None, 0, 0),
+    ),
+    "ScramCredentialUpsertion": (
+        ("name", "string", False, None, 0, 0),
+        ("mechanism", "int8", False, None, 0, 0),
+        ("iterations", "int32", False, None, 0, 0),
+        ("salt", "bytes", False, None, 0, 0),
+        ("salted_password", "bytes", False, None, 0, 0),
+    ),
+    "AlterUserScramCredentialsRequest": (
+        ("deletions", "[]ScramCredentialDeletion", False, None, 0, 0),
+        ("upsertions", "[]ScramCredentialUpsertion", False, None, 0, 0),
+    ),
+}

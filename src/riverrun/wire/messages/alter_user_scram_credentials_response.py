@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,3 +17,19 @@ class AlterUserScramCredentialsResult:
 class AlterUserScramCredentialsResponse:
     throttle_time_ms: int
     results: tuple[AlterUserScramCredentialsResult, ...]
+
+
+MESSAGE = AlterUserScramCredentialsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "AlterUserScramCredentialsResult": (
+        ("user", "string", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+    ),
+    "AlterUserScramCredentialsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("results", "[]AlterUserScramCredentialsResult", False, None, 0, 0),
+    ),
+}

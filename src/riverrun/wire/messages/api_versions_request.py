@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
     client_software_name: str = ""
     client_software_version: str = ""
+
+
+MESSAGE = ApiVersionsRequest
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "ApiVersionsRequest": (
+        ("client_software_name", "string", False, None, 3, 4),
+        ("client_software_version", "string", False, None, 3, 4),
+    ),
+}

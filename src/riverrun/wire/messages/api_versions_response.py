@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,34 @@ class ApiVersionsResponse:
     finalized_features_epoch: int = -1
     finalized_features: tuple[FinalizedFeatureKey, ...] = ()
     zk_migration_ready: bool = False
+
+
+MESSAGE = ApiVersionsResponse
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "ApiVersion": (
+        ("api_key", "int16", False, None, 0, 4),
+        ("min_version", "int16", False, None, 0, 4),
+        ("max_version", "int16", False, None, 0, 4),
+    ),
+    "SupportedFeatureKey": (
+        ("name", "string", False, None, 3, 4),
+        ("min_version", "int16", False, None, 3, 4),
+        ("max_version", "int16", False, None, 3, 4),
+    ),
+    "FinalizedFeatureKey": (
+        ("name", "string", False, None, 3, 4),
+        ("max_version_level", "int16", False, None, 3, 4),
+        ("min_version_level", "int16", False, None, 3, 4),
+    ),
+    "ApiVersionsResponse": (
+        ("error_code", "error_code", False, None, 0, 4),
+        ("api_keys", "[]ApiVersion", False, None, 0, 4),
+        ("throttle_time_ms", "int32", False, None, 1, 4),
+        ("supported_features", "[]SupportedFeatureKey", False, 0, 3, 4),
+        ("finalized_features_epoch", "int64", False, 1, 3, 4),
+        ("finalized_features", "[]FinalizedFeatureKey", False, 2, 3, 4),
+        ("zk_migration_ready", "bool", False, 3, 3, 4),
+    ),
+}

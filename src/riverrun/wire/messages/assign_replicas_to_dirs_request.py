@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -26,3 +28,26 @@ class AssignReplicasToDirsRequest:
     broker_id: int
     broker_epoch: int = -1
     directories: tuple[DirectoryData, ...]
+
+
+MESSAGE = AssignReplicasToDirsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 0),
+    ),
+    "TopicData": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionData", False, None, 0, 0),
+    ),
+    "DirectoryData": (
+        ("id_", "uuid", False, None, 0, 0),
+        ("topics", "[]TopicData", False, None, 0, 0),
+    ),
+    "AssignReplicasToDirsRequest": (
+        ("broker_id", "int32", False, None, 0, 0),
+        ("broker_epoch", "int64", False, None, 0, 0),
+        ("directories", "[]DirectoryData", False, None, 0, 0),
+    ),
+}

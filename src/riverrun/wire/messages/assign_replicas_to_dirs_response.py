@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +30,27 @@ class AssignReplicasToDirsResponse:
     throttle_time_ms: int
     error_code: ErrorCode
     directories: tuple[DirectoryData, ...]
+
+
+MESSAGE = AssignReplicasToDirsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+    ),
+    "TopicData": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionData", False, None, 0, 0),
+    ),
+    "DirectoryData": (
+        ("id_", "uuid", False, None, 0, 0),
+        ("topics", "[]TopicData", False, None, 0, 0),
+    ),
+    "AssignReplicasToDirsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("directories", "[]DirectoryData", False, None, 0, 0),
+    ),
+}

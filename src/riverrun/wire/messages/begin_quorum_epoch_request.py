@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -31,3 +33,31 @@ class BeginQuorumEpochRequest:
     topics: tuple[TopicData, ...]
     voter_id: int = -1
     leader_endpoints: tuple[LeaderEndpoint, ...] = ()
+
+
+MESSAGE = BeginQuorumEpochRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 1),
+        ("voter_directory_id", "uuid", False, None, 1, 1),
+        ("leader_id", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 1),
+        ("partitions", "[]PartitionData", False, None, 0, 1),
+    ),
+    "LeaderEndpoint": (
+        ("name", "string", False, None, 1, 1),
+        ("host", "string", False, None, 1, 1),
+        ("port", "uint16", False, None, 1, 1),
+    ),
+    "BeginQuorumEpochRequest": (
+        ("cluster_id", "string", True, None, 0, 1),
+        ("voter_id", "int32", False, None, 1, 1),
+        ("topics", "[]TopicData", False, None, 0, 1),
+        ("leader_endpoints", "[]LeaderEndpoint", False, None, 1, 1),
+    ),
+}

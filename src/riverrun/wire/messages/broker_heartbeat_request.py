@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatRequest:
@@ -13,3 +15,19 @@ class BrokerHeartbeatRequest:
     want_shut_down: bool
     offline_log_dirs: tuple[UUID | None, ...] = ()
     cordoned_log_dirs: tuple[UUID | None, ...] | None = None
+
+
+MESSAGE = BrokerHeartbeatRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "BrokerHeartbeatRequest": (
+        ("broker_id", "int32", False, None, 0, 2),
+        ("broker_epoch", "int64", False, None, 0, 2),
+        ("current_metadata_offset", "int64", False, None, 0, 2),
+        ("want_fence", "bool", False, None, 0, 2),
+        ("want_shut_down", "bool", False, None, 0, 2),
+        ("offline_log_dirs", "[]uuid", False, 0, 1, 2),
+        ("cordoned_log_dirs", "[]uuid", True, 1, 2, 2),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,3 +13,17 @@ class BrokerHeartbeatResponse:
     is_caught_up: bool = False
     is_fenced: bool = True
     should_shut_down: bool
+
+
+MESSAGE = BrokerHeartbeatResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "BrokerHeartbeatResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("is_caught_up", "bool", False, None, 0, 2),
+        ("is_fenced", "bool", False, None, 0, 2),
+        ("should_shut_down", "bool", False, None, 0, 2),
+    ),
+}

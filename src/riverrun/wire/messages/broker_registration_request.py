@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
@@ -30,3 +32,32 @@ class BrokerRegistrationRequest:
     is_migrating_zk_broker: bool = False
     log_dirs: tuple[UUID | None, ...] = ()
     previous_broker_epoch: int = -1
+
+
+MESSAGE = BrokerRegistrationRequest
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "Listener": (
+        ("name", "string", False, None, 0, 4),
+        ("host", "string", False, None, 0, 4),
+        ("port", "uint16", False, None, 0, 4),
+        ("security_protocol", "int16", False, None, 0, 4),
+    ),
+    "Feature": (
+        ("name", "string", False, None, 0, 4),
+        ("min_supported_version", "int16", False, None, 0, 4),
+        ("max_supported_version", "int16", False, None, 0, 4),
+    ),
+    "BrokerRegistrationRequest": (
+        ("broker_id", "int32", False, None, 0, 4),
+        ("cluster_id", "string", False, None, 0, 4),
+        ("incarnation_id", "uuid", False, None, 0, 4),
+        ("listeners", "[]Listener", False, None, 0, 4),
+        ("features", "[]Feature", False, None, 0, 4),
+        ("rack", "string", True, None, 0, 4),
+        ("is_migrating_zk_broker", "bool", False, None, 1, 4),
+        ("log_dirs", "[]uuid", False, None, 2, 4),
+        ("previous_broker_epoch", "int64", False, None, 3, 4),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,3 +11,15 @@ class BrokerRegistrationResponse:
     throttle_time_ms: int
     error_code: ErrorCode
     broker_epoch: int = -1
+
+
+MESSAGE = BrokerRegistrationResponse
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "BrokerRegistrationResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 4),
+        ("error_code", "error_code", False, None, 0, 4),
+        ("broker_epoch", "int64", False, None, 0, 4),
+    ),
+}

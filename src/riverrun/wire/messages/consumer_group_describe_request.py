@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescribeRequest:
     group_ids: tuple[str, ...] = ()
     include_authorized_operations: bool
+
+
+MESSAGE = ConsumerGroupDescribeRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ConsumerGroupDescribeRequest": (
+        ("group_ids", "[]string", False, None, 0, 1),
+        ("include_authorized_operations", "bool", False, None, 0, 1),
+    ),
+}

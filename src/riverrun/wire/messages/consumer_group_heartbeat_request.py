@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
@@ -22,3 +24,26 @@ class ConsumerGroupHeartbeatRequest:
     server_assignor: str | None = None
     topic_partitions: tuple[TopicPartitions, ...] | None
     subscribed_topic_regex: str | None = None
+
+
+MESSAGE = ConsumerGroupHeartbeatRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "TopicPartitions": (
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]int32", False, None, 0, 1),
+    ),
+    "ConsumerGroupHeartbeatRequest": (
+        ("group_id", "string", False, None, 0, 1),
+        ("member_id", "string", False, None, 0, 1),
+        ("member_epoch", "int32", False, None, 0, 1),
+        ("instance_id", "string", True, None, 0, 1),
+        ("rack_id", "string", True, None, 0, 1),
+        ("rebalance_timeout_ms", "int32", False, None, 0, 1),
+        ("subscribed_topic_names", "[]string", True, None, 0, 1),
+        ("subscribed_topic_regex", "string", True, None, 1, 1),
+        ("server_assignor", "string", True, None, 0, 1),
+        ("topic_partitions", "[]TopicPartitions", True, None, 0, 1),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,26 @@ class ConsumerGroupHeartbeatResponse:
     member_epoch: int
     heartbeat_interval_ms: int
     assignment: Assignment | None = None
+
+
+MESSAGE = ConsumerGroupHeartbeatResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "TopicPartitions": (
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]int32", False, None, 0, 1),
+    ),
+    "Assignment": (
+        ("topic_partitions", "[]TopicPartitions", False, None, 0, 1),
+    ),
+    "ConsumerGroupHeartbeatResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+        ("member_id", "string", True, None, 0, 1),
+        ("member_epoch", "int32", False, None, 0, 1),
+        ("heartbeat_interval_ms", "int32", False, None, 0, 1),
+        ("assignment", "Assignment", True, None, 0, 1),
+    ),
+}

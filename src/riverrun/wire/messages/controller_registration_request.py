@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
@@ -26,3 +28,28 @@ class ControllerRegistrationRequest:
     zk_migration_ready: bool
     listeners: tuple[Listener, ...]
     features: tuple[Feature, ...]
+
+
+MESSAGE = ControllerRegistrationRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "Listener": (
+        ("name", "string", False, None, 0, 0),
+        ("host", "string", False, None, 0, 0),
+        ("port", "uint16", False, None, 0, 0),
+        ("security_protocol", "int16", False, None, 0, 0),
+    ),
+    "Feature": (
+        ("name", "string", False, None, 0, 0),
+        ("min_supported_version", "int16", False, None, 0, 0),
+        ("max_supported_version", "int16", False, None, 0, 0),
+    ),
+    "ControllerRegistrationRequest": (
+        ("controller_id", "int32", False, None, 0, 0),
+        ("incarnation_id", "uuid", False, None, 0, 0),
+        ("zk_migration_ready", "bool", False, None, 0, 0),
+        ("listeners", "[]Listener", False, None, 0, 0),
+        ("features", "[]Feature", False, None, 0, 0),
+    ),
+}

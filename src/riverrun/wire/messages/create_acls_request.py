@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclCreation:
@@ -17,3 +19,22 @@ class AclCreation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAclsRequest:
     creations: tuple[AclCreation, ...]
+
+
+MESSAGE = CreateAclsRequest
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "AclCreation": (
+        ("resource_type", "int8", False, None, 1, 3),
+        ("resource_name", "string", False, None, 1, 3),
+        ("resource_pattern_type", "int8", False, None, 1, 3),
+        ("principal", "string", False, None, 1, 3),
+        ("host", "string", False, None, 1, 3),
+        ("operation", "int8", False, None, 1, 3),
+        ("permission_type", "int8", False, None, 1, 3),
+    ),
+    "CreateAclsRequest": (
+        ("creations", "[]AclCreation", False, None, 1, 3),
+    ),
+}

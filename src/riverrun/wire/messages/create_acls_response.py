@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,3 +16,18 @@ class AclCreationResult:
 class CreateAclsResponse:
     throttle_time_ms: int
     results: tuple[AclCreationResult, ...]
+
+
+MESSAGE = CreateAclsResponse
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "AclCreationResult": (
+        ("error_code", "error_code", False, None, 1, 3),
+        ("error_message", "string", True, None, 1, 3),
+    ),
+    "CreateAclsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 3),
+        ("results", "[]AclCreationResult", False, None, 1, 3),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatableRenewers:
@@ -15,3 +17,20 @@ class CreateDelegationTokenRequest:
     max_lifetime_ms: int
     owner_principal_type: str | None = None
     owner_principal_name: str | None = None
+
+
+MESSAGE = CreateDelegationTokenRequest
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "CreatableRenewers": (
+        ("principal_type", "string", False, None, 1, 3),
+        ("principal_name", "string", False, None, 1, 3),
+    ),
+    "CreateDelegationTokenRequest": (
+        ("owner_principal_type", "string", True, None, 3, 3),
+        ("owner_principal_name", "string", True, None, 3, 3),
+        ("renewers", "[]CreatableRenewers", False, None, 1, 3),
+        ("max_lifetime_ms", "int64", False, None, 1, 3),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +19,23 @@ class CreateDelegationTokenResponse:
     throttle_time_ms: int
     token_requester_principal_type: str = ""
     token_requester_principal_name: str = ""
+
+
+MESSAGE = CreateDelegationTokenResponse
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "CreateDelegationTokenResponse": (
+        ("error_code", "error_code", False, None, 1, 3),
+        ("principal_type", "string", False, None, 1, 3),
+        ("principal_name", "string", False, None, 1, 3),
+        ("token_requester_principal_type", "string", False, None, 3, 3),
+        ("token_requester_principal_name", "string", False, None, 3, 3),
+        ("issue_timestamp_ms", "int64", False, None, 1, 3),
+        ("expiry_timestamp_ms", "int64", False, None, 1, 3),
+        ("max_timestamp_ms", "int64", False, None, 1, 3),
+        ("token_id", "string", False, None, 1, 3),
+        ("hmac", "bytes", False, None, 1, 3),
+        ("throttle_time_ms", "int32", False, None, 1, 3),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsAssignment:
@@ -20,3 +22,23 @@ class CreatePartitionsRequest:
     topics: tuple[CreatePartitionsTopic, ...]
     timeout_ms: int
     validate_only: bool
+
+
+MESSAGE = CreatePartitionsRequest
+VERSIONS = (0, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "CreatePartitionsAssignment": (
+        ("broker_ids", "[]int32", False, None, 0, 3),
+    ),
+    "CreatePartitionsTopic": (
+        ("name", "string", False, None, 0, 3),
+        ("count", "int32", False, None, 0, 3),
+        ("assignments", "[]CreatePartitionsAssignment", True, None, 0, 3),
+    ),
+    "CreatePartitionsRequest": (
+        ("topics", "[]CreatePartitionsTopic", False, None, 0, 3),
+        ("timeout_ms", "int32", False, None, 0, 3),
+        ("validate_only", "bool", False, None, 0, 3),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,3 +17,19 @@ class CreatePartitionsTopicResult:
 class CreatePartitionsResponse:
     throttle_time_ms: int
     results: tuple[CreatePartitionsTopicResult, ...]
+
+
+MESSAGE = CreatePartitionsResponse
+VERSIONS = (0, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "CreatePartitionsTopicResult": (
+        ("name", "string", False, None, 0, 3),
+        ("error_code", "error_code", False, None, 0, 3),
+        ("error_message", "string", True, None, 0, 3),
+    ),
+    "CreatePartitionsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 3),
+        ("results", "[]CreatePartitionsTopicResult", False, None, 0, 3),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatableReplicaAssignment:
@@ -29,3 +31,30 @@ class CreateTopicsRequest:
     topics: tuple[CreatableTopic, ...]
     timeout_ms: int = 60000
     validate_only: bool = False
+
+
+MESSAGE = CreateTopicsRequest
+VERSIONS = (2, 7)
+FLEXIBLE_FROM = 5
+LAYOUTS: Layouts = {
+    "CreatableReplicaAssignment": (
+        ("partition_index", "int32", False, None, 2, 7),
+        ("broker_ids", "[]int32", False, None, 2, 7),
+    ),
+    "CreatableTopicConfig": (
+        ("name", "string", False, None, 2, 7),
+        ("value", "string", True, None, 2, 7),
+    ),
+    "CreatableTopic": (
+        ("name", "string", False, None, 2, 7),
+        ("num_partitions", "int32", False, None, 2, 7),
+        ("replication_factor", "int16", False, None, 2, 7),
+        ("assignments", "[]CreatableReplicaAssignment", False, None, 2, 7),
+        ("configs", "[]CreatableTopicConfig", False, None, 2, 7),
+    ),
+    "CreateTopicsRequest": (
+        ("topics", "[]CreatableTopic", False, None, 2, 7),
+        ("timeout_ms", "int32", False, None, 2, 7),
+        ("validate_only", "bool", False, None, 2, 7),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +32,31 @@ class CreatableTopicResult:
 class CreateTopicsResponse:
     throttle_time_ms: int
     topics: tuple[CreatableTopicResult, ...]
+
+
+MESSAGE = CreateTopicsResponse
+VERSIONS = (2, 7)
+FLEXIBLE_FROM = 5
+LAYOUTS: Layouts = {
+    "CreatableTopicConfigs": (
+        ("name", "string", False, None, 5, 7),
+        ("value", "string", True, None, 5, 7),
+        ("read_only", "bool", False, None, 5, 7),
+        ("config_source", "int8", False, None, 5, 7),
+        ("is_sensitive", "bool", False, None, 5, 7),
+    ),
+    "CreatableTopicResult": (
+        ("name", "string", False, None, 2, 7),
+        ("topic_id", "uuid", False, None, 7, 7),
+        ("error_code", "error_code", False, None, 2, 7),
+        ("error_message", "string", True, None, 2, 7),
+        ("topic_config_error_code", "int16", False, 0, 5, 7),
+        ("num_partitions", "int32", False, None, 5, 7),
+        ("replication_factor", "int16", False, None, 5, 7),
+        ("configs", "[]CreatableTopicConfigs", True, None, 5, 7),
+    ),
+    "CreateTopicsResponse": (
+        ("throttle_time_ms", "int32", False, None, 2, 7),
+        ("topics", "[]CreatableTopicResult", False, None, 2, 7),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +30,30 @@ class DeleteAclsFilterResult:
 class DeleteAclsResponse:
     throttle_time_ms: int
     filter_results: tuple[DeleteAclsFilterResult, ...]
+
+
+MESSAGE = DeleteAclsResponse
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DeleteAclsMatchingAcl": (
+        ("error_code", "error_code", False, None, 1, 3),
+        ("error_message", "string", True, None, 1, 3),
+        ("resource_type", "int8", False, None, 1, 3),
+        ("resource_name", "string", False, None, 1, 3),
+        ("pattern_type", "int8", False, None, 1, 3),
+        ("principal", "string", False, None, 1, 3),
+        ("host", "string", False, None, 1, 3),
+        ("operation", "int8", False, None, 1, 3),
+        ("permission_type", "int8", False, None, 1, 3),
+    ),
+    "DeleteAclsFilterResult": (
+        ("error_code", "error_code", False, None, 1, 3),
+        ("error_message", "string", True, None, 1, 3),
+        ("matching_acls", "[]DeleteAclsMatchingAcl", False, None, 1, 3),
+    ),
+    "DeleteAclsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 3),
+        ("filter_results", "[]DeleteAclsFilterResult", False, None, 1, 3),
+    ),
+}

@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsRequest:
     groups_names: tuple[str, ...] = ()
+
+
+MESSAGE = DeleteGroupsRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DeleteGroupsRequest": (
+        ("groups_names", "[]string", False, None, 0, 2),
+    ),
+}

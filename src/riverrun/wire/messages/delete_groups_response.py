@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,3 +16,18 @@ class DeletableGroupResult:
 class DeleteGroupsResponse:
     throttle_time_ms: int
     results: tuple[DeletableGroupResult, ...]
+
+
+MESSAGE = DeleteGroupsResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DeletableGroupResult": (
+        ("group_id", "string", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+    ),
+    "DeleteGroupsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("results", "[]DeletableGroupResult", False, None, 0, 2),
+    ),
+}

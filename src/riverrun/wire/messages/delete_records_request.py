@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsPartition:
@@ -19,3 +21,22 @@ class DeleteRecordsTopic:
 class DeleteRecordsRequest:
     topics: tuple[DeleteRecordsTopic, ...]
     timeout_ms: int
+
+
+MESSAGE = DeleteRecordsRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DeleteRecordsPartition": (
+        ("partition_index", "int32", False, None, 0, 2),
+        ("offset", "int64", False, None, 0, 2),
+    ),
+    "DeleteRecordsTopic": (
+        ("name", "string", False, None, 0, 2),
+        ("partitions", "[]DeleteRecordsPartition", False, None, 0, 2),
+    ),
+    "DeleteRecordsRequest": (
+        ("topics", "[]DeleteRecordsTopic", False, None, 0, 2),
+        ("timeout_ms", "int32", False, None, 0, 2),
+    ),
+}

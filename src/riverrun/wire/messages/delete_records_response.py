@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,23 @@ class DeleteRecordsTopicResult:
 class DeleteRecordsResponse:
     throttle_time_ms: int
     topics: tuple[DeleteRecordsTopicResult, ...]
+
+
+MESSAGE = DeleteRecordsResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DeleteRecordsPartitionResult": (
+        ("partition_index", "int32", False, None, 0, 2),
+        ("low_watermark", "int64", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+    ),
+    "DeleteRecordsTopicResult": (
+        ("name", "string", False, None, 0, 2),
+        ("partitions", "[]DeleteRecordsPartitionResult", False, None, 0, 2),
+    ),
+    "DeleteRecordsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("topics", "[]DeleteRecordsTopicResult", False, None, 0, 2),
+    ),
+}

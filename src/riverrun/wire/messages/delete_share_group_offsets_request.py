@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteShareGroupOffsetsRequestTopic:
@@ -12,3 +14,17 @@ class DeleteShareGroupOffsetsRequestTopic:
 class DeleteShareGroupOffsetsRequest:
     group_id: str
     topics: tuple[DeleteShareGroupOffsetsRequestTopic, ...]
+
+
+MESSAGE = DeleteShareGroupOffsetsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DeleteShareGroupOffsetsRequestTopic": (
+        ("topic_name", "string", False, None, 0, 0),
+    ),
+    "DeleteShareGroupOffsetsRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("topics", "[]DeleteShareGroupOffsetsRequestTopic", False, None, 0, 0),
+    ),
+}

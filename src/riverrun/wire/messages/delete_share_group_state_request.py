@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -19,3 +21,21 @@ class DeleteStateData:
 class DeleteShareGroupStateRequest:
     group_id: str
     topics: tuple[DeleteStateData, ...]
+
+
+MESSAGE = DeleteShareGroupStateRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition", "int32", False, None, 0, 0),
+    ),
+    "DeleteStateData": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionData", False, None, 0, 0),
+    ),
+    "DeleteShareGroupStateRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("topics", "[]DeleteStateData", False, None, 0, 0),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,22 @@ class DeleteStateResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteShareGroupStateResponse:
     results: tuple[DeleteStateResult, ...]
+
+
+MESSAGE = DeleteShareGroupStateResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionResult": (
+        ("partition", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+    ),
+    "DeleteStateResult": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionResult", False, None, 0, 0),
+    ),
+    "DeleteShareGroupStateResponse": (
+        ("results", "[]DeleteStateResult", False, None, 0, 0),
+    ),
+}

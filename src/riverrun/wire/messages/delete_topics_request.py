@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicState:
@@ -15,3 +17,19 @@ class DeleteTopicsRequest:
     topic_names: tuple[str, ...] = ()
     timeout_ms: int
     topics: tuple[DeleteTopicState, ...] = ()
+
+
+MESSAGE = DeleteTopicsRequest
+VERSIONS = (1, 6)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "DeleteTopicState": (
+        ("name", "string", True, None, 6, 6),
+        ("topic_id", "uuid", False, None, 6, 6),
+    ),
+    "DeleteTopicsRequest": (
+        ("topics", "[]DeleteTopicState", False, None, 6, 6),
+        ("topic_names", "[]string", False, None, 1, 5),
+        ("timeout_ms", "int32", False, None, 1, 6),
+    ),
+}

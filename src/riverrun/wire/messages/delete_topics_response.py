@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +19,21 @@ class DeletableTopicResult:
 class DeleteTopicsResponse:
     throttle_time_ms: int
     responses: tuple[DeletableTopicResult, ...]
+
+
+MESSAGE = DeleteTopicsResponse
+VERSIONS = (1, 6)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "DeletableTopicResult": (
+        ("name", "string", False, None, 1, 5),
+        ("name", "string", True, None, 6, 6),
+        ("topic_id", "uuid", False, None, 6, 6),
+        ("error_code", "error_code", False, None, 1, 6),
+        ("error_message", "string", True, None, 5, 6),
+    ),
+    "DeleteTopicsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 6),
+        ("responses", "[]DeletableTopicResult", False, None, 1, 6),
+    ),
+}

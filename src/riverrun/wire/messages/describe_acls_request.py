@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsRequest:
@@ -12,3 +14,19 @@ class DescribeAclsRequest:
     host_filter: str | None
     operation: int
     permission_type: int
+
+
+MESSAGE = DescribeAclsRequest
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DescribeAclsRequest": (
+        ("resource_type_filter", "int8", False, None, 1, 3),
+        ("resource_name_filter", "string", True, None, 1, 3),
+        ("pattern_type_filter", "int8", False, None, 1, 3),
+        ("principal_filter", "string", True, None, 1, 3),
+        ("host_filter", "string", True, None, 1, 3),
+        ("operation", "int8", False, None, 1, 3),
+        ("permission_type", "int8", False, None, 1, 3),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +28,28 @@ class DescribeAclsResponse:
     error_code: ErrorCode
     error_message: str | None
     resources: tuple[DescribeAclsResource, ...]
+
+
+MESSAGE = DescribeAclsResponse
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "AclDescription": (
+        ("principal", "string", False, None, 1, 3),
+        ("host", "string", False, None, 1, 3),
+        ("operation", "int8", False, None, 1, 3),
+        ("permission_type", "int8", False, None, 1, 3),
+    ),
+    "DescribeAclsResource": (
+        ("resource_type", "int8", False, None, 1, 3),
+        ("resource_name", "string", False, None, 1, 3),
+        ("pattern_type", "int8", False, None, 1, 3),
+        ("acls", "[]AclDescription", False, None, 1, 3),
+    ),
+    "DescribeAclsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 3),
+        ("error_code", "error_code", False, None, 1, 3),
+        ("error_message", "string", True, None, 1, 3),
+        ("resources", "[]DescribeAclsResource", False, None, 1, 3),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentData:
@@ -14,3 +16,19 @@ class ComponentData:
 class DescribeClientQuotasRequest:
     components: tuple[ComponentData, ...]
     strict: bool
+
+
+MESSAGE = DescribeClientQuotasRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "ComponentData": (
+        ("entity_type", "string", False, None, 0, 1),
+        ("match_type", "int8", False, None, 0, 1),
+        ("match", "string", True, None, 0, 1),
+    ),
+    "DescribeClientQuotasRequest": (
+        ("components", "[]ComponentData", False, None, 0, 1),
+        ("strict", "bool", False, None, 0, 1),
+    ),
+}

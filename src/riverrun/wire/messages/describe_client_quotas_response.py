@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +30,28 @@ class DescribeClientQuotasResponse:
     error_code: ErrorCode
     error_message: str | None
     entries: tuple[EntryData, ...] | None
+
+
+MESSAGE = DescribeClientQuotasResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "EntityData": (
+        ("entity_type", "string", False, None, 0, 1),
+        ("entity_name", "string", True, None, 0, 1),
+    ),
+    "ValueData": (
+        ("key", "string", False, None, 0, 1),
+        ("value", "float64", False, None, 0, 1),
+    ),
+    "EntryData": (
+        ("entity", "[]EntityData", False, None, 0, 1),
+        ("values", "[]ValueData", False, None, 0, 1),
+    ),
+    "DescribeClientQuotasResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+        ("entries", "[]EntryData", True, None, 0, 1),
+    ),
+}

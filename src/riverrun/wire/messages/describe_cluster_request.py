@@ -2,9 +2,23 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterRequest:
     include_cluster_authorized_operations: bool
     endpoint_type: int = 1
     include_fenced_brokers: bool = False
+
+
+MESSAGE = DescribeClusterRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DescribeClusterRequest": (
+        ("include_cluster_authorized_operations", "bool", False, None, 0, 2),
+        ("endpoint_type", "int8", False, None, 1, 2),
+        ("include_fenced_brokers", "bool", False, None, 2, 2),
+    ),
+}

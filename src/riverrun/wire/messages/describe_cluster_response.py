@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +25,27 @@ class DescribeClusterResponse:
     brokers: tuple[DescribeClusterBroker, ...]
     cluster_authorized_operations: int = -2147483648
     endpoint_type: int = 1
+
+
+MESSAGE = DescribeClusterResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DescribeClusterBroker": (
+        ("broker_id", "int32", False, None, 0, 2),
+        ("host", "string", False, None, 0, 2),
+        ("port", "int32", False, None, 0, 2),
+        ("rack", "string", True, None, 0, 2),
+        ("is_fenced", "bool", False, None, 2, 2),
+    ),
+    "DescribeClusterResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("error_message", "string", True, None, 0, 2),
+        ("endpoint_type", "int8", False, None, 1, 2),
+        ("cluster_id", "string", False, None, 0, 2),
+        ("controller_id", "int32", False, None, 0, 2),
+        ("brokers", "[]DescribeClusterBroker", False, None, 0, 2),
+        ("cluster_authorized_operations", "int32", False, None, 0, 2),
+    ),
+}

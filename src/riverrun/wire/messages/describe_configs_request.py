@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResource:
@@ -15,3 +17,20 @@ class DescribeConfigsRequest:
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False
     include_documentation: bool = False
+
+
+MESSAGE = DescribeConfigsRequest
+VERSIONS = (1, 4)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "DescribeConfigsResource": (
+        ("resource_type", "int8", False, None, 1, 4),
+        ("resource_name", "string", False, None, 1, 4),
+        ("configuration_keys", "[]string", True, None, 1, 4),
+    ),
+    "DescribeConfigsRequest": (
+        ("resources", "[]DescribeConfigsResource", False, None, 1, 4),
+        ("include_synonyms", "bool", False, None, 1, 4),
+        ("include_documentation", "bool", False, None, 3, 4),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +38,36 @@ class DescribeConfigsResult:
 class DescribeConfigsResponse:
     throttle_time_ms: int
     results: tuple[DescribeConfigsResult, ...]
+
+
+MESSAGE = DescribeConfigsResponse
+VERSIONS = (1, 4)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "DescribeConfigsSynonym": (
+        ("name", "string", False, None, 1, 4),
+        ("value", "string", True, None, 1, 4),
+        ("source", "int8", False, None, 1, 4),
+    ),
+    "DescribeConfigsResourceResult": (
+        ("name", "string", False, None, 1, 4),
+        ("value", "string", True, None, 1, 4),
+        ("read_only", "bool", False, None, 1, 4),
+        ("config_source", "int8", False, None, 1, 4),
+        ("is_sensitive", "bool", False, None, 1, 4),
+        ("synonyms", "[]DescribeConfigsSynonym", False, None, 1, 4),
+        ("config_type", "int8", False, None, 3, 4),
+        ("documentation", "string", True, None, 3, 4),
+    ),
+    "DescribeConfigsResult": (
+        ("error_code", "error_code", False, None, 1, 4),
+        ("error_message", "string", True, None, 1, 4),
+        ("resource_type", "int8", False, None, 1, 4),
+        ("resource_name", "string", False, None, 1, 4),
+        ("configs", "[]DescribeConfigsResourceResult", False, None, 1, 4),
+    ),
+    "DescribeConfigsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 4),
+        ("results", "[]DescribeConfigsResult", False, None, 1, 4),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeDelegationTokenOwner:
@@ -12,3 +14,17 @@ class DescribeDelegationTokenOwner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeDelegationTokenRequest:
     owners: tuple[DescribeDelegationTokenOwner, ...] | None
+
+
+MESSAGE = DescribeDelegationTokenRequest
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DescribeDelegationTokenOwner": (
+        ("principal_type", "string", False, None, 1, 3),
+        ("principal_name", "string", False, None, 1, 3),
+    ),
+    "DescribeDelegationTokenRequest": (
+        ("owners", "[]DescribeDelegationTokenOwner", True, None, 1, 3),
+    ),
+}

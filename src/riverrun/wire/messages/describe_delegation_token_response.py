@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +31,31 @@ class DescribeDelegationTokenResponse:
     error_code: ErrorCode
     tokens: tuple[DescribedDelegationToken, ...]
     throttle_time_ms: int
+
+
+MESSAGE = DescribeDelegationTokenResponse
+VERSIONS = (1, 3)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DescribedDelegationTokenRenewer": (
+        ("principal_type", "string", False, None, 1, 3),
+        ("principal_name", "string", False, None, 1, 3),
+    ),
+    "DescribedDelegationToken": (
+        ("principal_type", "string", False, None, 1, 3),
+        ("principal_name", "string", False, None, 1, 3),
+        ("token_requester_principal_type", "string", False, None, 3, 3),
+        ("token_requester_principal_name", "string", False, None, 3, 3),
+        ("issue_timestamp", "int64", False, None, 1, 3),
+        ("expiry_timestamp", "int64", False, None, 1, 3),
+        ("max_timestamp", "int64", False, None, 1, 3),
+        ("token_id", "string", False, None, 1, 3),
+        ("hmac", "bytes", False, None, 1, 3),
+        ("renewers", "[]DescribedDelegationTokenRenewer", False, None, 1, 3),
+    ),
+    "DescribeDelegationTokenResponse": (
+        ("error_code", "error_code", False, None, 1, 3),
+        ("tokens", "[]DescribedDelegationToken", False, None, 1, 3),
+        ("throttle_time_ms", "int32", False, None, 1, 3),
+    ),
+}

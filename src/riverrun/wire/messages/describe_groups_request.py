@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsRequest:
     groups: tuple[str, ...] = ()
     include_authorized_operations: bool = False
+
+
+MESSAGE = DescribeGroupsRequest
+VERSIONS = (0, 6)
+FLEXIBLE_FROM = 5
+LAYOUTS: Layouts = {
+    "DescribeGroupsRequest": (
+        ("groups", "[]string", False, None, 0, 6),
+        ("include_authorized_operations", "bool", False, None, 3, 6),
+    ),
+}

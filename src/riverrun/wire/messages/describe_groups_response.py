@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +32,32 @@ class DescribedGroup:
 class DescribeGroupsResponse:
     groups: tuple[DescribedGroup, ...]
     throttle_time_ms: int = 0
+
+
+MESSAGE = DescribeGroupsResponse
+VERSIONS = (0, 6)
+FLEXIBLE_FROM = 5
+LAYOUTS: Layouts = {
+    "DescribedGroupMember": (
+        ("member_id", "string", False, None, 0, 6),
+        ("group_instance_id", "string", True, None, 4, 6),
+        ("client_id", "string", False, None, 0, 6),
+        ("client_host", "string", False, None, 0, 6),
+        ("member_metadata", "bytes", False, None, 0, 6),
+        ("member_assignment", "bytes", False, None, 0, 6),
+    ),
+    "DescribedGroup": (
+        ("error_code", "error_code", False, None, 0, 6),
+        ("error_message", "string", True, None, 6, 6),
+        ("group_id", "string", False, None, 0, 6),
+        ("group_state", "string", False, None, 0, 6),
+        ("protocol_type", "string", False, None, 0, 6),
+        ("protocol_data", "string", False, None, 0, 6),
+        ("members", "[]DescribedGroupMember", False, None, 0, 6),
+        ("authorized_operations", "int32", False, None, 3, 6),
+    ),
+    "DescribeGroupsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 6),
+        ("groups", "[]DescribedGroup", False, None, 0, 6),
+    ),
+}

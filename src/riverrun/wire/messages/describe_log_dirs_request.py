@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribableLogDirTopic:
@@ -12,3 +14,17 @@ class DescribableLogDirTopic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsRequest:
     topics: tuple[DescribableLogDirTopic, ...] | None
+
+
+MESSAGE = DescribeLogDirsRequest
+VERSIONS = (1, 5)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DescribableLogDirTopic": (
+        ("topic", "string", False, None, 1, 5),
+        ("partitions", "[]int32", False, None, 1, 5),
+    ),
+    "DescribeLogDirsRequest": (
+        ("topics", "[]DescribableLogDirTopic", True, None, 1, 5),
+    ),
+}

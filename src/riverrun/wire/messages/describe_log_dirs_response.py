@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +35,33 @@ class DescribeLogDirsResponse:
     throttle_time_ms: int
     results: tuple[DescribeLogDirsResult, ...]
     error_code: ErrorCode = ErrorCode.NONE
+
+
+MESSAGE = DescribeLogDirsResponse
+VERSIONS = (1, 5)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "DescribeLogDirsPartition": (
+        ("partition_index", "int32", False, None, 1, 5),
+        ("partition_size", "int64", False, None, 1, 5),
+        ("offset_lag", "int64", False, None, 1, 5),
+        ("is_future_key", "bool", False, None, 1, 5),
+    ),
+    "DescribeLogDirsTopic": (
+        ("name", "string", False, None, 1, 5),
+        ("partitions", "[]DescribeLogDirsPartition", False, None, 1, 5),
+    ),
+    "DescribeLogDirsResult": (
+        ("error_code", "error_code", False, None, 1, 5),
+        ("log_dir", "string", False, None, 1, 5),
+        ("topics", "[]DescribeLogDirsTopic", False, None, 1, 5),
+        ("total_bytes", "int64", False, None, 4, 5),
+        ("usable_bytes", "int64", False, None, 4, 5),
+        ("is_cordoned", "bool", False, None, 5, 5),
+    ),
+    "DescribeLogDirsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 5),
+        ("error_code", "error_code", False, None, 3, 5),
+        ("results", "[]DescribeLogDirsResult", False, None, 1, 5),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
@@ -12,3 +14,17 @@ class TopicRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersRequest:
     topics: tuple[TopicRequest, ...]
+
+
+MESSAGE = DescribeProducersRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "TopicRequest": (
+        ("name", "string", False, None, 0, 0),
+        ("partition_indexes", "[]int32", False, None, 0, 0),
+    ),
+    "DescribeProducersRequest": (
+        ("topics", "[]TopicRequest", False, None, 0, 0),
+    ),
+}

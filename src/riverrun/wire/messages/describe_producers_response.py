@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +34,32 @@ class TopicResponse:
 class DescribeProducersResponse:
     throttle_time_ms: int
     topics: tuple[TopicResponse, ...]
+
+
+MESSAGE = DescribeProducersResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ProducerState": (
+        ("producer_id", "int64", False, None, 0, 0),
+        ("producer_epoch", "int32", False, None, 0, 0),
+        ("last_sequence", "int32", False, None, 0, 0),
+        ("last_timestamp", "int64", False, None, 0, 0),
+        ("coordinator_epoch", "int32", False, None, 0, 0),
+        ("current_txn_start_offset", "int64", False, None, 0, 0),
+    ),
+    "PartitionResponse": (
+        ("partition_index", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("active_producers", "[]ProducerState", False, None, 0, 0),
+    ),
+    "TopicResponse": (
+        ("name", "string", False, None, 0, 0),
+        ("partitions", "[]PartitionResponse", False, None, 0, 0),
+    ),
+    "DescribeProducersResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("topics", "[]TopicResponse", False, None, 0, 0),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -17,3 +19,20 @@ class TopicData:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumRequest:
     topics: tuple[TopicData, ...]
+
+
+MESSAGE = DescribeQuorumRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 2),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 2),
+        ("partitions", "[]PartitionData", False, None, 0, 2),
+    ),
+    "DescribeQuorumRequest": (
+        ("topics", "[]TopicData", False, None, 0, 2),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +53,46 @@ class DescribeQuorumResponse:
     topics: tuple[TopicData, ...]
     error_message: str | None = None
     nodes: tuple[Node, ...] = ()
+
+
+MESSAGE = DescribeQuorumResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ReplicaState": (
+        ("replica_id", "int32", False, None, 0, 2),
+        ("replica_directory_id", "uuid", False, None, 2, 2),
+        ("log_end_offset", "int64", False, None, 0, 2),
+        ("last_fetch_timestamp", "int64", False, None, 1, 2),
+        ("last_caught_up_timestamp", "int64", False, None, 1, 2),
+    ),
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("error_message", "string", True, None, 2, 2),
+        ("leader_id", "int32", False, None, 0, 2),
+        ("leader_epoch", "int32", False, None, 0, 2),
+        ("high_watermark", "int64", False, None, 0, 2),
+        ("current_voters", "[]ReplicaState", False, None, 0, 2),
+        ("observers", "[]ReplicaState", False, None, 0, 2),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 2),
+        ("partitions", "[]PartitionData", False, None, 0, 2),
+    ),
+    "Listener": (
+        ("name", "string", False, None, 2, 2),
+        ("host", "string", False, None, 2, 2),
+        ("port", "uint16", False, None, 2, 2),
+    ),
+    "Node": (
+        ("node_id", "int32", False, None, 2, 2),
+        ("listeners", "[]Listener", False, None, 2, 2),
+    ),
+    "DescribeQuorumResponse": (
+        ("error_code", "error_code", False, None, 0, 2),
+        ("error_message", "string", True, None, 2, 2),
+        ("topics", "[]TopicData", False, None, 0, 2),
+        ("nodes", "[]Node", False, None, 2, 2),
+    ),
+}

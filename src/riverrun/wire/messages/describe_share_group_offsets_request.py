@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeShareGroupOffsetsRequestTopic:
@@ -18,3 +20,21 @@ class DescribeShareGroupOffsetsRequestGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeShareGroupOffsetsRequest:
     groups: tuple[DescribeShareGroupOffsetsRequestGroup, ...]
+
+
+MESSAGE = DescribeShareGroupOffsetsRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DescribeShareGroupOffsetsRequestTopic": (
+        ("topic_name", "string", False, None, 0, 1),
+        ("partitions", "[]int32", False, None, 0, 1),
+    ),
+    "DescribeShareGroupOffsetsRequestGroup": (
+        ("group_id", "string", False, None, 0, 1),
+        ("topics", "[]DescribeShareGroupOffsetsRequestTopic", True, None, 0, 1),
+    ),
+    "DescribeShareGroupOffsetsRequest": (
+        ("groups", "[]DescribeShareGroupOffsetsRequestGroup", False, None, 0, 1),
+    ),
+}

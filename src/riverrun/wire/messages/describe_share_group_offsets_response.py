@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,33 @@ class DescribeShareGroupOffsetsResponseGroup:
 class DescribeShareGroupOffsetsResponse:
     throttle_time_ms: int
     groups: tuple[DescribeShareGroupOffsetsResponseGroup, ...]
+
+
+MESSAGE = DescribeShareGroupOffsetsResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DescribeShareGroupOffsetsResponsePartition": (
+        ("partition_index", "int32", False, None, 0, 1),
+        ("start_offset", "int64", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+        ("lag", "int64", False, None, 1, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+    ),
+    "DescribeShareGroupOffsetsResponseTopic": (
+        ("topic_name", "string", False, None, 0, 1),
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]DescribeShareGroupOffsetsResponsePartition", False, None, 0, 1),
+    ),
+    "DescribeShareGroupOffsetsResponseGroup": (
+        ("group_id", "string", False, None, 0, 1),
+        ("topics", "[]DescribeShareGroupOffsetsResponseTopic", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+    ),
+    "DescribeShareGroupOffsetsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("groups", "[]DescribeShareGroupOffsetsResponseGroup", False, None, 0, 1),
+    ),
+}

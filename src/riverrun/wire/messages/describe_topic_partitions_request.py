@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
@@ -19,3 +21,22 @@ class DescribeTopicPartitionsRequest:
     topics: tuple[TopicRequest, ...]
     response_partition_limit: int = 2000
     cursor: Cursor | None = None
+
+
+MESSAGE = DescribeTopicPartitionsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "TopicRequest": (
+        ("name", "string", False, None, 0, 0),
+    ),
+    "Cursor": (
+        ("topic_name", "string", False, None, 0, 0),
+        ("partition_index", "int32", False, None, 0, 0),
+    ),
+    "DescribeTopicPartitionsRequest": (
+        ("topics", "[]TopicRequest", False, None, 0, 0),
+        ("response_partition_limit", "int32", False, None, 0, 0),
+        ("cursor", "Cursor", True, None, 0, 0),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +41,38 @@ class DescribeTopicPartitionsResponse:
     throttle_time_ms: int
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
     next_cursor: Cursor | None = None
+
+
+MESSAGE = DescribeTopicPartitionsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DescribeTopicPartitionsResponsePartition": (
+        ("error_code", "error_code", False, None, 0, 0),
+        ("partition_index", "int32", False, None, 0, 0),
+        ("leader_id", "int32", False, None, 0, 0),
+        ("leader_epoch", "int32", False, None, 0, 0),
+        ("replica_nodes", "[]int32", False, None, 0, 0),
+        ("isr_nodes", "[]int32", False, None, 0, 0),
+        ("eligible_leader_replicas", "[]int32", True, None, 0, 0),
+        ("last_known_elr", "[]int32", True, None, 0, 0),
+        ("offline_replicas", "[]int32", False, None, 0, 0),
+    ),
+    "DescribeTopicPartitionsResponseTopic": (
+        ("error_code", "error_code", False, None, 0, 0),
+        ("name", "string", True, None, 0, 0),
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("is_internal", "bool", False, None, 0, 0),
+        ("partitions", "[]DescribeTopicPartitionsResponsePartition", False, None, 0, 0),
+        ("topic_authorized_operations", "int32", False, None, 0, 0),
+    ),
+    "Cursor": (
+        ("topic_name", "string", False, None, 0, 0),
+        ("partition_index", "int32", False, None, 0, 0),
+    ),
+    "DescribeTopicPartitionsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("topics", "[]DescribeTopicPartitionsResponseTopic", False, None, 0, 0),
+        ("next_cursor", "Cursor", True, None, 0, 0),
+    ),
+}

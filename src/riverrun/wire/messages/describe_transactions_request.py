@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsRequest:
     transactional_ids: tuple[str, ...] = ()
+
+
+MESSAGE = DescribeTransactionsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "DescribeTransactionsRequest": (
+        ("transactional_ids", "[]string", False, None, 0, 0),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +28,28 @@ class TransactionState:
 class DescribeTransactionsResponse:
     throttle_time_ms: int
     transaction_states: tuple[TransactionState, ...]
+
+
+MESSAGE = DescribeTransactionsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "TopicData": (
+        ("topic", "string", False, None, 0, 0),
+        ("partitions", "[]int32", False, None, 0, 0),
+    ),
+    "TransactionState": (
+        ("error_code", "error_code", False, None, 0, 0),
+        ("transactional_id", "string", False, None, 0, 0),
+        ("transaction_state", "string", False, None, 0, 0),
+        ("transaction_timeout_ms", "int32", False, None, 0, 0),
+        ("transaction_start_time_ms", "int64", False, None, 0, 0),
+        ("producer_id", "int64", False, None, 0, 0),
+        ("producer_epoch", "int16", False, None, 0, 0),
+        ("topics", "[]TopicData", False, None, 0, 0),
+    ),
+    "DescribeTransactionsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("transaction_states", "[]TransactionState", False, None, 0, 0),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserName:
@@ -11,3 +13,16 @@ class UserName:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeUserScramCredentialsRequest:
     users: tuple[UserName, ...] | None
+
+
+MESSAGE = DescribeUserScramCredentialsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "UserName": (
+        ("name", "string", False, None, 0, 0),
+    ),
+    "DescribeUserScramCredentialsRequest": (
+        ("users", "[]UserName", True, None, 0, 0),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +26,26 @@ class DescribeUserScramCredentialsResponse:
     error_code: ErrorCode
     error_message: str | None
     results: tuple[DescribeUserScramCredentialsResult, ...]
+
+
+MESSAGE = DescribeUserScramCredentialsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "CredentialInfo": (
+        ("mechanism", "int8", False, None, 0, 0),
+        ("iterations", "int32", False, None, 0, 0),
+    ),
+    "DescribeUserScramCredentialsResult": (
+        ("user", "string", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("credential_infos", "[]CredentialInfo", False, None, 0, 0),
+    ),
+    "DescribeUserScramCredentialsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("results", "[]DescribeUserScramCredentialsResult", False, None, 0, 0),
+    ),
+}

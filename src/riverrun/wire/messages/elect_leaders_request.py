@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
@@ -14,3 +16,19 @@ class ElectLeadersRequest:
     topic_partitions: tuple[TopicPartitions, ...] | None
     timeout_ms: int = 60000
     election_type: int = 0
+
+
+MESSAGE = ElectLeadersRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "TopicPartitions": (
+        ("topic", "string", False, None, 0, 2),
+        ("partitions", "[]int32", False, None, 0, 2),
+    ),
+    "ElectLeadersRequest": (
+        ("election_type", "int8", False, None, 1, 2),
+        ("topic_partitions", "[]TopicPartitions", True, None, 0, 2),
+        ("timeout_ms", "int32", False, None, 0, 2),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,24 @@ class ElectLeadersResponse:
     throttle_time_ms: int
     replica_election_results: tuple[ReplicaElectionResult, ...]
     error_code: ErrorCode = ErrorCode.NONE
+
+
+MESSAGE = ElectLeadersResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "PartitionResult": (
+        ("partition_id", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("error_message", "string", True, None, 0, 2),
+    ),
+    "ReplicaElectionResult": (
+        ("topic", "string", False, None, 0, 2),
+        ("partition_result", "[]PartitionResult", False, None, 0, 2),
+    ),
+    "ElectLeadersResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+        ("replica_election_results", "[]ReplicaElectionResult", False, None, 0, 2),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaInfo:
@@ -37,3 +39,35 @@ class EndQuorumEpochRequest:
     cluster_id: str | None = None
     topics: tuple[TopicData, ...]
     leader_endpoints: tuple[LeaderEndpoint, ...] = ()
+
+
+MESSAGE = EndQuorumEpochRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "ReplicaInfo": (
+        ("candidate_id", "int32", False, None, 1, 1),
+        ("candidate_directory_id", "uuid", False, None, 1, 1),
+    ),
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 1),
+        ("leader_id", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+        ("preferred_candidates", "[]ReplicaInfo", False, None, 1, 1),
+        ("preferred_successors", "[]int32", False, None, 0, 0),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 1),
+        ("partitions", "[]PartitionData", False, None, 0, 1),
+    ),
+    "LeaderEndpoint": (
+        ("name", "string", False, None, 1, 1),
+        ("host", "string", False, None, 1, 1),
+        ("port", "uint16", False, None, 1, 1),
+    ),
+    "EndQuorumEpochRequest": (
+        ("cluster_id", "string", True, None, 0, 1),
+        ("topics", "[]TopicData", False, None, 0, 1),
+        ("leader_endpoints", "[]LeaderEndpoint", False, None, 1, 1),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +32,30 @@ class EndQuorumEpochResponse:
     error_code: ErrorCode
     topics: tuple[TopicData, ...]
     node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+MESSAGE = EndQuorumEpochResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("leader_id", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 1),
+        ("partitions", "[]PartitionData", False, None, 0, 1),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 1, 1),
+        ("host", "string", False, None, 1, 1),
+        ("port", "uint16", False, None, 1, 1),
+    ),
+    "EndQuorumEpochResponse": (
+        ("error_code", "error_code", False, None, 0, 1),
+        ("topics", "[]TopicData", False, None, 0, 1),
+        ("node_endpoints", "[]NodeEndpoint", False, 0, 1, 1),
+    ),
+}

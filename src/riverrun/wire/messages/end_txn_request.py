@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnRequest:
@@ -9,3 +11,16 @@ class EndTxnRequest:
     producer_id: int
     producer_epoch: int
     committed: bool
+
+
+MESSAGE = EndTxnRequest
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "EndTxnRequest": (
+        ("transactional_id", "string", False, None, 0, 5),
+        ("producer_id", "int64", False, None, 0, 5),
+        ("producer_epoch", "int16", False, None, 0, 5),
+        ("committed", "bool", False, None, 0, 5),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,3 +12,16 @@ class EndTxnResponse:
     error_code: ErrorCode
     producer_id: int = -1
     producer_epoch: int = -1
+
+
+MESSAGE = EndTxnResponse
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "EndTxnResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 5),
+        ("error_code", "error_code", False, None, 0, 5),
+        ("producer_id", "int64", False, None, 5, 5),
+        ("producer_epoch", "int16", False, None, 5, 5),
+    ),
+}

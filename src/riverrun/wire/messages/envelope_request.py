@@ -2,9 +2,23 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeRequest:
     request_data: bytes
     request_principal: bytes | None
     client_host_address: bytes
+
+
+MESSAGE = EnvelopeRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "EnvelopeRequest": (
+        ("request_data", "bytes", False, None, 0, 0),
+        ("request_principal", "bytes", True, None, 0, 0),
+        ("client_host_address", "bytes", False, None, 0, 0),
+    ),
+}

@@ -3,9 +3,21 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeResponse:
     response_data: bytes | None = None
     error_code: ErrorCode
+
+
+MESSAGE = EnvelopeResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "EnvelopeResponse": (
+        ("response_data", "bytes", True, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+    ),
+}

@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireDelegationTokenRequest:
     hmac: bytes
     expiry_time_period_ms: int
+
+
+MESSAGE = ExpireDelegationTokenRequest
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "ExpireDelegationTokenRequest": (
+        ("hmac", "bytes", False, None, 1, 2),
+        ("expiry_time_period_ms", "int64", False, None, 1, 2),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
@@ -50,3 +52,48 @@ class FetchRequest:
     rack_id: str = ""
     cluster_id: str | None = None
     replica_state: ReplicaState = ReplicaState()
+
+
+MESSAGE = FetchRequest
+VERSIONS = (4, 18)
+FLEXIBLE_FROM = 12
+LAYOUTS: Layouts = {
+    "FetchPartition": (
+        ("partition", "int32", False, None, 4, 18),
+        ("current_leader_epoch", "int32", False, None, 9, 18),
+        ("fetch_offset", "int64", False, None, 4, 18),
+        ("last_fetched_epoch", "int32", False, None, 12, 18),
+        ("log_start_offset", "int64", False, None, 5, 18),
+        ("partition_max_bytes", "int32", False, None, 4, 18),
+        ("replica_directory_id", "uuid", False, 0, 17, 18),
+        ("high_watermark", "int64", False, 1, 18, 18),
+    ),
+    "FetchTopic": (
+        ("topic_id", "uuid", False, None, 13, 18),
+        ("topic", "string", False, None, 4, 12),
+        ("partitions", "[]FetchPartition", False, None, 4, 18),
+    ),
+    "ForgottenTopic": (
+        ("topic_id", "uuid", False, None, 13, 18),
+        ("topic", "string", False, None, 7, 12),
+        ("partitions", "[]int32", False, None, 7, 18),
+    ),
+    "ReplicaState": (
+        ("replica_id", "int32", False, None, 15, 18),
+        ("replica_epoch", "int64", False, None, 15, 18),
+    ),
+    "FetchRequest": (
+        ("cluster_id", "string", True, 0, 12, 18),
+        ("replica_state", "ReplicaState", False, 1, 15, 18),
+        ("replica_id", "int32", False, None, 4, 14),
+        ("max_wait_ms", "int32", False, None, 4, 18),
+        ("min_bytes", "int32", False, None, 4, 18),
+        ("max_bytes", "int32", False, None, 4, 18),
+        ("isolation_level", "int8", False, None, 4, 18),
+        ("session_id", "int32", False, None, 7, 18),
+        ("session_epoch", "int32", False, None, 7, 18),
+        ("topics", "[]FetchTopic", False, None, 4, 18),
+        ("forgotten_topics_data", "[]ForgottenTopic", False, None, 7, 18),
+        ("rack_id", "string", False, None, 11, 18),
+    ),
+}

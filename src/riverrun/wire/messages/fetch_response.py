@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +68,57 @@ class FetchResponse:
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = 0
     node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+MESSAGE = FetchResponse
+VERSIONS = (4, 18)
+FLEXIBLE_FROM = 12
+LAYOUTS: Layouts = {
+    "AbortedTransaction": (
+        ("producer_id", "int64", False, None, 4, 18),
+        ("first_offset", "int64", False, None, 4, 18),
+    ),
+    "EpochEndOffset": (
+        ("epoch", "int32", False, None, 12, 18),
+        ("end_offset", "int64", False, None, 12, 18),
+    ),
+    "LeaderIdAndEpoch": (
+        ("leader_id", "int32", False, None, 12, 18),
+        ("leader_epoch", "int32", False, None, 12, 18),
+    ),
+    "SnapshotId": (
+        ("end_offset", "int64", False, None, 12, 18),
+        ("epoch", "int32", False, None, 12, 18),
+    ),
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 4, 18),
+        ("error_code", "error_code", False, None, 4, 18),
+        ("high_watermark", "int64", False, None, 4, 18),
+        ("last_stable_offset", "int64", False, None, 4, 18),
+        ("log_start_offset", "int64", False, None, 5, 18),
+        ("diverging_epoch", "EpochEndOffset", False, 0, 12, 18),
+        ("current_leader", "LeaderIdAndEpoch", False, 1, 12, 18),
+        ("snapshot_id", "SnapshotId", False, 2, 12, 18),
+        ("aborted_transactions", "[]AbortedTransaction", True, None, 4, 18),
+        ("preferred_read_replica", "int32", False, None, 11, 18),
+        ("records", "bytes", True, None, 4, 18),
+    ),
+    "FetchableTopicResponse": (
+        ("topic_id", "uuid", False, None, 13, 18),
+        ("topic", "string", False, None, 4, 12),
+        ("partitions", "[]PartitionData", False, None, 4, 18),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 16, 18),
+        ("host", "string", False, None, 16, 18),
+        ("port", "int32", False, None, 16, 18),
+        ("rack", "string", True, None, 16, 18),
+    ),
+    "FetchResponse": (
+        ("throttle_time_ms", "int32", False, None, 4, 18),
+        ("error_code", "error_code", False, None, 7, 18),
+        ("session_id", "int32", False, None, 7, 18),
+        ("responses", "[]FetchableTopicResponse", False, None, 4, 18),
+        ("node_endpoints", "[]NodeEndpoint", False, 0, 16, 18),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotId:
@@ -31,3 +33,31 @@ class FetchSnapshotRequest:
     replica_id: int = -1
     max_bytes: int = 2147483647
     topics: tuple[TopicSnapshot, ...]
+
+
+MESSAGE = FetchSnapshotRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "SnapshotId": (
+        ("end_offset", "int64", False, None, 0, 1),
+        ("epoch", "int32", False, None, 0, 1),
+    ),
+    "PartitionSnapshot": (
+        ("partition", "int32", False, None, 0, 1),
+        ("current_leader_epoch", "int32", False, None, 0, 1),
+        ("snapshot_id", "SnapshotId", False, None, 0, 1),
+        ("position", "int64", False, None, 0, 1),
+        ("replica_directory_id", "uuid", False, 0, 1, 1),
+    ),
+    "TopicSnapshot": (
+        ("name", "string", False, None, 0, 1),
+        ("partitions", "[]PartitionSnapshot", False, None, 0, 1),
+    ),
+    "FetchSnapshotRequest": (
+        ("cluster_id", "string", True, 0, 0, 1),
+        ("replica_id", "int32", False, None, 0, 1),
+        ("max_bytes", "int32", False, None, 0, 1),
+        ("topics", "[]TopicSnapshot", False, None, 0, 1),
+    ),
+}

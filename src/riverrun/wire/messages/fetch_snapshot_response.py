@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class PartitionSnapshot:
     index: int
     error_code: ErrorCode
     snapshot_id: SnapshotId
-    current_leader: LeaderIdAndEpoch
+    current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch(leader_id=0, leader_epoch=0)
     size: int
     position: int
     unaligned_records: bytes
@@ -47,3 +48,42 @@ class FetchSnapshotResponse:
     error_code: ErrorCode
     topics: tuple[TopicSnapshot, ...]
     node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+MESSAGE = FetchSnapshotResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "SnapshotId": (
+        ("end_offset", "int64", False, None, 0, 1),
+        ("epoch", "int32", False, None, 0, 1),
+    ),
+    "LeaderIdAndEpoch": (
+        ("leader_id", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+    ),
+    "PartitionSnapshot": (
+        ("index", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("snapshot_id", "SnapshotId", False, None, 0, 1),
+        ("current_leader", "LeaderIdAndEpoch", False, 0, 0, 1),
+        ("size", "int64", False, None, 0, 1),
+        ("position", "int64", False, None, 0, 1),
+        ("unaligned_records", "bytes", False, None, 0, 1),
+    ),
+    "TopicSnapshot": (
+        ("name", "string", False, None, 0, 1),
+        ("partitions", "[]PartitionSnapshot", False, None, 0, 1),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 1, 1),
+        ("host", "string", False, None, 1, 1),
+        ("port", "uint16", False, None, 1, 1),
+    ),
+    "FetchSnapshotResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("topics", "[]TopicSnapshot", False, None, 0, 1),
+        ("node_endpoints", "[]NodeEndpoint", False, 0, 1, 1),
+    ),
+}

@@ -2,9 +2,23 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest:
     key: str = ""
     key_type: int = 0
     coordinator_keys: tuple[str, ...] = ()
+
+
+MESSAGE = FindCoordinatorRequest
+VERSIONS = (0, 6)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "FindCoordinatorRequest": (
+        ("key", "string", False, None, 0, 3),
+        ("key_type", "int8", False, None, 1, 6),
+        ("coordinator_keys", "[]string", False, None, 4, 6),
+    ),
+}

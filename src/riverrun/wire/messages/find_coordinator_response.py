@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +25,27 @@ class FindCoordinatorResponse:
     throttle_time_ms: int = 0
     error_message: str | None = None
     coordinators: tuple[Coordinator, ...] = ()
+
+
+MESSAGE = FindCoordinatorResponse
+VERSIONS = (0, 6)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "Coordinator": (
+        ("key", "string", False, None, 4, 6),
+        ("node_id", "int32", False, None, 4, 6),
+        ("host", "string", False, None, 4, 6),
+        ("port", "int32", False, None, 4, 6),
+        ("error_code", "error_code", False, None, 4, 6),
+        ("error_message", "string", True, None, 4, 6),
+    ),
+    "FindCoordinatorResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 6),
+        ("coordinators", "[]Coordinator", False, None, 4, 6),
+        ("error_code", "error_code", False, None, 0, 3),
+        ("error_message", "string", True, None, 1, 3),
+        ("node_id", "int32", False, None, 0, 3),
+        ("host", "string", False, None, 0, 3),
+        ("port", "int32", False, None, 0, 3),
+    ),
+}

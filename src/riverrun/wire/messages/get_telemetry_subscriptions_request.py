@@ -3,7 +3,19 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetTelemetrySubscriptionsRequest:
     client_instance_id: UUID | None
+
+
+MESSAGE = GetTelemetrySubscriptionsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "GetTelemetrySubscriptionsRequest": (
+        ("client_instance_id", "uuid", False, None, 0, 0),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +18,21 @@ class GetTelemetrySubscriptionsResponse:
     telemetry_max_bytes: int
     delta_temporality: bool
     requested_metrics: tuple[str, ...] = ()
+
+
+MESSAGE = GetTelemetrySubscriptionsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "GetTelemetrySubscriptionsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("client_instance_id", "uuid", False, None, 0, 0),
+        ("subscription_id", "int32", False, None, 0, 0),
+        ("accepted_compression_types", "[]int8", False, None, 0, 0),
+        ("push_interval_ms", "int32", False, None, 0, 0),
+        ("telemetry_max_bytes", "int32", False, None, 0, 0),
+        ("delta_temporality", "bool", False, None, 0, 0),
+        ("requested_metrics", "[]string", False, None, 0, 0),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
@@ -9,3 +11,16 @@ class HeartbeatRequest:
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
+
+
+MESSAGE = HeartbeatRequest
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "HeartbeatRequest": (
+        ("group_id", "string", False, None, 0, 4),
+        ("generation_id", "int32", False, None, 0, 4),
+        ("member_id", "string", False, None, 0, 4),
+        ("group_instance_id", "string", True, None, 3, 4),
+    ),
+}

@@ -3,9 +3,21 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
     error_code: ErrorCode
     throttle_time_ms: int = 0
+
+
+MESSAGE = HeartbeatResponse
+VERSIONS = (0, 4)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "HeartbeatResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 4),
+        ("error_code", "error_code", False, None, 0, 4),
+    ),
+}

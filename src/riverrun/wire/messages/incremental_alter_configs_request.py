@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
@@ -21,3 +23,24 @@ class AlterConfigsResource:
 class IncrementalAlterConfigsRequest:
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool
+
+
+MESSAGE = IncrementalAlterConfigsRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "AlterableConfig": (
+        ("name", "string", False, None, 0, 1),
+        ("config_operation", "int8", False, None, 0, 1),
+        ("value", "string", True, None, 0, 1),
+    ),
+    "AlterConfigsResource": (
+        ("resource_type", "int8", False, None, 0, 1),
+        ("resource_name", "string", False, None, 0, 1),
+        ("configs", "[]AlterableConfig", False, None, 0, 1),
+    ),
+    "IncrementalAlterConfigsRequest": (
+        ("resources", "[]AlterConfigsResource", False, None, 0, 1),
+        ("validate_only", "bool", False, None, 0, 1),
+    ),
+}

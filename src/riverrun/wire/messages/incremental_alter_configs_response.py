@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +18,20 @@ class AlterConfigsResourceResponse:
 class IncrementalAlterConfigsResponse:
     throttle_time_ms: int
     responses: tuple[AlterConfigsResourceResponse, ...]
+
+
+MESSAGE = IncrementalAlterConfigsResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "AlterConfigsResourceResponse": (
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+        ("resource_type", "int8", False, None, 0, 1),
+        ("resource_name", "string", False, None, 0, 1),
+    ),
+    "IncrementalAlterConfigsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("responses", "[]AlterConfigsResourceResponse", False, None, 0, 1),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest:
@@ -11,3 +13,18 @@ class InitProducerIdRequest:
     producer_epoch: int = -1
     enable2_pc: bool = False
     keep_prepared_txn: bool = False
+
+
+MESSAGE = InitProducerIdRequest
+VERSIONS = (0, 6)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "InitProducerIdRequest": (
+        ("transactional_id", "string", True, None, 0, 6),
+        ("transaction_timeout_ms", "int32", False, None, 0, 6),
+        ("producer_id", "int64", False, None, 3, 6),
+        ("producer_epoch", "int16", False, None, 3, 6),
+        ("enable2_pc", "bool", False, None, 6, 6),
+        ("keep_prepared_txn", "bool", False, None, 6, 6),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,3 +14,18 @@ class InitProducerIdResponse:
     producer_epoch: int
     ongoing_txn_producer_id: int = -1
     ongoing_txn_producer_epoch: int = -1
+
+
+MESSAGE = InitProducerIdResponse
+VERSIONS = (0, 6)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "InitProducerIdResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 6),
+        ("error_code", "error_code", False, None, 0, 6),
+        ("producer_id", "int64", False, None, 0, 6),
+        ("producer_epoch", "int16", False, None, 0, 6),
+        ("ongoing_txn_producer_id", "int64", False, None, 6, 6),
+        ("ongoing_txn_producer_epoch", "int16", False, None, 6, 6),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -21,3 +23,23 @@ class InitializeStateData:
 class InitializeShareGroupStateRequest:
     group_id: str
     topics: tuple[InitializeStateData, ...]
+
+
+MESSAGE = InitializeShareGroupStateRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition", "int32", False, None, 0, 0),
+        ("state_epoch", "int32", False, None, 0, 0),
+        ("start_offset", "int64", False, None, 0, 0),
+    ),
+    "InitializeStateData": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionData", False, None, 0, 0),
+    ),
+    "InitializeShareGroupStateRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("topics", "[]InitializeStateData", False, None, 0, 0),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,22 @@ class InitializeStateResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeShareGroupStateResponse:
     results: tuple[InitializeStateResult, ...]
+
+
+MESSAGE = InitializeShareGroupStateResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionResult": (
+        ("partition", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+    ),
+    "InitializeStateResult": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionResult", False, None, 0, 0),
+    ),
+    "InitializeShareGroupStateResponse": (
+        ("results", "[]InitializeStateResult", False, None, 0, 0),
+    ),
+}

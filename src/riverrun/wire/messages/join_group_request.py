@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequestProtocol:
@@ -19,3 +21,24 @@ class JoinGroupRequest:
     rebalance_timeout_ms: int = -1
     group_instance_id: str | None = None
     reason: str | None = None
+
+
+MESSAGE = JoinGroupRequest
+VERSIONS = (0, 9)
+FLEXIBLE_FROM = 6
+LAYOUTS: Layouts = {
+    "JoinGroupRequestProtocol": (
+        ("name", "string", False, None, 0, 9),
+        ("metadata", "bytes", False, None, 0, 9),
+    ),
+    "JoinGroupRequest": (
+        ("group_id", "string", False, None, 0, 9),
+        ("session_timeout_ms", "int32", False, None, 0, 9),
+        ("rebalance_timeout_ms", "int32", False, None, 1, 9),
+        ("member_id", "string", False, None, 0, 9),
+        ("group_instance_id", "string", True, None, 5, 9),
+        ("protocol_type", "string", False, None, 0, 9),
+        ("protocols", "[]JoinGroupRequestProtocol", False, None, 0, 9),
+        ("reason", "string", True, None, 8, 9),
+    ),
+}

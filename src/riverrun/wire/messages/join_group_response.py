@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,27 @@ class JoinGroupResponse:
     throttle_time_ms: int = 0
     protocol_type: str | None = None
     skip_assignment: bool = False
+
+
+MESSAGE = JoinGroupResponse
+VERSIONS = (0, 9)
+FLEXIBLE_FROM = 6
+LAYOUTS: Layouts = {
+    "JoinGroupResponseMember": (
+        ("member_id", "string", False, None, 0, 9),
+        ("group_instance_id", "string", True, None, 5, 9),
+        ("metadata", "bytes", False, None, 0, 9),
+    ),
+    "JoinGroupResponse": (
+        ("throttle_time_ms", "int32", False, None, 2, 9),
+        ("error_code", "error_code", False, None, 0, 9),
+        ("generation_id", "int32", False, None, 0, 9),
+        ("protocol_type", "string", True, None, 7, 9),
+        ("protocol_name", "string", False, None, 0, 6),
+        ("protocol_name", "string", True, None, 7, 9),
+        ("leader", "string", False, None, 0, 9),
+        ("skip_assignment", "bool", False, None, 9, 9),
+        ("member_id", "string", False, None, 0, 9),
+        ("members", "[]JoinGroupResponseMember", False, None, 0, 9),
+    ),
+}

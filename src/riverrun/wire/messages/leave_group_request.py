@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
@@ -15,3 +17,20 @@ class LeaveGroupRequest:
     group_id: str
     member_id: str = ""
     members: tuple[MemberIdentity, ...] = ()
+
+
+MESSAGE = LeaveGroupRequest
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "MemberIdentity": (
+        ("member_id", "string", False, None, 3, 5),
+        ("group_instance_id", "string", True, None, 3, 5),
+        ("reason", "string", True, None, 5, 5),
+    ),
+    "LeaveGroupRequest": (
+        ("group_id", "string", False, None, 0, 5),
+        ("members", "[]MemberIdentity", False, None, 3, 5),
+        ("member_id", "string", False, None, 0, 2),
+    ),
+}

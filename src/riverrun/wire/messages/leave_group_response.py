@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +18,20 @@ class LeaveGroupResponse:
     error_code: ErrorCode
     throttle_time_ms: int = 0
     members: tuple[MemberResponse, ...] = ()
+
+
+MESSAGE = LeaveGroupResponse
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "MemberResponse": (
+        ("member_id", "string", False, None, 3, 5),
+        ("group_instance_id", "string", True, None, 3, 5),
+        ("error_code", "error_code", False, None, 3, 5),
+    ),
+    "LeaveGroupResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 5),
+        ("error_code", "error_code", False, None, 0, 5),
+        ("members", "[]MemberResponse", False, None, 3, 5),
+    ),
+}

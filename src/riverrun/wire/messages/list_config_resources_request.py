@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListConfigResourcesRequest:
     resource_types: tuple[int, ...] = ()
+
+
+MESSAGE = ListConfigResourcesRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ListConfigResourcesRequest": (
+        ("resource_types", "[]int8", False, None, 1, 1),
+    ),
+}

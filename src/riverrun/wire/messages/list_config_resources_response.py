@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,3 +17,19 @@ class ListConfigResourcesResponse:
     throttle_time_ms: int
     error_code: ErrorCode
     config_resources: tuple[ConfigResource, ...]
+
+
+MESSAGE = ListConfigResourcesResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ConfigResource": (
+        ("resource_name", "string", False, None, 0, 1),
+        ("resource_type", "int8", False, None, 1, 1),
+    ),
+    "ListConfigResourcesResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("config_resources", "[]ConfigResource", False, None, 0, 1),
+    ),
+}

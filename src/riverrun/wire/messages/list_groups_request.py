@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsRequest:
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
+
+
+MESSAGE = ListGroupsRequest
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "ListGroupsRequest": (
+        ("states_filter", "[]string", False, None, 4, 5),
+        ("types_filter", "[]string", False, None, 5, 5),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +19,21 @@ class ListGroupsResponse:
     error_code: ErrorCode
     groups: tuple[ListedGroup, ...]
     throttle_time_ms: int = 0
+
+
+MESSAGE = ListGroupsResponse
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "ListedGroup": (
+        ("group_id", "string", False, None, 0, 5),
+        ("protocol_type", "string", False, None, 0, 5),
+        ("group_state", "string", False, None, 4, 5),
+        ("group_type", "string", False, None, 5, 5),
+    ),
+    "ListGroupsResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 5),
+        ("error_code", "error_code", False, None, 0, 5),
+        ("groups", "[]ListedGroup", False, None, 0, 5),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsPartition:
@@ -22,3 +24,25 @@ class ListOffsetsRequest:
     topics: tuple[ListOffsetsTopic, ...]
     isolation_level: int = 0
     timeout_ms: int = 0
+
+
+MESSAGE = ListOffsetsRequest
+VERSIONS = (1, 11)
+FLEXIBLE_FROM = 6
+LAYOUTS: Layouts = {
+    "ListOffsetsPartition": (
+        ("partition_index", "int32", False, None, 1, 11),
+        ("current_leader_epoch", "int32", False, None, 4, 11),
+        ("timestamp", "int64", False, None, 1, 11),
+    ),
+    "ListOffsetsTopic": (
+        ("name", "string", False, None, 1, 11),
+        ("partitions", "[]ListOffsetsPartition", False, None, 1, 11),
+    ),
+    "ListOffsetsRequest": (
+        ("replica_id", "int32", False, None, 1, 11),
+        ("isolation_level", "int8", False, None, 2, 11),
+        ("topics", "[]ListOffsetsTopic", False, None, 1, 11),
+        ("timeout_ms", "int32", False, None, 10, 11),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +25,25 @@ class ListOffsetsTopicResponse:
 class ListOffsetsResponse:
     topics: tuple[ListOffsetsTopicResponse, ...]
     throttle_time_ms: int = 0
+
+
+MESSAGE = ListOffsetsResponse
+VERSIONS = (1, 11)
+FLEXIBLE_FROM = 6
+LAYOUTS: Layouts = {
+    "ListOffsetsPartitionResponse": (
+        ("partition_index", "int32", False, None, 1, 11),
+        ("error_code", "error_code", False, None, 1, 11),
+        ("timestamp", "int64", False, None, 1, 11),
+        ("offset", "int64", False, None, 1, 11),
+        ("leader_epoch", "int32", False, None, 4, 11),
+    ),
+    "ListOffsetsTopicResponse": (
+        ("name", "string", False, None, 1, 11),
+        ("partitions", "[]ListOffsetsPartitionResponse", False, None, 1, 11),
+    ),
+    "ListOffsetsResponse": (
+        ("throttle_time_ms", "int32", False, None, 2, 11),
+        ("topics", "[]ListOffsetsTopicResponse", False, None, 1, 11),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsTopics:
@@ -13,3 +15,18 @@ class ListPartitionReassignmentsTopics:
 class ListPartitionReassignmentsRequest:
     timeout_ms: int = 60000
     topics: tuple[ListPartitionReassignmentsTopics, ...] | None
+
+
+MESSAGE = ListPartitionReassignmentsRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ListPartitionReassignmentsTopics": (
+        ("name", "string", False, None, 0, 0),
+        ("partition_indexes", "[]int32", False, None, 0, 0),
+    ),
+    "ListPartitionReassignmentsRequest": (
+        ("timeout_ms", "int32", False, None, 0, 0),
+        ("topics", "[]ListPartitionReassignmentsTopics", True, None, 0, 0),
+    ),
+}

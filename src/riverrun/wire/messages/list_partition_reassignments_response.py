@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +26,26 @@ class ListPartitionReassignmentsResponse:
     error_code: ErrorCode
     error_message: str | None
     topics: tuple[OngoingTopicReassignment, ...]
+
+
+MESSAGE = ListPartitionReassignmentsResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "OngoingPartitionReassignment": (
+        ("partition_index", "int32", False, None, 0, 0),
+        ("replicas", "[]int32", False, None, 0, 0),
+        ("adding_replicas", "[]int32", False, None, 0, 0),
+        ("removing_replicas", "[]int32", False, None, 0, 0),
+    ),
+    "OngoingTopicReassignment": (
+        ("name", "string", False, None, 0, 0),
+        ("partitions", "[]OngoingPartitionReassignment", False, None, 0, 0),
+    ),
+    "ListPartitionReassignmentsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("topics", "[]OngoingTopicReassignment", False, None, 0, 0),
+    ),
+}

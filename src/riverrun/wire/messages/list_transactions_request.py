@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsRequest:
@@ -9,3 +11,16 @@ class ListTransactionsRequest:
     producer_id_filters: tuple[int, ...] = ()
     duration_filter: int = -1
     transactional_id_pattern: str | None = None
+
+
+MESSAGE = ListTransactionsRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "ListTransactionsRequest": (
+        ("state_filters", "[]string", False, None, 0, 2),
+        ("producer_id_filters", "[]int64", False, None, 0, 2),
+        ("duration_filter", "int64", False, None, 1, 2),
+        ("transactional_id_pattern", "string", True, None, 2, 2),
+    ),
+}

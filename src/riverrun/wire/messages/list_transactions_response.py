@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +19,21 @@ class ListTransactionsResponse:
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
     transaction_states: tuple[TransactionState, ...]
+
+
+MESSAGE = ListTransactionsResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "TransactionState": (
+        ("transactional_id", "string", False, None, 0, 2),
+        ("producer_id", "int64", False, None, 0, 2),
+        ("transaction_state", "string", False, None, 0, 2),
+    ),
+    "ListTransactionsResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("unknown_state_filters", "[]string", False, None, 0, 2),
+        ("transaction_states", "[]TransactionState", False, None, 0, 2),
+    ),
+}

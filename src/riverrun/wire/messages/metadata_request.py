@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequestTopic:
@@ -16,3 +18,22 @@ class MetadataRequest:
     allow_auto_topic_creation: bool = True
     include_cluster_authorized_operations: bool = False
     include_topic_authorized_operations: bool = False
+
+
+MESSAGE = MetadataRequest
+VERSIONS = (0, 13)
+FLEXIBLE_FROM = 9
+LAYOUTS: Layouts = {
+    "MetadataRequestTopic": (
+        ("topic_id", "uuid", False, None, 10, 13),
+        ("name", "string", False, None, 0, 9),
+        ("name", "string", True, None, 10, 13),
+    ),
+    "MetadataRequest": (
+        ("topics", "[]MetadataRequestTopic", False, None, 0, 0),
+        ("topics", "[]MetadataRequestTopic", True, None, 1, 13),
+        ("allow_auto_topic_creation", "bool", False, None, 4, 13),
+        ("include_cluster_authorized_operations", "bool", False, None, 8, 10),
+        ("include_topic_authorized_operations", "bool", False, None, 8, 13),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +45,43 @@ class MetadataResponse:
     throttle_time_ms: int = 0
     cluster_authorized_operations: int = -2147483648
     error_code: ErrorCode = ErrorCode.NONE
+
+
+MESSAGE = MetadataResponse
+VERSIONS = (0, 13)
+FLEXIBLE_FROM = 9
+LAYOUTS: Layouts = {
+    "MetadataResponseBroker": (
+        ("node_id", "int32", False, None, 0, 13),
+        ("host", "string", False, None, 0, 13),
+        ("port", "int32", False, None, 0, 13),
+        ("rack", "string", True, None, 1, 13),
+    ),
+    "MetadataResponsePartition": (
+        ("error_code", "error_code", False, None, 0, 13),
+        ("partition_index", "int32", False, None, 0, 13),
+        ("leader_id", "int32", False, None, 0, 13),
+        ("leader_epoch", "int32", False, None, 7, 13),
+        ("replica_nodes", "[]int32", False, None, 0, 13),
+        ("isr_nodes", "[]int32", False, None, 0, 13),
+        ("offline_replicas", "[]int32", False, None, 5, 13),
+    ),
+    "MetadataResponseTopic": (
+        ("error_code", "error_code", False, None, 0, 13),
+        ("name", "string", False, None, 0, 11),
+        ("name", "string", True, None, 12, 13),
+        ("topic_id", "uuid", False, None, 10, 13),
+        ("is_internal", "bool", False, None, 1, 13),
+        ("partitions", "[]MetadataResponsePartition", False, None, 0, 13),
+        ("topic_authorized_operations", "int32", False, None, 8, 13),
+    ),
+    "MetadataResponse": (
+        ("throttle_time_ms", "int32", False, None, 3, 13),
+        ("brokers", "[]MetadataResponseBroker", False, None, 0, 13),
+        ("cluster_id", "string", True, None, 2, 13),
+        ("controller_id", "int32", False, None, 1, 13),
+        ("topics", "[]MetadataResponseTopic", False, None, 0, 13),
+        ("error_code", "error_code", False, None, 13, 13),
+        ("cluster_authorized_operations", "int32", False, None, 8, 10),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequestPartition:
@@ -27,3 +29,29 @@ class OffsetCommitRequest:
     retention_time_ms: int = -1
     topics: tuple[OffsetCommitRequestTopic, ...]
     group_instance_id: str | None = None
+
+
+MESSAGE = OffsetCommitRequest
+VERSIONS = (2, 10)
+FLEXIBLE_FROM = 8
+LAYOUTS: Layouts = {
+    "OffsetCommitRequestPartition": (
+        ("partition_index", "int32", False, None, 2, 10),
+        ("committed_offset", "int64", False, None, 2, 10),
+        ("committed_leader_epoch", "int32", False, None, 6, 10),
+        ("committed_metadata", "string", True, None, 2, 10),
+    ),
+    "OffsetCommitRequestTopic": (
+        ("topic_id", "uuid", False, None, 10, 10),
+        ("name", "string", False, None, 2, 9),
+        ("partitions", "[]OffsetCommitRequestPartition", False, None, 2, 10),
+    ),
+    "OffsetCommitRequest": (
+        ("group_id", "string", False, None, 2, 10),
+        ("generation_id_or_member_epoch", "int32", False, None, 2, 10),
+        ("member_id", "string", False, None, 2, 10),
+        ("group_instance_id", "string", True, None, 7, 10),
+        ("retention_time_ms", "int64", False, None, 2, 4),
+        ("topics", "[]OffsetCommitRequestTopic", False, None, 2, 10),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,23 @@ class OffsetCommitResponseTopic:
 class OffsetCommitResponse:
     topics: tuple[OffsetCommitResponseTopic, ...]
     throttle_time_ms: int = 0
+
+
+MESSAGE = OffsetCommitResponse
+VERSIONS = (2, 10)
+FLEXIBLE_FROM = 8
+LAYOUTS: Layouts = {
+    "OffsetCommitResponsePartition": (
+        ("partition_index", "int32", False, None, 2, 10),
+        ("error_code", "error_code", False, None, 2, 10),
+    ),
+    "OffsetCommitResponseTopic": (
+        ("topic_id", "uuid", False, None, 10, 10),
+        ("name", "string", False, None, 2, 9),
+        ("partitions", "[]OffsetCommitResponsePartition", False, None, 2, 10),
+    ),
+    "OffsetCommitResponse": (
+        ("throttle_time_ms", "int32", False, None, 3, 10),
+        ("topics", "[]OffsetCommitResponseTopic", False, None, 2, 10),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteRequestPartition:
@@ -18,3 +20,21 @@ class OffsetDeleteRequestTopic:
 class OffsetDeleteRequest:
     group_id: str
     topics: tuple[OffsetDeleteRequestTopic, ...]
+
+
+MESSAGE = OffsetDeleteRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "OffsetDeleteRequestPartition": (
+        ("partition_index", "int32", False, None, 0, 0),
+    ),
+    "OffsetDeleteRequestTopic": (
+        ("name", "string", False, None, 0, 0),
+        ("partitions", "[]OffsetDeleteRequestPartition", False, None, 0, 0),
+    ),
+    "OffsetDeleteRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("topics", "[]OffsetDeleteRequestTopic", False, None, 0, 0),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,23 @@ class OffsetDeleteResponse:
     error_code: ErrorCode
     throttle_time_ms: int
     topics: tuple[OffsetDeleteResponseTopic, ...]
+
+
+MESSAGE = OffsetDeleteResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "OffsetDeleteResponsePartition": (
+        ("partition_index", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+    ),
+    "OffsetDeleteResponseTopic": (
+        ("name", "string", False, None, 0, 0),
+        ("partitions", "[]OffsetDeleteResponsePartition", False, None, 0, 0),
+    ),
+    "OffsetDeleteResponse": (
+        ("error_code", "error_code", False, None, 0, 0),
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("topics", "[]OffsetDeleteResponseTopic", False, None, 0, 0),
+    ),
+}

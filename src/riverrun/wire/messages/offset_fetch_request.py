@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestTopic:
@@ -31,3 +33,32 @@ class OffsetFetchRequest:
     topics: tuple[OffsetFetchRequestTopic, ...] | None = None
     require_stable: bool = False
     groups: tuple[OffsetFetchRequestGroup, ...] = ()
+
+
+MESSAGE = OffsetFetchRequest
+VERSIONS = (1, 10)
+FLEXIBLE_FROM = 6
+LAYOUTS: Layouts = {
+    "OffsetFetchRequestTopic": (
+        ("name", "string", False, None, 1, 7),
+        ("partition_indexes", "[]int32", False, None, 1, 7),
+    ),
+    "OffsetFetchRequestTopics": (
+        ("topic_id", "uuid", False, None, 10, 10),
+        ("name", "string", False, None, 8, 9),
+        ("partition_indexes", "[]int32", False, None, 8, 10),
+    ),
+    "OffsetFetchRequestGroup": (
+        ("group_id", "string", False, None, 8, 10),
+        ("member_id", "string", True, None, 9, 10),
+        ("member_epoch", "int32", False, None, 9, 10),
+        ("topics", "[]OffsetFetchRequestTopics", True, None, 8, 10),
+    ),
+    "OffsetFetchRequest": (
+        ("groups", "[]OffsetFetchRequestGroup", False, None, 8, 10),
+        ("group_id", "string", False, None, 1, 7),
+        ("topics", "[]OffsetFetchRequestTopic", False, None, 1, 1),
+        ("topics", "[]OffsetFetchRequestTopic", True, None, 2, 7),
+        ("require_stable", "bool", False, None, 7, 10),
+    ),
+}

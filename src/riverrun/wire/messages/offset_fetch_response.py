@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +51,44 @@ class OffsetFetchResponse:
     error_code: ErrorCode = ErrorCode.NONE
     throttle_time_ms: int = 0
     groups: tuple[OffsetFetchResponseGroup, ...] = ()
+
+
+MESSAGE = OffsetFetchResponse
+VERSIONS = (1, 10)
+FLEXIBLE_FROM = 6
+LAYOUTS: Layouts = {
+    "OffsetFetchResponsePartition": (
+        ("partition_index", "int32", False, None, 1, 7),
+        ("committed_offset", "int64", False, None, 1, 7),
+        ("committed_leader_epoch", "int32", False, None, 5, 7),
+        ("metadata", "string", True, None, 1, 7),
+        ("error_code", "error_code", False, None, 1, 7),
+    ),
+    "OffsetFetchResponseTopic": (
+        ("name", "string", False, None, 1, 7),
+        ("partitions", "[]OffsetFetchResponsePartition", False, None, 1, 7),
+    ),
+    "OffsetFetchResponsePartitions": (
+        ("partition_index", "int32", False, None, 8, 10),
+        ("committed_offset", "int64", False, None, 8, 10),
+        ("committed_leader_epoch", "int32", False, None, 8, 10),
+        ("metadata", "string", True, None, 8, 10),
+        ("error_code", "error_code", False, None, 8, 10),
+    ),
+    "OffsetFetchResponseTopics": (
+        ("topic_id", "uuid", False, None, 10, 10),
+        ("name", "string", False, None, 8, 9),
+        ("partitions", "[]OffsetFetchResponsePartitions", False, None, 8, 10),
+    ),
+    "OffsetFetchResponseGroup": (
+        ("group_id", "string", False, None, 8, 10),
+        ("topics", "[]OffsetFetchResponseTopics", False, None, 8, 10),
+        ("error_code", "error_code", False, None, 8, 10),
+    ),
+    "OffsetFetchResponse": (
+        ("throttle_time_ms", "int32", False, None, 3, 10),
+        ("groups", "[]OffsetFetchResponseGroup", False, None, 8, 10),
+        ("topics", "[]OffsetFetchResponseTopic", False, None, 1, 7),
+        ("error_code", "error_code", False, None, 2, 7),
+    ),
+}

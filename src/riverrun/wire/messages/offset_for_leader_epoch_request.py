@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderPartition:
@@ -20,3 +22,23 @@ class OffsetForLeaderTopic:
 class OffsetForLeaderEpochRequest:
     topics: tuple[OffsetForLeaderTopic, ...]
     replica_id: int = -2
+
+
+MESSAGE = OffsetForLeaderEpochRequest
+VERSIONS = (2, 4)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "OffsetForLeaderPartition": (
+        ("partition", "int32", False, None, 2, 4),
+        ("current_leader_epoch", "int32", False, None, 2, 4),
+        ("leader_epoch", "int32", False, None, 2, 4),
+    ),
+    "OffsetForLeaderTopic": (
+        ("topic", "string", False, None, 2, 4),
+        ("partitions", "[]OffsetForLeaderPartition", False, None, 2, 4),
+    ),
+    "OffsetForLeaderEpochRequest": (
+        ("replica_id", "int32", False, None, 3, 4),
+        ("topics", "[]OffsetForLeaderTopic", False, None, 2, 4),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,24 @@ class OffsetForLeaderTopicResult:
 class OffsetForLeaderEpochResponse:
     throttle_time_ms: int
     topics: tuple[OffsetForLeaderTopicResult, ...]
+
+
+MESSAGE = OffsetForLeaderEpochResponse
+VERSIONS = (2, 4)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "EpochEndOffset": (
+        ("error_code", "error_code", False, None, 2, 4),
+        ("partition", "int32", False, None, 2, 4),
+        ("leader_epoch", "int32", False, None, 2, 4),
+        ("end_offset", "int64", False, None, 2, 4),
+    ),
+    "OffsetForLeaderTopicResult": (
+        ("topic", "string", False, None, 2, 4),
+        ("partitions", "[]EpochEndOffset", False, None, 2, 4),
+    ),
+    "OffsetForLeaderEpochResponse": (
+        ("throttle_time_ms", "int32", False, None, 2, 4),
+        ("topics", "[]OffsetForLeaderTopicResult", False, None, 2, 4),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceData:
@@ -23,3 +25,25 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     topic_data: tuple[TopicProduceData, ...]
+
+
+MESSAGE = ProduceRequest
+VERSIONS = (3, 13)
+FLEXIBLE_FROM = 9
+LAYOUTS: Layouts = {
+    "PartitionProduceData": (
+        ("index", "int32", False, None, 3, 13),
+        ("records", "bytes", True, None, 3, 13),
+    ),
+    "TopicProduceData": (
+        ("topic_id", "uuid", False, None, 13, 13),
+        ("name", "string", False, None, 3, 12),
+        ("partition_data", "[]PartitionProduceData", False, None, 3, 13),
+    ),
+    "ProduceRequest": (
+        ("transactional_id", "string", True, None, 3, 13),
+        ("acks", "int16", False, None, 3, 13),
+        ("timeout_ms", "int32", False, None, 3, 13),
+        ("topic_data", "[]TopicProduceData", False, None, 3, 13),
+    ),
+}

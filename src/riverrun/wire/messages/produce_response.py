@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +51,44 @@ class ProduceResponse:
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: int = 0
     node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+MESSAGE = ProduceResponse
+VERSIONS = (3, 13)
+FLEXIBLE_FROM = 9
+LAYOUTS: Layouts = {
+    "BatchIndexAndErrorMessage": (
+        ("batch_index", "int32", False, None, 8, 13),
+        ("batch_index_error_message", "string", True, None, 8, 13),
+    ),
+    "LeaderIdAndEpoch": (
+        ("leader_id", "int32", False, None, 10, 13),
+        ("leader_epoch", "int32", False, None, 10, 13),
+    ),
+    "PartitionProduceResponse": (
+        ("index", "int32", False, None, 3, 13),
+        ("error_code", "error_code", False, None, 3, 13),
+        ("base_offset", "int64", False, None, 3, 13),
+        ("log_append_time_ms", "int64", False, None, 3, 13),
+        ("log_start_offset", "int64", False, None, 5, 13),
+        ("record_errors", "[]BatchIndexAndErrorMessage", False, None, 8, 13),
+        ("error_message", "string", True, None, 8, 13),
+        ("current_leader", "LeaderIdAndEpoch", False, 0, 10, 13),
+    ),
+    "TopicProduceResponse": (
+        ("topic_id", "uuid", False, None, 13, 13),
+        ("name", "string", False, None, 3, 12),
+        ("partition_responses", "[]PartitionProduceResponse", False, None, 3, 13),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 10, 13),
+        ("host", "string", False, None, 10, 13),
+        ("port", "int32", False, None, 10, 13),
+        ("rack", "string", True, None, 10, 13),
+    ),
+    "ProduceResponse": (
+        ("responses", "[]TopicProduceResponse", False, None, 3, 13),
+        ("throttle_time_ms", "int32", False, None, 3, 13),
+        ("node_endpoints", "[]NodeEndpoint", False, 0, 10, 13),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushTelemetryRequest:
@@ -11,3 +13,17 @@ class PushTelemetryRequest:
     terminating: bool
     compression_type: int
     metrics: bytes
+
+
+MESSAGE = PushTelemetryRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PushTelemetryRequest": (
+        ("client_instance_id", "uuid", False, None, 0, 0),
+        ("subscription_id", "int32", False, None, 0, 0),
+        ("terminating", "bool", False, None, 0, 0),
+        ("compression_type", "int8", False, None, 0, 0),
+        ("metrics", "bytes", False, None, 0, 0),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -20,3 +22,22 @@ class ReadStateData:
 class ReadShareGroupStateRequest:
     group_id: str
     topics: tuple[ReadStateData, ...]
+
+
+MESSAGE = ReadShareGroupStateRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition", "int32", False, None, 0, 0),
+        ("leader_epoch", "int32", False, None, 0, 0),
+    ),
+    "ReadStateData": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionData", False, None, 0, 0),
+    ),
+    "ReadShareGroupStateRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("topics", "[]ReadStateData", False, None, 0, 0),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +34,31 @@ class ReadStateResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadShareGroupStateResponse:
     results: tuple[ReadStateResult, ...]
+
+
+MESSAGE = ReadShareGroupStateResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "StateBatch": (
+        ("first_offset", "int64", False, None, 0, 0),
+        ("last_offset", "int64", False, None, 0, 0),
+        ("delivery_state", "int8", False, None, 0, 0),
+        ("delivery_count", "int16", False, None, 0, 0),
+    ),
+    "PartitionResult": (
+        ("partition", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("state_epoch", "int32", False, None, 0, 0),
+        ("start_offset", "int64", False, None, 0, 0),
+        ("state_batches", "[]StateBatch", False, None, 0, 0),
+    ),
+    "ReadStateResult": (
+        ("topic_id", "uuid", False, None, 0, 0),
+        ("partitions", "[]PartitionResult", False, None, 0, 0),
+    ),
+    "ReadShareGroupStateResponse": (
+        ("results", "[]ReadStateResult", False, None, 0, 0),
+    ),
+}

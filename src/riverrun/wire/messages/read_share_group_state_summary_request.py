@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -20,3 +22,22 @@ class ReadStateSummaryData:
 class ReadShareGroupStateSummaryRequest:
     group_id: str
     topics: tuple[ReadStateSummaryData, ...]
+
+
+MESSAGE = ReadShareGroupStateSummaryRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+    ),
+    "ReadStateSummaryData": (
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]PartitionData", False, None, 0, 1),
+    ),
+    "ReadShareGroupStateSummaryRequest": (
+        ("group_id", "string", False, None, 0, 1),
+        ("topics", "[]ReadStateSummaryData", False, None, 0, 1),
+    ),
+}

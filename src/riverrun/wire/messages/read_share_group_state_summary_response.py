@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,26 @@ class ReadStateSummaryResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadShareGroupStateSummaryResponse:
     results: tuple[ReadStateSummaryResult, ...]
+
+
+MESSAGE = ReadShareGroupStateSummaryResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionResult": (
+        ("partition", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+        ("state_epoch", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+        ("start_offset", "int64", False, None, 0, 1),
+        ("delivery_complete_count", "int32", False, None, 1, 1),
+    ),
+    "ReadStateSummaryResult": (
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]PartitionResult", False, None, 0, 1),
+    ),
+    "ReadShareGroupStateSummaryResponse": (
+        ("results", "[]ReadStateSummaryResult", False, None, 0, 1),
+    ),
+}

@@ -3,9 +3,23 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveRaftVoterRequest:
     cluster_id: str | None
     voter_id: int
     voter_directory_id: UUID | None
+
+
+MESSAGE = RemoveRaftVoterRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "RemoveRaftVoterRequest": (
+        ("cluster_id", "string", True, None, 0, 0),
+        ("voter_id", "int32", False, None, 0, 0),
+        ("voter_directory_id", "uuid", False, None, 0, 0),
+    ),
+}

@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewDelegationTokenRequest:
     hmac: bytes
     renew_period_ms: int
+
+
+MESSAGE = RenewDelegationTokenRequest
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "RenewDelegationTokenRequest": (
+        ("hmac", "bytes", False, None, 1, 2),
+        ("renew_period_ms", "int64", False, None, 1, 2),
+    ),
+}

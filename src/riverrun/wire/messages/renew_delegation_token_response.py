@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,3 +11,15 @@ class RenewDelegationTokenResponse:
     error_code: ErrorCode
     expiry_timestamp_ms: int
     throttle_time_ms: int
+
+
+MESSAGE = RenewDelegationTokenResponse
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "RenewDelegationTokenResponse": (
+        ("error_code", "error_code", False, None, 1, 2),
+        ("expiry_timestamp_ms", "int64", False, None, 1, 2),
+        ("throttle_time_ms", "int32", False, None, 1, 2),
+    ),
+}

@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslAuthenticateRequest:
     auth_bytes: bytes
+
+
+MESSAGE = SaslAuthenticateRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "SaslAuthenticateRequest": (
+        ("auth_bytes", "bytes", False, None, 0, 2),
+    ),
+}

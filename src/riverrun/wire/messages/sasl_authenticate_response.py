@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,3 +12,16 @@ class SaslAuthenticateResponse:
     error_message: str | None
     auth_bytes: bytes
     session_lifetime_ms: int = 0
+
+
+MESSAGE = SaslAuthenticateResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "SaslAuthenticateResponse": (
+        ("error_code", "error_code", False, None, 0, 2),
+        ("error_message", "string", True, None, 0, 2),
+        ("auth_bytes", "bytes", False, None, 0, 2),
+        ("session_lifetime_ms", "int64", False, None, 1, 2),
+    ),
+}

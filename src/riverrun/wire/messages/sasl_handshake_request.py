@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslHandshakeRequest:
     mechanism: str
+
+
+MESSAGE = SaslHandshakeRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "SaslHandshakeRequest": (
+        ("mechanism", "string", False, None, 0, 1),
+    ),
+}

@@ -3,9 +3,21 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslHandshakeResponse:
     error_code: ErrorCode
     mechanisms: tuple[str, ...] = ()
+
+
+MESSAGE = SaslHandshakeResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 2
+LAYOUTS: Layouts = {
+    "SaslHandshakeResponse": (
+        ("error_code", "error_code", False, None, 0, 1),
+        ("mechanisms", "[]string", False, None, 0, 1),
+    ),
+}

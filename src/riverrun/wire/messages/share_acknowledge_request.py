@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgementBatch:
@@ -30,3 +32,30 @@ class ShareAcknowledgeRequest:
     share_session_epoch: int
     topics: tuple[AcknowledgeTopic, ...]
     is_renew_ack: bool = False
+
+
+MESSAGE = ShareAcknowledgeRequest
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "AcknowledgementBatch": (
+        ("first_offset", "int64", False, None, 1, 2),
+        ("last_offset", "int64", False, None, 1, 2),
+        ("acknowledge_types", "[]int8", False, None, 1, 2),
+    ),
+    "AcknowledgePartition": (
+        ("partition_index", "int32", False, None, 1, 2),
+        ("acknowledgement_batches", "[]AcknowledgementBatch", False, None, 1, 2),
+    ),
+    "AcknowledgeTopic": (
+        ("topic_id", "uuid", False, None, 1, 2),
+        ("partitions", "[]AcknowledgePartition", False, None, 1, 2),
+    ),
+    "ShareAcknowledgeRequest": (
+        ("group_id", "string", True, None, 1, 2),
+        ("member_id", "string", True, None, 1, 2),
+        ("share_session_epoch", "int32", False, None, 1, 2),
+        ("is_renew_ack", "bool", False, None, 2, 2),
+        ("topics", "[]AcknowledgeTopic", False, None, 1, 2),
+    ),
+}

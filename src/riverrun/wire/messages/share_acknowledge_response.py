@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +43,38 @@ class ShareAcknowledgeResponse:
     responses: tuple[ShareAcknowledgeTopicResponse, ...]
     node_endpoints: tuple[NodeEndpoint, ...]
     acquisition_lock_timeout_ms: int = 0
+
+
+MESSAGE = ShareAcknowledgeResponse
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "LeaderIdAndEpoch": (
+        ("leader_id", "int32", False, None, 1, 2),
+        ("leader_epoch", "int32", False, None, 1, 2),
+    ),
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 1, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+        ("error_message", "string", True, None, 1, 2),
+        ("current_leader", "LeaderIdAndEpoch", False, None, 1, 2),
+    ),
+    "ShareAcknowledgeTopicResponse": (
+        ("topic_id", "uuid", False, None, 1, 2),
+        ("partitions", "[]PartitionData", False, None, 1, 2),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 1, 2),
+        ("host", "string", False, None, 1, 2),
+        ("port", "int32", False, None, 1, 2),
+        ("rack", "string", True, None, 1, 2),
+    ),
+    "ShareAcknowledgeResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+        ("error_message", "string", True, None, 1, 2),
+        ("acquisition_lock_timeout_ms", "int32", False, None, 2, 2),
+        ("responses", "[]ShareAcknowledgeTopicResponse", False, None, 1, 2),
+        ("node_endpoints", "[]NodeEndpoint", False, None, 1, 2),
+    ),
+}

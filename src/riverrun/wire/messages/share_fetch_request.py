@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgementBatch:
@@ -43,3 +45,41 @@ class ShareFetchRequest:
     forgotten_topics_data: tuple[ForgottenTopic, ...]
     share_acquire_mode: int = 0
     is_renew_ack: bool = False
+
+
+MESSAGE = ShareFetchRequest
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "AcknowledgementBatch": (
+        ("first_offset", "int64", False, None, 1, 2),
+        ("last_offset", "int64", False, None, 1, 2),
+        ("acknowledge_types", "[]int8", False, None, 1, 2),
+    ),
+    "FetchPartition": (
+        ("partition_index", "int32", False, None, 1, 2),
+        ("acknowledgement_batches", "[]AcknowledgementBatch", False, None, 1, 2),
+    ),
+    "FetchTopic": (
+        ("topic_id", "uuid", False, None, 1, 2),
+        ("partitions", "[]FetchPartition", False, None, 1, 2),
+    ),
+    "ForgottenTopic": (
+        ("topic_id", "uuid", False, None, 1, 2),
+        ("partitions", "[]int32", False, None, 1, 2),
+    ),
+    "ShareFetchRequest": (
+        ("group_id", "string", True, None, 1, 2),
+        ("member_id", "string", True, None, 1, 2),
+        ("share_session_epoch", "int32", False, None, 1, 2),
+        ("max_wait_ms", "int32", False, None, 1, 2),
+        ("min_bytes", "int32", False, None, 1, 2),
+        ("max_bytes", "int32", False, None, 1, 2),
+        ("max_records", "int32", False, None, 1, 2),
+        ("batch_size", "int32", False, None, 1, 2),
+        ("share_acquire_mode", "int8", False, None, 2, 2),
+        ("is_renew_ack", "bool", False, None, 2, 2),
+        ("topics", "[]FetchTopic", False, None, 1, 2),
+        ("forgotten_topics_data", "[]ForgottenTopic", False, None, 1, 2),
+    ),
+}

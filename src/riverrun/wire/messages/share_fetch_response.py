@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +54,47 @@ class ShareFetchResponse:
     acquisition_lock_timeout_ms: int
     responses: tuple[ShareFetchableTopicResponse, ...]
     node_endpoints: tuple[NodeEndpoint, ...]
+
+
+MESSAGE = ShareFetchResponse
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "LeaderIdAndEpoch": (
+        ("leader_id", "int32", False, None, 1, 2),
+        ("leader_epoch", "int32", False, None, 1, 2),
+    ),
+    "AcquiredRecords": (
+        ("first_offset", "int64", False, None, 1, 2),
+        ("last_offset", "int64", False, None, 1, 2),
+        ("delivery_count", "int16", False, None, 1, 2),
+    ),
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 1, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+        ("error_message", "string", True, None, 1, 2),
+        ("acknowledge_error_code", "int16", False, None, 1, 2),
+        ("acknowledge_error_message", "string", True, None, 1, 2),
+        ("current_leader", "LeaderIdAndEpoch", False, None, 1, 2),
+        ("records", "bytes", False, None, 1, 2),
+        ("acquired_records", "[]AcquiredRecords", False, None, 1, 2),
+    ),
+    "ShareFetchableTopicResponse": (
+        ("topic_id", "uuid", False, None, 1, 2),
+        ("partitions", "[]PartitionData", False, None, 1, 2),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 1, 2),
+        ("host", "string", False, None, 1, 2),
+        ("port", "int32", False, None, 1, 2),
+        ("rack", "string", True, None, 1, 2),
+    ),
+    "ShareFetchResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+        ("error_message", "string", True, None, 1, 2),
+        ("acquisition_lock_timeout_ms", "int32", False, None, 1, 2),
+        ("responses", "[]ShareFetchableTopicResponse", False, None, 1, 2),
+        ("node_endpoints", "[]NodeEndpoint", False, None, 1, 2),
+    ),
+}

@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupDescribeRequest:
     group_ids: tuple[str, ...] = ()
     include_authorized_operations: bool
+
+
+MESSAGE = ShareGroupDescribeRequest
+VERSIONS = (1, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "ShareGroupDescribeRequest": (
+        ("group_ids", "[]string", False, None, 1, 1),
+        ("include_authorized_operations", "bool", False, None, 1, 1),
+    ),
+}

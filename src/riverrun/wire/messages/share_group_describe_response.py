@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +47,42 @@ class DescribedGroup:
 class ShareGroupDescribeResponse:
     throttle_time_ms: int
     groups: tuple[DescribedGroup, ...]
+
+
+MESSAGE = ShareGroupDescribeResponse
+VERSIONS = (1, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "TopicPartitions": (
+        ("topic_id", "uuid", False, None, 1, 1),
+        ("topic_name", "string", False, None, 1, 1),
+        ("partitions", "[]int32", False, None, 1, 1),
+    ),
+    "Assignment": (
+        ("topic_partitions", "[]TopicPartitions", False, None, 1, 1),
+    ),
+    "Member": (
+        ("member_id", "string", False, None, 1, 1),
+        ("rack_id", "string", True, None, 1, 1),
+        ("member_epoch", "int32", False, None, 1, 1),
+        ("client_id", "string", False, None, 1, 1),
+        ("client_host", "string", False, None, 1, 1),
+        ("subscribed_topic_names", "[]string", False, None, 1, 1),
+        ("assignment", "Assignment", False, None, 1, 1),
+    ),
+    "DescribedGroup": (
+        ("error_code", "error_code", False, None, 1, 1),
+        ("error_message", "string", True, None, 1, 1),
+        ("group_id", "string", False, None, 1, 1),
+        ("group_state", "string", False, None, 1, 1),
+        ("group_epoch", "int32", False, None, 1, 1),
+        ("assignment_epoch", "int32", False, None, 1, 1),
+        ("assignor_name", "string", False, None, 1, 1),
+        ("members", "[]Member", False, None, 1, 1),
+        ("authorized_operations", "int32", False, None, 1, 1),
+    ),
+    "ShareGroupDescribeResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 1),
+        ("groups", "[]DescribedGroup", False, None, 1, 1),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupHeartbeatRequest:
@@ -10,3 +12,17 @@ class ShareGroupHeartbeatRequest:
     member_epoch: int
     rack_id: str | None = None
     subscribed_topic_names: tuple[str, ...] | None = None
+
+
+MESSAGE = ShareGroupHeartbeatRequest
+VERSIONS = (1, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "ShareGroupHeartbeatRequest": (
+        ("group_id", "string", False, None, 1, 1),
+        ("member_id", "string", False, None, 1, 1),
+        ("member_epoch", "int32", False, None, 1, 1),
+        ("rack_id", "string", True, None, 1, 1),
+        ("subscribed_topic_names", "[]string", True, None, 1, 1),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,26 @@ class ShareGroupHeartbeatResponse:
     member_epoch: int
     heartbeat_interval_ms: int
     assignment: Assignment | None = None
+
+
+MESSAGE = ShareGroupHeartbeatResponse
+VERSIONS = (1, 1)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "TopicPartitions": (
+        ("topic_id", "uuid", False, None, 1, 1),
+        ("partitions", "[]int32", False, None, 1, 1),
+    ),
+    "Assignment": (
+        ("topic_partitions", "[]TopicPartitions", False, None, 1, 1),
+    ),
+    "ShareGroupHeartbeatResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 1),
+        ("error_code", "error_code", False, None, 1, 1),
+        ("error_message", "string", True, None, 1, 1),
+        ("member_id", "string", True, None, 1, 1),
+        ("member_epoch", "int32", False, None, 1, 1),
+        ("heartbeat_interval_ms", "int32", False, None, 1, 1),
+        ("assignment", "Assignment", True, None, 1, 1),
+    ),
+}

@@ -2,8 +2,21 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupDescribeRequest:
     group_ids: tuple[str, ...] = ()
     include_authorized_operations: bool
+
+
+MESSAGE = StreamsGroupDescribeRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "StreamsGroupDescribeRequest": (
+        ("group_ids", "[]string", False, None, 0, 0),
+        ("include_authorized_operations", "bool", False, None, 0, 0),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,3 +97,81 @@ class DescribedGroup:
 class StreamsGroupDescribeResponse:
     throttle_time_ms: int
     groups: tuple[DescribedGroup, ...]
+
+
+MESSAGE = StreamsGroupDescribeResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "KeyValue": (
+        ("key", "string", False, None, 0, 0),
+        ("value", "string", False, None, 0, 0),
+    ),
+    "TopicInfo": (
+        ("name", "string", False, None, 0, 0),
+        ("partitions", "int32", False, None, 0, 0),
+        ("replication_factor", "int16", False, None, 0, 0),
+        ("topic_configs", "[]KeyValue", False, None, 0, 0),
+    ),
+    "Subtopology": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("source_topics", "[]string", False, None, 0, 0),
+        ("repartition_sink_topics", "[]string", False, None, 0, 0),
+        ("state_changelog_topics", "[]TopicInfo", False, None, 0, 0),
+        ("repartition_source_topics", "[]TopicInfo", False, None, 0, 0),
+    ),
+    "Topology": (
+        ("epoch", "int32", False, None, 0, 0),
+        ("subtopologies", "[]Subtopology", True, None, 0, 0),
+    ),
+    "Endpoint": (
+        ("host", "string", False, None, 0, 0),
+        ("port", "uint16", False, None, 0, 0),
+    ),
+    "TaskOffset": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("partition", "int32", False, None, 0, 0),
+        ("offset", "int64", False, None, 0, 0),
+    ),
+    "TaskIds": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("partitions", "[]int32", False, None, 0, 0),
+    ),
+    "Assignment": (
+        ("active_tasks", "[]TaskIds", False, None, 0, 0),
+        ("standby_tasks", "[]TaskIds", False, None, 0, 0),
+        ("warmup_tasks", "[]TaskIds", False, None, 0, 0),
+    ),
+    "Member": (
+        ("member_id", "string", False, None, 0, 0),
+        ("member_epoch", "int32", False, None, 0, 0),
+        ("instance_id", "string", True, None, 0, 0),
+        ("rack_id", "string", True, None, 0, 0),
+        ("client_id", "string", False, None, 0, 0),
+        ("client_host", "string", False, None, 0, 0),
+        ("topology_epoch", "int32", False, None, 0, 0),
+        ("process_id", "string", False, None, 0, 0),
+        ("user_endpoint", "Endpoint", True, None, 0, 0),
+        ("client_tags", "[]KeyValue", False, None, 0, 0),
+        ("task_offsets", "[]TaskOffset", False, None, 0, 0),
+        ("task_end_offsets", "[]TaskOffset", False, None, 0, 0),
+        ("assignment", "Assignment", False, None, 0, 0),
+        ("target_assignment", "Assignment", False, None, 0, 0),
+        ("is_classic", "bool", False, None, 0, 0),
+    ),
+    "DescribedGroup": (
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("group_id", "string", False, None, 0, 0),
+        ("group_state", "string", False, None, 0, 0),
+        ("group_epoch", "int32", False, None, 0, 0),
+        ("assignment_epoch", "int32", False, None, 0, 0),
+        ("topology", "Topology", True, None, 0, 0),
+        ("members", "[]Member", False, None, 0, 0),
+        ("authorized_operations", "int32", False, None, 0, 0),
+    ),
+    "StreamsGroupDescribeResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("groups", "[]DescribedGroup", False, None, 0, 0),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
@@ -79,3 +81,70 @@ class StreamsGroupHeartbeatRequest:
     task_offsets: tuple[TaskOffset, ...] | None
     task_end_offsets: tuple[TaskOffset, ...] | None
     shutdown_application: bool = False
+
+
+MESSAGE = StreamsGroupHeartbeatRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "KeyValue": (
+        ("key", "string", False, None, 0, 0),
+        ("value", "string", False, None, 0, 0),
+    ),
+    "TopicInfo": (
+        ("name", "string", False, None, 0, 0),
+        ("partitions", "int32", False, None, 0, 0),
+        ("replication_factor", "int16", False, None, 0, 0),
+        ("topic_configs", "[]KeyValue", False, None, 0, 0),
+    ),
+    "CopartitionGroup": (
+        ("source_topics", "[]int16", False, None, 0, 0),
+        ("source_topic_regex", "[]int16", False, None, 0, 0),
+        ("repartition_source_topics", "[]int16", False, None, 0, 0),
+    ),
+    "Subtopology": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("source_topics", "[]string", False, None, 0, 0),
+        ("source_topic_regex", "[]string", False, None, 0, 0),
+        ("state_changelog_topics", "[]TopicInfo", False, None, 0, 0),
+        ("repartition_sink_topics", "[]string", False, None, 0, 0),
+        ("repartition_source_topics", "[]TopicInfo", False, None, 0, 0),
+        ("copartition_groups", "[]CopartitionGroup", False, None, 0, 0),
+    ),
+    "Topology": (
+        ("epoch", "int32", False, None, 0, 0),
+        ("subtopologies", "[]Subtopology", False, None, 0, 0),
+    ),
+    "TaskIds": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("partitions", "[]int32", False, None, 0, 0),
+    ),
+    "Endpoint": (
+        ("host", "string", False, None, 0, 0),
+        ("port", "uint16", False, None, 0, 0),
+    ),
+    "TaskOffset": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("partition", "int32", False, None, 0, 0),
+        ("offset", "int64", False, None, 0, 0),
+    ),
+    "StreamsGroupHeartbeatRequest": (
+        ("group_id", "string", False, None, 0, 0),
+        ("member_id", "string", False, None, 0, 0),
+        ("member_epoch", "int32", False, None, 0, 0),
+        ("endpoint_information_epoch", "int32", False, None, 0, 0),
+        ("instance_id", "string", True, None, 0, 0),
+        ("rack_id", "string", True, None, 0, 0),
+        ("rebalance_timeout_ms", "int32", False, None, 0, 0),
+        ("topology", "Topology", True, None, 0, 0),
+        ("active_tasks", "[]TaskIds", True, None, 0, 0),
+        ("standby_tasks", "[]TaskIds", True, None, 0, 0),
+        ("warmup_tasks", "[]TaskIds", True, None, 0, 0),
+        ("process_id", "string", True, None, 0, 0),
+        ("user_endpoint", "Endpoint", True, None, 0, 0),
+        ("client_tags", "[]KeyValue", True, None, 0, 0),
+        ("task_offsets", "[]TaskOffset", True, None, 0, 0),
+        ("task_end_offsets", "[]TaskOffset", True, None, 0, 0),
+        ("shutdown_application", "bool", False, None, 0, 0),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +53,47 @@ class StreamsGroupHeartbeatResponse:
     warmup_tasks: tuple[TaskIds, ...] | None
     endpoint_information_epoch: int
     partitions_by_user_endpoint: tuple[EndpointToPartitions, ...] | None
+
+
+MESSAGE = StreamsGroupHeartbeatResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "Status": (
+        ("status_code", "int8", False, None, 0, 0),
+        ("status_detail", "string", False, None, 0, 0),
+    ),
+    "TaskIds": (
+        ("subtopology_id", "string", False, None, 0, 0),
+        ("partitions", "[]int32", False, None, 0, 0),
+    ),
+    "Endpoint": (
+        ("host", "string", False, None, 0, 0),
+        ("port", "uint16", False, None, 0, 0),
+    ),
+    "TopicPartition": (
+        ("topic", "string", False, None, 0, 0),
+        ("partitions", "[]int32", False, None, 0, 0),
+    ),
+    "EndpointToPartitions": (
+        ("user_endpoint", "Endpoint", False, None, 0, 0),
+        ("active_partitions", "[]TopicPartition", False, None, 0, 0),
+        ("standby_partitions", "[]TopicPartition", False, None, 0, 0),
+    ),
+    "StreamsGroupHeartbeatResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("error_message", "string", True, None, 0, 0),
+        ("member_id", "string", False, None, 0, 0),
+        ("member_epoch", "int32", False, None, 0, 0),
+        ("heartbeat_interval_ms", "int32", False, None, 0, 0),
+        ("acceptable_recovery_lag", "int32", False, None, 0, 0),
+        ("task_offset_interval_ms", "int32", False, None, 0, 0),
+        ("status", "[]Status", True, None, 0, 0),
+        ("active_tasks", "[]TaskIds", True, None, 0, 0),
+        ("standby_tasks", "[]TaskIds", True, None, 0, 0),
+        ("warmup_tasks", "[]TaskIds", True, None, 0, 0),
+        ("endpoint_information_epoch", "int32", False, None, 0, 0),
+        ("partitions_by_user_endpoint", "[]EndpointToPartitions", True, None, 0, 0),
+    ),
+}

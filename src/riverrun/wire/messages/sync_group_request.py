@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequestAssignment:
@@ -18,3 +20,23 @@ class SyncGroupRequest:
     group_instance_id: str | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
+
+
+MESSAGE = SyncGroupRequest
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "SyncGroupRequestAssignment": (
+        ("member_id", "string", False, None, 0, 5),
+        ("assignment", "bytes", False, None, 0, 5),
+    ),
+    "SyncGroupRequest": (
+        ("group_id", "string", False, None, 0, 5),
+        ("generation_id", "int32", False, None, 0, 5),
+        ("member_id", "string", False, None, 0, 5),
+        ("group_instance_id", "string", True, None, 3, 5),
+        ("protocol_type", "string", True, None, 5, 5),
+        ("protocol_name", "string", True, None, 5, 5),
+        ("assignments", "[]SyncGroupRequestAssignment", False, None, 0, 5),
+    ),
+}

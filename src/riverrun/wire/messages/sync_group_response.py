@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,3 +13,17 @@ class SyncGroupResponse:
     throttle_time_ms: int = 0
     protocol_type: str | None = None
     protocol_name: str | None = None
+
+
+MESSAGE = SyncGroupResponse
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 4
+LAYOUTS: Layouts = {
+    "SyncGroupResponse": (
+        ("throttle_time_ms", "int32", False, None, 1, 5),
+        ("error_code", "error_code", False, None, 0, 5),
+        ("protocol_type", "string", True, None, 5, 5),
+        ("protocol_name", "string", True, None, 5, 5),
+        ("assignment", "bytes", False, None, 0, 5),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequestPartition:
@@ -27,3 +29,30 @@ class TxnOffsetCommitRequest:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+MESSAGE = TxnOffsetCommitRequest
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "TxnOffsetCommitRequestPartition": (
+        ("partition_index", "int32", False, None, 0, 5),
+        ("committed_offset", "int64", False, None, 0, 5),
+        ("committed_leader_epoch", "int32", False, None, 2, 5),
+        ("committed_metadata", "string", True, None, 0, 5),
+    ),
+    "TxnOffsetCommitRequestTopic": (
+        ("name", "string", False, None, 0, 5),
+        ("partitions", "[]TxnOffsetCommitRequestPartition", False, None, 0, 5),
+    ),
+    "TxnOffsetCommitRequest": (
+        ("transactional_id", "string", False, None, 0, 5),
+        ("group_id", "string", False, None, 0, 5),
+        ("producer_id", "int64", False, None, 0, 5),
+        ("producer_epoch", "int16", False, None, 0, 5),
+        ("generation_id", "int32", False, None, 3, 5),
+        ("member_id", "string", False, None, 3, 5),
+        ("group_instance_id", "string", True, None, 3, 5),
+        ("topics", "[]TxnOffsetCommitRequestTopic", False, None, 0, 5),
+    ),
+}

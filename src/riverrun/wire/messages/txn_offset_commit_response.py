@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,22 @@ class TxnOffsetCommitResponseTopic:
 class TxnOffsetCommitResponse:
     throttle_time_ms: int
     topics: tuple[TxnOffsetCommitResponseTopic, ...]
+
+
+MESSAGE = TxnOffsetCommitResponse
+VERSIONS = (0, 5)
+FLEXIBLE_FROM = 3
+LAYOUTS: Layouts = {
+    "TxnOffsetCommitResponsePartition": (
+        ("partition_index", "int32", False, None, 0, 5),
+        ("error_code", "error_code", False, None, 0, 5),
+    ),
+    "TxnOffsetCommitResponseTopic": (
+        ("name", "string", False, None, 0, 5),
+        ("partitions", "[]TxnOffsetCommitResponsePartition", False, None, 0, 5),
+    ),
+    "TxnOffsetCommitResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 5),
+        ("topics", "[]TxnOffsetCommitResponseTopic", False, None, 0, 5),
+    ),
+}

@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRequest:
     broker_id: int
+
+
+MESSAGE = UnregisterBrokerRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "UnregisterBrokerRequest": (
+        ("broker_id", "int32", False, None, 0, 0),
+    ),
+}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdateKey:
@@ -16,3 +18,21 @@ class UpdateFeaturesRequest:
     timeout_ms: int = 60000
     feature_updates: tuple[FeatureUpdateKey, ...]
     validate_only: bool = False
+
+
+MESSAGE = UpdateFeaturesRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "FeatureUpdateKey": (
+        ("feature", "string", False, None, 0, 2),
+        ("max_version_level", "int16", False, None, 0, 2),
+        ("upgrade_type", "int8", False, None, 1, 2),
+        ("allow_downgrade", "bool", False, None, 0, 0),
+    ),
+    "UpdateFeaturesRequest": (
+        ("timeout_ms", "int32", False, None, 0, 2),
+        ("feature_updates", "[]FeatureUpdateKey", False, None, 0, 2),
+        ("validate_only", "bool", False, None, 1, 2),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +19,21 @@ class UpdateFeaturesResponse:
     error_code: ErrorCode
     error_message: str | None
     results: tuple[UpdatableFeatureResult, ...] = ()
+
+
+MESSAGE = UpdateFeaturesResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "UpdatableFeatureResult": (
+        ("feature", "string", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+    ),
+    "UpdateFeaturesResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("error_message", "string", True, None, 0, 2),
+        ("results", "[]UpdatableFeatureResult", False, None, 0, 1),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
@@ -25,3 +27,27 @@ class UpdateRaftVoterRequest:
     voter_directory_id: UUID | None
     listeners: tuple[Listener, ...]
     k_raft_version_feature: KRaftVersionFeature
+
+
+MESSAGE = UpdateRaftVoterRequest
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "Listener": (
+        ("name", "string", False, None, 0, 0),
+        ("host", "string", False, None, 0, 0),
+        ("port", "uint16", False, None, 0, 0),
+    ),
+    "KRaftVersionFeature": (
+        ("min_supported_version", "int16", False, None, 0, 0),
+        ("max_supported_version", "int16", False, None, 0, 0),
+    ),
+    "UpdateRaftVoterRequest": (
+        ("cluster_id", "string", True, None, 0, 0),
+        ("current_leader_epoch", "int32", False, None, 0, 0),
+        ("voter_id", "int32", False, None, 0, 0),
+        ("voter_directory_id", "uuid", False, None, 0, 0),
+        ("listeners", "[]Listener", False, None, 0, 0),
+        ("k_raft_version_feature", "KRaftVersionFeature", False, None, 0, 0),
+    ),
+}

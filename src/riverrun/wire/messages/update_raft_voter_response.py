@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,4 +18,22 @@ class CurrentLeader:
 class UpdateRaftVoterResponse:
     throttle_time_ms: int
     error_code: ErrorCode
-    current_leader: CurrentLeader
+    current_leader: CurrentLeader = CurrentLeader(host="", port=0)
+
+
+MESSAGE = UpdateRaftVoterResponse
+VERSIONS = (0, 0)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "CurrentLeader": (
+        ("leader_id", "int32", False, None, 0, 0),
+        ("leader_epoch", "int32", False, None, 0, 0),
+        ("host", "string", False, None, 0, 0),
+        ("port", "int32", False, None, 0, 0),
+    ),
+    "UpdateRaftVoterResponse": (
+        ("throttle_time_ms", "int32", False, None, 0, 0),
+        ("error_code", "error_code", False, None, 0, 0),
+        ("current_leader", "CurrentLeader", False, 0, 0, 0),
+    ),
+}

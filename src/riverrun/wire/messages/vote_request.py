@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
@@ -27,3 +29,29 @@ class VoteRequest:
     cluster_id: str | None = None
     topics: tuple[TopicData, ...]
     voter_id: int = -1
+
+
+MESSAGE = VoteRequest
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 2),
+        ("replica_epoch", "int32", False, None, 0, 2),
+        ("replica_id", "int32", False, None, 0, 2),
+        ("replica_directory_id", "uuid", False, None, 1, 2),
+        ("voter_directory_id", "uuid", False, None, 1, 2),
+        ("last_offset_epoch", "int32", False, None, 0, 2),
+        ("last_offset", "int64", False, None, 0, 2),
+        ("pre_vote", "bool", False, None, 2, 2),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 2),
+        ("partitions", "[]PartitionData", False, None, 0, 2),
+    ),
+    "VoteRequest": (
+        ("cluster_id", "string", True, None, 0, 2),
+        ("voter_id", "int32", False, None, 1, 2),
+        ("topics", "[]TopicData", False, None, 0, 2),
+    ),
+}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +33,31 @@ class VoteResponse:
     error_code: ErrorCode
     topics: tuple[TopicData, ...]
     node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+MESSAGE = VoteResponse
+VERSIONS = (0, 2)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionData": (
+        ("partition_index", "int32", False, None, 0, 2),
+        ("error_code", "error_code", False, None, 0, 2),
+        ("leader_id", "int32", False, None, 0, 2),
+        ("leader_epoch", "int32", False, None, 0, 2),
+        ("vote_granted", "bool", False, None, 0, 2),
+    ),
+    "TopicData": (
+        ("topic_name", "string", False, None, 0, 2),
+        ("partitions", "[]PartitionData", False, None, 0, 2),
+    ),
+    "NodeEndpoint": (
+        ("node_id", "int32", False, None, 1, 2),
+        ("host", "string", False, None, 1, 2),
+        ("port", "uint16", False, None, 1, 2),
+    ),
+    "VoteResponse": (
+        ("error_code", "error_code", False, None, 0, 2),
+        ("topics", "[]TopicData", False, None, 0, 2),
+        ("node_endpoints", "[]NodeEndpoint", False, 0, 1, 2),
+    ),
+}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBatch:
@@ -32,3 +34,32 @@ class WriteStateData:
 class WriteShareGroupStateRequest:
     group_id: str
     topics: tuple[WriteStateData, ...]
+
+
+MESSAGE = WriteShareGroupStateRequest
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "StateBatch": (
+        ("first_offset", "int64", False, None, 0, 1),
+        ("last_offset", "int64", False, None, 0, 1),
+        ("delivery_state", "int8", False, None, 0, 1),
+        ("delivery_count", "int16", False, None, 0, 1),
+    ),
+    "PartitionData": (
+        ("partition", "int32", False, None, 0, 1),
+        ("state_epoch", "int32", False, None, 0, 1),
+        ("leader_epoch", "int32", False, None, 0, 1),
+        ("start_offset", "int64", False, None, 0, 1),
+        ("delivery_complete_count", "int32", False, None, 1, 1),
+        ("state_batches", "[]StateBatch", False, None, 0, 1),
+    ),
+    "WriteStateData": (
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]PartitionData", False, None, 0, 1),
+    ),
+    "WriteShareGroupStateRequest": (
+        ("group_id", "string", False, None, 0, 1),
+        ("topics", "[]WriteStateData", False, None, 0, 1),
+    ),
+}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,22 @@ class WriteStateResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteShareGroupStateResponse:
     results: tuple[WriteStateResult, ...]
+
+
+MESSAGE = WriteShareGroupStateResponse
+VERSIONS = (0, 1)
+FLEXIBLE_FROM = 0
+LAYOUTS: Layouts = {
+    "PartitionResult": (
+        ("partition", "int32", False, None, 0, 1),
+        ("error_code", "error_code", False, None, 0, 1),
+        ("error_message", "string", True, None, 0, 1),
+    ),
+    "WriteStateResult": (
+        ("topic_id", "uuid", False, None, 0, 1),
+        ("partitions", "[]PartitionResult", False, None, 0, 1),
+    ),
+    "WriteShareGroupStateResponse": (
+        ("results", "[]WriteStateResult", False, None, 0, 1),
+    ),
+}

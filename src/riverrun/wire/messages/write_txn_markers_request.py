@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from riverrun.wire.layout import Layouts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritableTxnMarkerTopic:
@@ -22,3 +24,25 @@ class WritableTxnMarker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTxnMarkersRequest:
     markers: tuple[WritableTxnMarker, ...]
+
+
+MESSAGE = WriteTxnMarkersRequest
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "WritableTxnMarkerTopic": (
+        ("name", "string", False, None, 1, 2),
+        ("partition_indexes", "[]int32", False, None, 1, 2),
+    ),
+    "WritableTxnMarker": (
+        ("producer_id", "int64", False, None, 1, 2),
+        ("producer_epoch", "int16", False, None, 1, 2),
+        ("transaction_result", "bool", False, None, 1, 2),
+        ("topics", "[]WritableTxnMarkerTopic", False, None, 1, 2),
+        ("coordinator_epoch", "int32", False, None, 1, 2),
+        ("transaction_version", "int8", False, None, 2, 2),
+    ),
+    "WriteTxnMarkersRequest": (
+        ("markers", "[]WritableTxnMarker", False, None, 1, 2),
+    ),
+}

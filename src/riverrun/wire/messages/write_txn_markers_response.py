@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode
+from riverrun.wire.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,25 @@ class WritableTxnMarkerResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTxnMarkersResponse:
     markers: tuple[WritableTxnMarkerResult, ...]
+
+
+MESSAGE = WriteTxnMarkersResponse
+VERSIONS = (1, 2)
+FLEXIBLE_FROM = 1
+LAYOUTS: Layouts = {
+    "WritableTxnMarkerPartitionResult": (
+        ("partition_index", "int32", False, None, 1, 2),
+        ("error_code", "error_code", False, None, 1, 2),
+    ),
+    "WritableTxnMarkerTopicResult": (
+        ("name", "string", False, None, 1, 2),
+        ("partitions", "[]WritableTxnMarkerPartitionResult", False, None, 1, 2),
+    ),
+    "WritableTxnMarkerResult": (
+        ("producer_id", "int64", False, None, 1, 2),
+        ("topics", "[]WritableTxnMarkerTopicResult", False, None, 1, 2),
+    ),
+    "WriteTxnMarkersResponse": (
+        ("markers", "[]WritableTxnMarkerResult", False, None, 1, 2),
+    ),
+}

@@ -1,0 +1,89 @@
+"""Messages to bytes and back, for every API and version.
+
+Bytes from the network are bad input at worst: all that reading raises is ``MalformedRequest``. A
+message that cannot be written is our bug: a failed assertion. Headers are left to
+``wire/headers.py``, the two hot messages to ``wire/produce.py`` and ``wire/fetch.py``.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, cast
+
+from riverrun.wire.apis import ALL_APIS, ApiKey
+from riverrun.wire.compiler import Reader, Writer, compile_reader, compile_writer
+from riverrun.wire.layout import MessageModule
+from riverrun.wire.primitives import Buffer, MalformedRequest
+
+__all__ = [
+    "MalformedRequest",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+]
+
+REQUEST: Final = "request"
+RESPONSE: Final = "response"
+
+
+def decode_request(key: ApiKey, version: int, buffer: Buffer, at: int = 0) -> Any:
+    """The request that fills ``buffer`` from ``at`` to its end."""
+    return _decode(key, version, REQUEST, buffer, at)
+
+
+def decode_response(key: ApiKey, version: int, buffer: Buffer, at: int = 0) -> Any:
+    return _decode(key, version, RESPONSE, buffer, at)
+
+
+def encode_request(key: ApiKey, version: int, message: Any) -> bytes:
+    return _encode(key, version, REQUEST, message)
+
+
+def encode_response(key: ApiKey, version: int, message: Any) -> bytes:
+    return _encode(key, version, RESPONSE, message)
+
+
+def message_class(key: ApiKey, side: str) -> type[Any]:
+    """The dataclass of an API's request or response."""
+    return _module(key, side).MESSAGE
+
+
+def _decode(key: ApiKey, version: int, side: str, buffer: Buffer, at: int) -> Any:
+    end = len(buffer)
+    try:
+        message, stop = _reader(key, version, side)(buffer, at, end)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"{ALL_APIS[key].name} v{version} {side}: {error}") from error
+    if stop != end:
+        raise MalformedRequest(
+            f"{ALL_APIS[key].name} v{version} {side}: {end - stop} bytes too many"
+        )
+    return message
+
+
+def _encode(key: ApiKey, version: int, side: str, message: Any) -> bytes:
+    out = bytearray()
+    try:
+        _writer(key, version, side)(out, message)
+    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise AssertionError(f"cannot write {message!r} as version {version}: {error}") from error
+    return bytes(out)
+
+
+@cache
+def _module(key: ApiKey, side: str) -> MessageModule:
+    found = import_module(f"riverrun.wire.messages.{ALL_APIS[key].name}_{side}")
+    return cast(MessageModule, found)
+
+
+@cache
+def _reader(key: ApiKey, version: int, side: str) -> Reader:
+    return compile_reader(_module(key, side), version)
+
+
+@cache
+def _writer(key: ApiKey, version: int, side: str) -> Writer:
+    return compile_writer(_module(key, side), version)

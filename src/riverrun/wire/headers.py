@@ -1,0 +1,89 @@
+"""Headers of requests and responses, and the four bytes of length in front of each frame.
+
+Requests have headers 1 and 2 (flexible: with tagged fields), responses 0 and 1. Two exceptions are
+Kafka's own: a client id is written with a two-byte length in both, and the answer to ApiVersions
+always has header 0, since a client that asks does not know yet what the broker speaks (KIP-511).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from riverrun.wire.apis import Api, ApiKey
+from riverrun.wire.primitives import (
+    Buffer,
+    MalformedRequest,
+    read_text_or_null,
+    skip_tagged_fields,
+    write_text_or_null,
+)
+
+LENGTH = struct.Struct(">i")
+_START = struct.Struct(">hhi")
+_RESPONSE = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE = struct.Struct(">iib")
+
+
+class RequestHeader(NamedTuple):
+    """The part that needs no knowledge of the API; ``at`` is the position behind the client id."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    at: int
+
+
+def read_request_header(buffer: Buffer, at: int = 0) -> RequestHeader:
+    """Read as far as all versions agree; ``body_position`` goes on from there."""
+    try:
+        api_key, api_version, correlation_id = _START.unpack_from(buffer, at)
+        client_id, at = read_text_or_null(buffer, at + 8, len(buffer))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"request header: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, at)
+
+
+def body_position(api: Api, version: int, buffer: Buffer, at: int) -> int:
+    """Where the body begins, given the position behind the client id."""
+    if version < api.flexible_from:
+        return at
+    try:
+        return skip_tagged_fields(buffer, at, len(buffer)) if buffer[at] else at + 1
+    except IndexError as error:
+        raise MalformedRequest(f"request header: {error}") from error
+
+
+def request_frame(
+    api: Api, version: int, correlation_id: int, client_id: str | None, body: bytes
+) -> bytes:
+    """A whole request, with its length in front."""
+    header = bytearray(_START.pack(api.key, version, correlation_id))
+    write_text_or_null(header, client_id)
+    if version >= api.flexible_from:
+        header.append(0)
+    return LENGTH.pack(len(header) + len(body)) + header + body
+
+
+def has_flexible_response_header(api: Api, version: int) -> bool:
+    return version >= api.flexible_from and api.key is not ApiKey.API_VERSIONS
+
+
+def response_start(correlation_id: int, body_bytes: int, *, is_flexible: bool) -> bytes:
+    """Length and header of a response whose body has so many bytes."""
+    if is_flexible:
+        return _FLEXIBLE_RESPONSE.pack(body_bytes + 5, correlation_id, 0)
+    return _RESPONSE.pack(body_bytes + 4, correlation_id)
+
+
+def read_response_header(buffer: Buffer, *, is_flexible: bool) -> tuple[int, int]:
+    """The correlation id of a response frame (without its length), and where its body begins."""
+    try:
+        correlation_id: int = LENGTH.unpack_from(buffer, 0)[0]
+        at = 4
+        if is_flexible:
+            at = skip_tagged_fields(buffer, at, len(buffer))
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"response header: {error}") from error
+    return correlation_id, at

@@ -54,11 +54,17 @@ def all_modules() -> list[types.ModuleType]:
     ]
 
 
-NEWEST = {
-    cls: module.VERSIONS[max(module.VERSIONS)]
-    for module in all_modules()
-    for cls in module.VERSIONS.values()
-}
+def newest_of_all() -> dict[type, type]:
+    """Each class with the one that it is read as."""
+    modules = {module.__name__: module for module in all_modules()}
+    newest = {}
+    for name, module in modules.items():
+        versions = modules[name.removesuffix("_older")].VERSIONS
+        newest |= {cls: versions[max(versions)] for cls in module.VERSIONS.values()}
+    return newest
+
+
+NEWEST = newest_of_all()
 
 
 def values(hint: object, kafka_type: str | None) -> st.SearchStrategy[object]:

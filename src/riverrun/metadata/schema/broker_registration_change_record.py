@@ -12,42 +12,6 @@ from kio.static.primitive import i16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationChangeRecordV0:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(17)
-    broker_id: int = field(metadata={"kafka_type": "int32"})
-    broker_epoch: int = field(metadata={"kafka_type": "int64"})
-    fenced: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationChangeRecordV1:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(17)
-    broker_id: int = field(metadata={"kafka_type": "int32"})
-    broker_epoch: int = field(metadata={"kafka_type": "int64"})
-    fenced: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
-    in_controlled_shutdown: int = field(metadata={"kafka_type": "int8", "tag": 1}, default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationChangeRecordV2:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(17)
-    broker_id: int = field(metadata={"kafka_type": "int32"})
-    broker_epoch: int = field(metadata={"kafka_type": "int64"})
-    fenced: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
-    in_controlled_shutdown: int = field(metadata={"kafka_type": "int8", "tag": 1}, default=0)
-    log_dirs: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid", "tag": 2}, default=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecordV3:
     __type__: ClassVar = EntityType.data
     __version__: ClassVar[i16] = i16(3)
@@ -63,10 +27,5 @@ class BrokerRegistrationChangeRecordV3:
     )
 
 
-VERSIONS: Final = {
-    0: BrokerRegistrationChangeRecordV0,
-    1: BrokerRegistrationChangeRecordV1,
-    2: BrokerRegistrationChangeRecordV2,
-    3: BrokerRegistrationChangeRecordV3,
-}
+VERSIONS: Final = {3: BrokerRegistrationChangeRecordV3}
 BrokerRegistrationChangeRecord = BrokerRegistrationChangeRecordV3

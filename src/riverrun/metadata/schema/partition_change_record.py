@@ -12,53 +12,6 @@ from kio.static.primitive import i16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChangeRecordV0:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(5)
-    partition_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
-    isr: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 0}, default=None)
-    leader: int = field(metadata={"kafka_type": "int32", "tag": 1}, default=-2)
-    replicas: tuple[int, ...] | None = field(
-        metadata={"kafka_type": "int32", "tag": 2}, default=None
-    )
-    removing_replicas: tuple[int, ...] | None = field(
-        metadata={"kafka_type": "int32", "tag": 3}, default=None
-    )
-    adding_replicas: tuple[int, ...] | None = field(
-        metadata={"kafka_type": "int32", "tag": 4}, default=None
-    )
-    leader_recovery_state: int = field(metadata={"kafka_type": "int8", "tag": 5}, default=-1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChangeRecordV1:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(5)
-    partition_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
-    isr: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 0}, default=None)
-    leader: int = field(metadata={"kafka_type": "int32", "tag": 1}, default=-2)
-    replicas: tuple[int, ...] | None = field(
-        metadata={"kafka_type": "int32", "tag": 2}, default=None
-    )
-    removing_replicas: tuple[int, ...] | None = field(
-        metadata={"kafka_type": "int32", "tag": 3}, default=None
-    )
-    adding_replicas: tuple[int, ...] | None = field(
-        metadata={"kafka_type": "int32", "tag": 4}, default=None
-    )
-    leader_recovery_state: int = field(metadata={"kafka_type": "int8", "tag": 5}, default=-1)
-    directories: tuple[UUID | None, ...] | None = field(
-        metadata={"kafka_type": "uuid", "tag": 8}, default=None
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecordV2:
     __type__: ClassVar = EntityType.data
     __version__: ClassVar[i16] = i16(2)
@@ -89,9 +42,5 @@ class PartitionChangeRecordV2:
     )
 
 
-VERSIONS: Final = {
-    0: PartitionChangeRecordV0,
-    1: PartitionChangeRecordV1,
-    2: PartitionChangeRecordV2,
-}
+VERSIONS: Final = {2: PartitionChangeRecordV2}
 PartitionChangeRecord = PartitionChangeRecordV2

@@ -12,43 +12,6 @@ from kio.static.primitive import i16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecordV0:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(3)
-    partition_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
-    replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    isr: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    removing_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    adding_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    leader: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    leader_recovery_state: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
-    leader_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    partition_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecordV1:
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(3)
-    partition_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
-    replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    isr: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    removing_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    adding_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
-    leader: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    leader_recovery_state: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
-    leader_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    partition_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    directories: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid"}, default=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecordV2:
     __type__: ClassVar = EntityType.data
     __version__: ClassVar[i16] = i16(2)
@@ -73,5 +36,5 @@ class PartitionRecordV2:
     )
 
 
-VERSIONS: Final = {0: PartitionRecordV0, 1: PartitionRecordV1, 2: PartitionRecordV2}
+VERSIONS: Final = {2: PartitionRecordV2}
 PartitionRecord = PartitionRecordV2

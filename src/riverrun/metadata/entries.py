@@ -1,0 +1,45 @@
+"""ACLs, SCRAM credentials, quotas and delegation tokens, kept as their records by kind and key.
+
+No part of ours serves them yet. They are kept so that a log or snapshot that holds them comes
+through us whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from riverrun.metadata.image import EntryKey
+from riverrun.records.entity import UnknownRecord, api_key
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
+    from riverrun.metadata.schema.access_control_entry_record import AccessControlEntryRecord
+    from riverrun.metadata.schema.client_quota_record import ClientQuotaRecord
+    from riverrun.metadata.schema.delegation_token_record import DelegationTokenRecord
+    from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
+
+DELEGATION_TOKEN: Final = 10
+USER_SCRAM_CREDENTIAL: Final = 11
+CLIENT_QUOTA: Final = 14
+ACCESS_CONTROL_ENTRY: Final = 18
+
+REMOVES: Final = {19: ACCESS_CONTROL_ENTRY, 22: USER_SCRAM_CREDENTIAL, 26: DELEGATION_TOKEN}
+"""Which record takes away which kind of entry; both name it by the same fields."""
+
+
+def replay_entry(record: Record) -> tuple[EntryKey, bool]:
+    """The key of the entry that a record is about, and whether the entry is there afterwards."""
+    number = api_key(type(record))
+    kind = REMOVES.get(number, number)
+    if kind == ACCESS_CONTROL_ENTRY:
+        return (kind, cast("AccessControlEntryRecord", record).id), kind == number
+    if kind == USER_SCRAM_CREDENTIAL:
+        credential = cast("UserScramCredentialRecord", record)
+        return (kind, credential.name, credential.mechanism), kind == number
+    if kind == DELEGATION_TOKEN:
+        return (kind, cast("DelegationTokenRecord", record).token_id), kind == number
+    if kind == CLIENT_QUOTA:
+        quota = cast("ClientQuotaRecord", record)
+        entity = [part for each in quota.entity for part in (each.entity_type, each.entity_name)]
+        return (kind, *entity, quota.key), not quota.remove
+    raise UnknownRecord(f"nobody replays {type(record).__name__}")

@@ -1,0 +1,201 @@
+"""The records of the metadata log: their classes, and the bytes they are stored as.
+
+A stored record is three unsigned varints (frame version 1, the record's api key, its version) and
+the record itself. We write the newest version of each, which is what metadata.version 30 asks for,
+and read all of them. Classes that nobody here writes are loaded when one is met.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from riverrun.metadata.schema.abort_transaction_record import AbortTransactionRecord
+from riverrun.metadata.schema.broker_registration_change_record import (
+    BrokerRegistrationChangeRecord,
+)
+from riverrun.metadata.schema.clear_elr_record import ClearElrRecord
+from riverrun.metadata.schema.config_record import ConfigRecord
+from riverrun.metadata.schema.feature_level_record import FeatureLevelRecord
+from riverrun.metadata.schema.partition_change_record import PartitionChangeRecord
+from riverrun.metadata.schema.partition_record import PartitionRecord
+from riverrun.metadata.schema.producer_ids_record import ProducerIdsRecord
+from riverrun.metadata.schema.register_broker_record import (
+    BrokerEndpointV4 as BrokerEndpoint,
+)
+from riverrun.metadata.schema.register_broker_record import (
+    BrokerFeatureV4 as BrokerFeature,
+)
+from riverrun.metadata.schema.register_broker_record import RegisterBrokerRecord
+from riverrun.metadata.schema.register_controller_record import (
+    ControllerEndpointV0 as ControllerEndpoint,
+)
+from riverrun.metadata.schema.register_controller_record import (
+    ControllerFeatureV0 as ControllerFeature,
+)
+from riverrun.metadata.schema.register_controller_record import RegisterControllerRecord
+from riverrun.metadata.schema.remove_topic_record import RemoveTopicRecord
+from riverrun.metadata.schema.topic_record import TopicRecord
+from riverrun.metadata.schema.unregister_broker_record import UnregisterBrokerRecord
+from riverrun.records.entity import UnknownRecord, api_key, convert, read_entity, write_entity
+
+if TYPE_CHECKING:
+    from riverrun.metadata.schema.access_control_entry_record import AccessControlEntryRecord
+    from riverrun.metadata.schema.begin_transaction_record import BeginTransactionRecord
+    from riverrun.metadata.schema.client_quota_record import ClientQuotaRecord
+    from riverrun.metadata.schema.delegation_token_record import DelegationTokenRecord
+    from riverrun.metadata.schema.end_transaction_record import EndTransactionRecord
+    from riverrun.metadata.schema.fence_broker_record import FenceBrokerRecord
+    from riverrun.metadata.schema.no_op_record import NoOpRecord
+    from riverrun.metadata.schema.remove_access_control_entry_record import (
+        RemoveAccessControlEntryRecord,
+    )
+    from riverrun.metadata.schema.remove_delegation_token_record import (
+        RemoveDelegationTokenRecord,
+    )
+    from riverrun.metadata.schema.remove_user_scram_credential_record import (
+        RemoveUserScramCredentialRecord,
+    )
+    from riverrun.metadata.schema.unfence_broker_record import UnfenceBrokerRecord
+    from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
+    from riverrun.metadata.schema.zk_migration_state_record import ZkMigrationStateRecord
+
+    Record: TypeAlias = (
+        AbortTransactionRecord
+        | AccessControlEntryRecord
+        | BeginTransactionRecord
+        | BrokerRegistrationChangeRecord
+        | ClearElrRecord
+        | ClientQuotaRecord
+        | ConfigRecord
+        | DelegationTokenRecord
+        | EndTransactionRecord
+        | FeatureLevelRecord
+        | FenceBrokerRecord
+        | NoOpRecord
+        | PartitionChangeRecord
+        | PartitionRecord
+        | ProducerIdsRecord
+        | RegisterBrokerRecord
+        | RegisterControllerRecord
+        | RemoveAccessControlEntryRecord
+        | RemoveDelegationTokenRecord
+        | RemoveTopicRecord
+        | RemoveUserScramCredentialRecord
+        | TopicRecord
+        | UnfenceBrokerRecord
+        | UnregisterBrokerRecord
+        | UserScramCredentialRecord
+        | ZkMigrationStateRecord
+    )
+
+__all__ = [
+    "METADATA_VERSION",
+    "METADATA_VERSION_FEATURE",
+    "AbortTransactionRecord",
+    "BrokerEndpoint",
+    "BrokerFeature",
+    "BrokerRegistrationChangeRecord",
+    "ClearElrRecord",
+    "ConfigRecord",
+    "ControllerEndpoint",
+    "ControllerFeature",
+    "FeatureLevelRecord",
+    "PartitionChangeRecord",
+    "PartitionRecord",
+    "ProducerIdsRecord",
+    "Record",
+    "RegisterBrokerRecord",
+    "RegisterControllerRecord",
+    "RemoveTopicRecord",
+    "TopicRecord",
+    "UnknownRecord",
+    "UnregisterBrokerRecord",
+    "decode",
+    "encode",
+]
+
+METADATA_VERSION_FEATURE: Final = "metadata.version"
+METADATA_VERSION: Final = 30
+"""4.3-IV0: the newest that we write; it decides the versions of all records."""
+
+FRAME_VERSION: Final = 1
+NO_LEADER_CHANGE: Final = -2
+
+MODULES: Final = {
+    0: "register_broker_record",
+    1: "unregister_broker_record",
+    2: "topic_record",
+    3: "partition_record",
+    4: "config_record",
+    5: "partition_change_record",
+    7: "fence_broker_record",
+    8: "unfence_broker_record",
+    9: "remove_topic_record",
+    10: "delegation_token_record",
+    11: "user_scram_credential_record",
+    12: "feature_level_record",
+    14: "client_quota_record",
+    15: "producer_ids_record",
+    17: "broker_registration_change_record",
+    18: "access_control_entry_record",
+    19: "remove_access_control_entry_record",
+    20: "no_op_record",
+    21: "zk_migration_state_record",
+    22: "remove_user_scram_credential_record",
+    23: "begin_transaction_record",
+    24: "end_transaction_record",
+    25: "abort_transaction_record",
+    26: "remove_delegation_token_record",
+    27: "register_controller_record",
+    28: "clear_elr_record",
+}
+
+
+def encode(record: Record) -> bytes:
+    """The record as the log stores it."""
+    key = api_key(type(record))
+    version = int(record.__version__)
+    assert key < 128 and version < 128, f"{key} and {version} need longer varints"
+    return bytes((FRAME_VERSION, key, version)) + write_entity(record)
+
+
+def decode(data: bytes | memoryview) -> Record:
+    """The stored record as its newest version; ``UnknownRecord`` for what cannot be one."""
+    if len(data) < 3 or max(data[:3]) > 127:
+        raise UnknownRecord(f"{bytes(data[:8])!r} does not begin as a metadata record")
+    frame, key, version = data[0], data[1], data[2]
+    if frame != FRAME_VERSION:
+        raise UnknownRecord(f"frame version {frame} of a metadata record is not known")
+    stored = _stored_class(key, version)
+    entity, end = read_entity(stored, data, 3)
+    if end != len(data):
+        raise UnknownRecord(f"{len(data) - end} bytes follow a {stored.__name__}")
+    newest = newest_class(key)
+    return entity if stored is newest else convert(entity, newest)  # type: ignore[no-any-return]
+
+
+@cache
+def newest_class(key: int) -> type[Any]:
+    """The class of a record in the version that we write."""
+    if key not in MODULES:
+        raise UnknownRecord(f"metadata record {key} is not known")
+    versions = _versions(MODULES[key])
+    return versions[max(versions)]
+
+
+@cache
+def _stored_class(key: int, version: int) -> type[Any]:
+    newest = newest_class(key)
+    if version == newest.__version__:
+        return newest
+    if version > newest.__version__:
+        raise UnknownRecord(f"version {version} of {newest.__name__} is not known")
+    return _versions(MODULES[key] + "_older")[version]
+
+
+def _versions(module: str) -> dict[int, type[Any]]:
+    loaded = importlib.import_module(f"riverrun.metadata.schema.{module}")
+    versions: dict[int, type[Any]] = loaded.VERSIONS
+    return versions

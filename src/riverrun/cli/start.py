@@ -35,7 +35,8 @@ def start(
 ) -> None:
     """Start one node and run it until Ctrl-C or SIGTERM.
 
-    Settings come from --config, then RIVERRUN_* variables of the environment, then flags; the later win.
+    Settings come from --config, then RIVERRUN_* variables of the environment, then flags; the
+    later win.
     """
     from riverrun.cli.options import parse_settings
     from riverrun.model.settings import SettingError

@@ -1,7 +1,7 @@
 """``riverrun up``: a cluster on this machine, in the foreground, with one command.
 
-Each node is a process of its own, started from a file that ``riverrun start --config`` takes as well. The
-nodes hold one end of a pipe and stop when this program is gone, however it went.
+Each node is a process of its own, started from a file that ``riverrun start --config`` takes as
+well. The nodes hold one end of a pipe and stop when this program is gone, however it went.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def up(
         "--port",
         min=1,
         max=65000,
-        help="Client port of the first node; the next two ports are for controllers and HTTP, and node i starts 10 higher than the one before.",
+        help="Client port of the first node; the next two are for controllers and HTTP. "
+        "Each further node is 10 higher.",
     ),
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="A setting for every node; may be repeated."
@@ -226,7 +227,7 @@ def _announce(cluster: list[Node], *, as_json: bool) -> None:
         f"  metrics             http://{cluster[0].http}/metrics\n"
         f"  data                {cluster[0].data.parent}\n\n"
         f"Try:  echo hello | riverrun produce greetings --bootstrap {bootstrap}\n"
-        f"      riverrun consume greetings --from-beginning --max-messages 1 --bootstrap {bootstrap}\n"
+        f"      riverrun consume greetings --from-beginning --bootstrap {bootstrap}\n"
         "Stop with Ctrl-C; the data stays.\n",
         flush=True,
     )

@@ -1,11 +1,11 @@
 """One partition on this node: who leads it, what is committed, and who waits for that.
 
 The leader appends, and what every in-sync replica holds is committed: the high watermark. Producers
-with acks=all and consumers at the end of the log wait here; waiting costs nothing, for they are called
-by whatever moves the high watermark. Disk and formats are left to ``storage``, sockets to ``server``.
+with acks=all and consumers at the end of the log wait here; waiting costs nothing, for they are
+called by whatever moves the high watermark. Disk and formats are left to ``storage``, sockets to
+``server``.
 
-    append ──> end offset moves ──> advance() ──> high watermark moves ──> waiting producers, fetches
-    sync done (flush.before.ack) ─────^
+    append, or a sync (flush.before.ack) ──> advance() ──> high watermark ──> who waits
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class Partition:
         self._request_sync = request_sync
         self._produces: deque[tuple[Offset, Committed]] = deque()
         self._fetches: dict[FetchWait, None] = {}
-        # Bytes appended in all, and for what is appended but not committed the sum after each batch:
-        # so a fetch that waits for many bytes learns how many became readable, without a look at the log.
+        # Bytes appended in all, and for what is appended but not committed the sum after each
+        # batch: so a fetch that waits for many bytes learns how many became readable, without a
+        # look at the log.
         self._appended_bytes = 0
         self._visible_bytes = 0
         self._invisible: deque[tuple[Offset, int]] = deque()
@@ -92,7 +93,7 @@ class Partition:
         self.replicas, self.isr = state.replicas, state.isr
         if state.leader_epoch != self.leader_epoch or state.leader != self.leader:
             assert state.leader_epoch >= self.leader_epoch, (
-                f"{self.name}: leader epoch went back from {self.leader_epoch} to {state.leader_epoch}"
+                f"{self.name}: epoch went back from {self.leader_epoch} to {state.leader_epoch}"
             )
             self.leader, self.leader_epoch = state.leader, state.leader_epoch
             if was_leader:
@@ -126,7 +127,9 @@ class Partition:
     # -- Appending --------------------------------------------------------------------------------
 
     def min_in_sync(self) -> int:
-        """A topic with fewer replicas than min.insync.replicas would never be writable otherwise."""
+        """A topic with fewer replicas than min.insync.replicas would never be writable
+        otherwise.
+        """
         return min(self.log.settings.min_insync_replicas, len(self.replicas))
 
     def append(
@@ -158,10 +161,13 @@ class Partition:
         return appended
 
     def advance(self) -> None:
-        """Move the high watermark to what every in-sync replica holds, and wake who waits for it."""
+        """Move the high watermark to what every in-sync replica holds, and wake who waits for
+        it.
+        """
         log = self.log
-        # With flush.before.ack the leader counts what it has synced itself (SAFETY: fsync before ack,
-        # exactly), so that neither a producer nor a reader sees what a power cut could take back.
+        # With flush.before.ack the leader counts what it has synced itself (SAFETY: fsync before
+        # ack, exactly), so that neither a producer nor a reader sees what a power cut could take
+        # back.
         if log.settings.flush_before_ack:
             held = log.flushed_offset
             if held < log.end_offset:

@@ -1,8 +1,8 @@
 """What a fetch gets from one partition.
 
-Consumers read below the high watermark, or below the last stable offset with read_committed; a fetch
-between high watermark and end of the log is empty, never out of range, since after a change of leader
-the high watermark may lag what the consumer has seen (SAFETY.md, KIP-207).
+Consumers read below the high watermark, or below the last stable offset with read_committed; a
+fetch between high watermark and end of the log is empty, never out of range, since after a change
+of leader the high watermark may lag what the consumer has seen (SAFETY.md, KIP-207).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def read_partition(
     at_least_one: bool,
     is_committed_only: bool,
 ) -> PartitionRead:
-    """Read for a consumer; errors become part of the result, for they concern this partition alone."""
+    """Read for a consumer; errors become part of the result, for they concern this partition
+    alone.
+    """
     try:
         partition.check_leader(leader_epoch)
         log = partition.log

@@ -67,7 +67,9 @@ class Replicas:
             self.apply_topic(image, topic)
 
     def _remove_strays(self, image: Image) -> None:
-        """A topic deleted while we were down, or deleted and made again, must not revive old data."""
+        """A topic deleted while we were down, or deleted and made again, must not revive old
+        data.
+        """
         for name, held in list(self._directory.logs.items()):
             topic = image.topics_by_name.get(name.topic)
             if (

@@ -1,7 +1,7 @@
 """The awaiting side of replication: syncs that producers and the high watermark wait for.
 
-One sync at a time for each partition; what is appended while it runs is covered by the next, so many
-producers share one sync (group commit).
+One sync at a time for each partition; what is appended while it runs is covered by the next, so
+many producers share one sync (group commit).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Flusher:
                 partition.advance()
         except (OSError, KafkaError) as error:
             # A failed sync is never retried: nobody knows what the disk holds now (SAFETY.md). The
-            # directory is offline from here on; whoever waits is told, and nothing more is accepted.
+            # directory is offline from here on; whoever waits is told, and nothing more is
+            # accepted.
             log.error("sync failed", partition=str(partition.name), reason=str(error))
             partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
 

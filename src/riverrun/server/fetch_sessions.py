@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a client fetches.
 
 A client that follows many partitions names only those whose position changed, and is answered only
-with those that have something new. The least recently used session gives way when the cache is full;
-a client whose session is gone is told so and starts over with a full fetch.
+with those that have something new. The least recently used session gives way when the cache is
+full; a client whose session is gone is told so and starts over with a full fetch.
 """
 
 from __future__ import annotations

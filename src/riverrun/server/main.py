@@ -1,7 +1,7 @@
 """The program of one node: settings in, a broker that runs until it is told to stop.
 
-``riverrun start`` and ``python -m riverrun.server`` both end here; ``riverrun up`` uses the latter, for it
-starts faster without the command line's library.
+``riverrun start`` and ``python -m riverrun.server`` both end here; ``riverrun up`` uses the
+latter, for it starts faster without the command line's library.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def _stop_with_parent(loop: asyncio.AbstractEventLoop, descriptor: int, stop: ob
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m riverrun.server CONFIG READY_FD PARENT_FD``: how ``riverrun up`` starts a node."""
+    """``python -m riverrun.server CONFIG READY_FD PARENT_FD``: how ``riverrun up`` starts a
+    node.
+    """
     config, ready, parent = arguments
     try:
         texts = settings_texts(Path(config), {})

@@ -1,4 +1,6 @@
-"""What request handlers may use. Built by ``broker.py``; a handler takes from it and owns nothing."""
+"""What request handlers may use. Built by ``broker.py``; a handler takes from it and owns
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a node is told when it starts: identity, addresses, and the settings of every part.
 
 Values come, later ones first, from flags and ``--set``, the environment (``RIVERRUN_LOG_DIRS`` for
-``log.dirs``), the file, and the defaults of the declarations. A name that nobody declares is an error,
-for a misspelt setting that is silently ignored is worse than none.
+``log.dirs``), the file, and the defaults of the declarations. A name that nobody declares is an
+error, for a misspelt setting that is silently ignored is worse than none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.network_settings import NetworkSettings
-from riverrun.storage.settings import LogSettings
+from riverrun.storage.settings import DirectorySettings, LogSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 
@@ -40,7 +40,7 @@ class IdentitySettings(Settings):
     listeners: str = setting(
         "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
         name="listeners",
-        doc="Addresses that the node listens on, as NAME://HOST:PORT; CONTROLLER is for other nodes.",
+        doc="Where the node listens, as NAME://HOST:PORT; CONTROLLER is for other nodes.",
     )
     advertised_listeners: str = setting(
         "",
@@ -120,18 +120,21 @@ class Address:
 class NodeSettings:
     """All settings of a node, by the part that reads them."""
 
-    identity: IdentitySettings = IdentitySettings()
-    topics: TopicDefaults = TopicDefaults()
-    network: NetworkSettings = NetworkSettings()
-    log: LogSettings = LogSettings()
-    metadata: MetadataSettings = MetadataSettings()
-    replication: ReplicationSettings = ReplicationSettings()
-    group: GroupSettings = GroupSettings()
+    identity: IdentitySettings
+    topics: TopicDefaults
+    network: NetworkSettings
+    log: LogSettings
+    directory: DirectorySettings
+    metadata: MetadataSettings
+    replication: ReplicationSettings
+    group: GroupSettings
     given: Mapping[str, str]
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
-        """Check every name and value; raises ``SettingError`` in words for the person who wrote it."""
+        """Check every name and value; raises ``SettingError`` in words for the person who wrote
+        it.
+        """
         known = {declared.name for declared in declared_settings()}
         for name, text in texts.items():
             if name not in known:
@@ -187,6 +190,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "topics": TopicDefaults,
     "network": NetworkSettings,
     "log": LogSettings,
+    "directory": DirectorySettings,
     "metadata": MetadataSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,

@@ -1,1 +1,3 @@
-"""One module per API. ``handle(parts, context, request)`` answers; Produce and Fetch read raw frames."""
+"""One module per API. ``handle(parts, context, request)`` answers; Produce and Fetch read raw
+frames.
+"""

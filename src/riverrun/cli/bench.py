@@ -1,0 +1,186 @@
+"""``riverrun bench``: load on any Kafka-protocol cluster, and the comparison with Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from riverrun.cli.options import fail
+
+if TYPE_CHECKING:
+    from riverrun.cli.benchmark.load import Servers, Shape, Throughput
+
+BOOTSTRAP = typer.Option("127.0.0.1:9092", "--bootstrap", "-b", help="Address of the cluster.")
+TOPIC = typer.Option("bench", "--topic", help="Topic to use; it is created when missing.")
+RECORD = typer.Option(1000, "--record-bytes", min=1, help="Size of a record's value.")
+BATCH = typer.Option(65_536, "--batch-bytes", min=1, help="The producer's batch.size.")
+MEGABYTES = typer.Option(300, "--megabytes", min=1, help="How much in each round.")
+PARTITIONS = typer.Option(1, "--partitions", min=1, help="Partitions of the topic.")
+ACKS = typer.Option("1", "--acks", help="0, 1 or all.")
+ROUNDS = typer.Option(
+    3, "--rounds", min=1, help="Rounds after one for warming up; the median counts."
+)
+PIDS = typer.Option(
+    [],
+    "--server-pid",
+    help="Process of a server on this machine, to count its CPU; may be repeated.",
+)
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    bench = typer.Typer(
+        help="Measure a cluster. Needs the extra: pip install 'riverrun[bench]'.",
+        no_args_is_help=True,
+    )
+    bench.command("produce")(produce)
+    bench.command("consume")(consume)
+    bench.command("end-to-end")(end_to_end)
+    bench.command("compare")(compare)
+    app.add_typer(bench, name="bench")
+
+
+def _check_extra() -> None:
+    try:
+        import confluent_kafka  # noqa: F401
+        import psutil  # noqa: F401
+    except ImportError as error:
+        fail(f"{error.name} is missing; install the extra with: pip install 'riverrun[bench]'", 2)
+
+
+def produce(
+    bootstrap: str = BOOTSTRAP,
+    topic: str = TOPIC,
+    record_bytes: int = RECORD,
+    batch_bytes: int = BATCH,
+    megabytes: int = MEGABYTES,
+    partitions: int = PARTITIONS,
+    connections: int = typer.Option(
+        1, "--connections", min=1, help="Producers, each with its own connection."
+    ),
+    acks: str = ACKS,
+    rounds: int = ROUNDS,
+    server_pid: list[int] = PIDS,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Write as fast as the cluster takes it."""
+    _check_extra()
+    from riverrun.cli.benchmark import load
+
+    shape = load.Shape(
+        record_bytes=record_bytes, batch_bytes=batch_bytes, megabytes=megabytes,
+        partitions=partitions, connections=connections, acks=acks,
+    )  # fmt: skip
+    _prepare(bootstrap, topic, partitions)
+    servers = _servers(server_pid)
+    measured = [load.produce(bootstrap, topic, shape, servers) for _ in range(rounds + 1)][1:]
+    _show("produce", shape, measured, as_json=as_json, has_cpu=bool(server_pid))
+
+
+def consume(
+    bootstrap: str = BOOTSTRAP,
+    topic: str = TOPIC,
+    megabytes: int = MEGABYTES,
+    partitions: int = PARTITIONS,
+    rounds: int = ROUNDS,
+    server_pid: list[int] = PIDS,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Read a topic from its beginning; `bench produce` fills it."""
+    _check_extra()
+    from riverrun.cli.benchmark import load
+
+    shape = load.Shape(megabytes=megabytes, partitions=partitions)
+    servers = _servers(server_pid)
+    try:
+        measured = [load.consume(bootstrap, topic, shape, servers) for _ in range(rounds + 1)][1:]
+    except load.BenchmarkError as error:
+        fail(f"{error}; fill the topic first: riverrun bench produce --topic {topic}")
+    _show("consume", shape, measured, as_json=as_json, has_cpu=bool(server_pid))
+
+
+def end_to_end(
+    bootstrap: str = BOOTSTRAP,
+    topic: str = typer.Option("bench-latency", "--topic", help="Topic to use."),
+    rate: int = typer.Option(1000, "--rate", min=1, help="Records per second."),
+    seconds: int = typer.Option(8, "--seconds", min=1, help="How long."),
+    acks: str = ACKS,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Latency from producer to consumer at a fixed rate."""
+    _check_extra()
+    from riverrun.cli.benchmark import load
+
+    _prepare(bootstrap, topic, 1)
+    try:
+        found = load.end_to_end(bootstrap, topic, rate=rate, seconds=seconds, acks=acks)
+    except load.BenchmarkError as error:
+        fail(str(error))
+    if as_json:
+        print(
+            json.dumps({"p50_ms": found.p50_ms, "p99_ms": found.p99_ms, "records": found.records})
+        )
+    else:
+        print(f"p50 {found.p50_ms:.2f} ms   p99 {found.p99_ms:.2f} ms   ({found.records} records)")
+
+
+def compare(
+    rounds: int = typer.Option(2, "--rounds", min=1, help="Rounds of each server, alternating."),
+    quick: bool = typer.Option(False, "--quick", help="Only four shapes of load."),
+    kafka: bool = typer.Option(True, help="Measure Apache Kafka beside riverrun."),
+    output: Path | None = typer.Option(
+        None, "--output", help="Also write the table to this Markdown file."
+    ),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Measure riverrun and Apache Kafka on this machine, and print one table of ratios.
+
+    Kafka's jars come by Maven into the cache folder. A ratio above 1 means that riverrun is better.
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import compare as comparison
+
+    shapes = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
+    table = comparison.compare(
+        rounds=rounds, shapes=shapes if quick else comparison.SHAPES, with_kafka=kafka
+    )
+    print(json.dumps(table.as_json()) if as_json else table.as_markdown())
+    if output is not None:
+        output.write_text(table.as_markdown())
+
+
+def _prepare(bootstrap: str, topic: str, partitions: int) -> None:
+    from riverrun.cli.benchmark import load
+
+    try:
+        load.create_topic(bootstrap, topic, partitions)
+    except load.BenchmarkError as error:
+        fail(str(error))
+
+
+def _servers(pids: list[int]) -> Servers:
+    import psutil
+
+    from riverrun.cli.benchmark import load
+
+    try:
+        return load.Servers(pids)
+    except psutil.NoSuchProcess as error:
+        fail(f"--server-pid {error.pid}: there is no such process", 2)
+
+
+def _show(
+    what: str, shape: Shape, measured: list[Throughput], *, as_json: bool, has_cpu: bool
+) -> None:
+    speed = statistics.median(m.megabytes_per_second for m in measured)
+    cpu = statistics.median(m.cpu_ms_per_megabyte for m in measured) if has_cpu else None
+    if as_json:
+        print(json.dumps({"activity": what, "mb_per_second": speed, "cpu_ms_per_mb": cpu}))
+        return
+    shown = f"   server CPU {cpu:.2f} ms/MB" if cpu is not None else ""
+    records = speed * 1e6 / shape.record_bytes
+    print(f"{what}: {speed:.1f} MB/s ({records:,.0f} records/s){shown}")

@@ -1,0 +1,1 @@
+"""Benchmarks: a cluster under load by confluent-kafka, and Apache Kafka beside us."""

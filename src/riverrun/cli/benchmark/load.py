@@ -1,0 +1,288 @@
+"""Put load on a cluster and measure: throughput, the servers' CPU per MB, latency.
+
+The client is confluent-kafka, the same for every server, so that what differs is the server. Where
+one client process is the limit, several share the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import confluent_kafka
+import psutil
+from confluent_kafka.admin import AdminClient, NewTopic
+
+MB = 1_000_000
+QUEUE_KILOBYTES = 262_144
+DRAIN_SECONDS_MAX = 120.0
+
+
+class BenchmarkError(Exception):
+    """The cluster did not do what was asked of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the load looks like."""
+
+    record_bytes: int = 1000
+    batch_bytes: int = 65_536
+    megabytes: int = 300
+    partitions: int = 1
+    connections: int = 1
+    acks: str = "1"
+
+    def name(self) -> str:
+        size = (
+            f"{self.record_bytes} B"
+            if self.record_bytes < 1000
+            else f"{self.record_bytes // 1000} KB"
+        )
+        batch = f"{self.batch_bytes // 1000} KB" if self.batch_bytes < MB else "1 MB"
+        extra = f", {self.partitions} partitions" if self.partitions > 1 else ""
+        extra += f", {self.connections} connections" if self.connections > 1 else ""
+        return f"{size}, batches {batch}{extra}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    megabytes_per_second: float
+    cpu_ms_per_megabyte: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    p50_ms: float
+    p99_ms: float
+    records: int
+
+
+class Servers:
+    """The processes whose CPU and memory are counted."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._processes = [psutil.Process(pid) for pid in pids]
+
+    def cpu_seconds(self) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes)
+
+    def resident_megabytes(self) -> float:
+        return sum(process.memory_info().rss for process in self._processes) / MB
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    end = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(20)
+            break
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                break
+            if time.monotonic() > end:
+                raise BenchmarkError(f"cannot create {topic}: {error}") from error
+            time.sleep(0.3)
+    while True:
+        described = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        if len(described) == partitions and all(p.leader >= 0 for p in described.values()):
+            return
+        if time.monotonic() > end:
+            raise BenchmarkError(f"{topic} has no leaders")
+        time.sleep(0.1)
+
+
+# -- Producing ------------------------------------------------------------------------------------
+
+
+def produce(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throughput:
+    """Write ``shape.megabytes`` and wait for every acknowledgement."""
+    if shape.connections > 1:
+        return _produce_by_many(bootstrap, topic, shape, servers)
+    producer = _producer(bootstrap, shape)
+    _send(producer, topic, shape, shape.partitions)
+    if producer.flush(30):
+        raise BenchmarkError("the first records were not acknowledged")
+    count = shape.megabytes * MB // shape.record_bytes
+    cpu, began = servers.cpu_seconds(), time.monotonic()
+    _send(producer, topic, shape, count)
+    if producer.flush(DRAIN_SECONDS_MAX):
+        raise BenchmarkError("some records were never acknowledged")
+    seconds = time.monotonic() - began
+    return Throughput(
+        megabytes_per_second=shape.megabytes / seconds,
+        cpu_ms_per_megabyte=(servers.cpu_seconds() - cpu) / shape.megabytes * 1000,
+    )
+
+
+def _producer(bootstrap: str, shape: Shape) -> confluent_kafka.Producer:
+    return confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap, "acks": shape.acks, "batch.size": shape.batch_bytes,
+            "linger.ms": 5, "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": QUEUE_KILOBYTES // shape.connections + 1024,
+            "batch.num.messages": 100_000, "message.max.bytes": 4_000_000, "log_level": 0,
+        }
+    )  # fmt: skip
+
+
+def _send(producer: confluent_kafka.Producer, topic: str, shape: Shape, count: int) -> None:
+    value, failures = os.urandom(shape.record_bytes), []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(
+                    topic, value, partition=number % shape.partitions, on_delivery=delivered
+                )
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1000 == 0:
+            producer.poll(0)
+    if failures:
+        raise BenchmarkError(f"{len(failures)} records failed, first: {failures[0]}")
+
+
+def _produce_by_many(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throughput:
+    """Many producers, each with its own connection, in two processes."""
+    context = multiprocessing.get_context("spawn")
+    ready, go = context.Semaphore(0), context.Event()
+    halves = [shape.connections // 2, shape.connections - shape.connections // 2]
+    workers = [
+        context.Process(target=_connections_worker, args=(bootstrap, topic, shape, half, ready, go))
+        for half in halves
+        if half
+    ]
+    for worker in workers:
+        worker.start()
+    for _ in workers:
+        if not ready.acquire(timeout=60):
+            raise BenchmarkError("the producers did not connect within 60 s")
+    cpu, began = servers.cpu_seconds(), time.monotonic()
+    go.set()
+    for worker in workers:
+        worker.join(DRAIN_SECONDS_MAX * 2)
+    seconds = time.monotonic() - began
+    if any(worker.exitcode for worker in workers):
+        raise BenchmarkError("a producer process failed")
+    return Throughput(
+        megabytes_per_second=shape.megabytes / seconds,
+        cpu_ms_per_megabyte=(servers.cpu_seconds() - cpu) / shape.megabytes * 1000,
+    )
+
+
+def _connections_worker(
+    bootstrap: str, topic: str, shape: Shape, connections: int, ready: object, go: object
+) -> None:
+    producers = [_producer(bootstrap, shape) for _ in range(connections)]
+    for producer in producers:
+        producer.produce(topic, b"warm", partition=0)
+    for producer in producers:
+        producer.flush(60)
+    ready.release()  # type: ignore[attr-defined]
+    go.wait()  # type: ignore[attr-defined]
+    value = os.urandom(shape.record_bytes)
+    count = shape.megabytes * MB // shape.record_bytes * connections // shape.connections
+    for number in range(count):
+        producer = producers[number % connections]
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % shape.partitions)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 500 == 0:
+            producer.poll(0)
+    if any(producer.flush(DRAIN_SECONDS_MAX) for producer in producers):
+        raise BenchmarkError("some records were never acknowledged")
+
+
+# -- Consuming ------------------------------------------------------------------------------------
+
+
+def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throughput:
+    """Read the topic from its beginning until ``shape.megabytes`` have come."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap, "group.id": f"bench-{topic}",
+            "enable.auto.commit": False, "log_level": 0,
+        }
+    )  # fmt: skip
+    with contextlib.closing(consumer):
+        consumer.assign(
+            [confluent_kafka.TopicPartition(topic, index, 0) for index in range(shape.partitions)]
+        )
+        received, wanted = 0, shape.megabytes * MB
+        cpu, began = servers.cpu_seconds(), time.monotonic()
+        while received < wanted:
+            messages = consumer.consume(10_000, 1.0)
+            received += sum(len(m.value()) for m in messages if m.error() is None)
+            if time.monotonic() - began > DRAIN_SECONDS_MAX:
+                raise BenchmarkError(f"only {received // MB} of {shape.megabytes} MB came")
+        seconds = time.monotonic() - began
+        return Throughput(
+            megabytes_per_second=shape.megabytes / seconds,
+            cpu_ms_per_megabyte=(servers.cpu_seconds() - cpu) / shape.megabytes * 1000,
+        )
+
+
+# -- End to end -----------------------------------------------------------------------------------
+
+
+def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str = "1") -> Latency:
+    """From ``produce`` to the consumer's hands, at a fixed rate; the first quarter warms up."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "log_level": 0}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}
+    )
+    latencies: list[float] = []
+    total = rate * seconds
+    done = threading.Event()
+
+    def read() -> None:
+        while len(latencies) < total and not done.is_set():
+            message = consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                latencies.append(time.time() - float(message.value()[:20]))
+
+    with contextlib.closing(consumer):
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in _paced(rate, total):
+            producer.poll(0)
+            producer.produce(topic, (b"%20.6f" % time.time()) + b"x" * 980, partition=0)
+        producer.flush(30)
+        reader.join(5)
+        done.set()
+        reader.join()
+    if len(latencies) < total:
+        raise BenchmarkError(f"only {len(latencies)} of {total} records came back")
+    kept = sorted(latencies[total // 4 :])
+    return Latency(
+        p50_ms=kept[len(kept) // 2] * 1000,
+        p99_ms=kept[int(len(kept) * 0.99)] * 1000,
+        records=len(kept),
+    )
+
+
+def _paced(rate: int, total: int) -> Iterator[int]:
+    began = time.monotonic()
+    for number in range(total):
+        wait = began + number / rate - time.monotonic()
+        if wait > 0.0005:
+            time.sleep(wait)
+        yield number

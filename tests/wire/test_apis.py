@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 from kio.index import load_request_schema, load_response_schema
@@ -44,6 +45,7 @@ def test_messages_are_what_the_generator_writes() -> None:
     assert spec is not None
     assert spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = generator  # dataclasses look there for their types
     spec.loader.exec_module(generator)
     tree = {file.name: file.read_text() for file in generator.TARGET.glob("*.py")}
     assert generator.generate() == tree

@@ -1,4 +1,4 @@
-"""The codec agrees with kio, message by message; bad bytes give MalformedRequest and nothing else."""
+"""The codec agrees with kio, message by message; bad bytes give nothing but MalformedRequest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Write the dataclasses of Kafka's own records: metadata, group and transaction logs, snapshots.
+"""Write the dataclasses of Kafka's own records: metadata, group and transaction logs, quorum.
 
-kio has Kafka's requests and responses but not these. Their schemas lie as JSON in Kafka's jars; this
-program writes them in the form that kio's ``entity_reader`` and ``entity_writer`` understand, one
-class per record and version, fields and types only. The output is checked in, so nobody needs Java.
+Their schemas lie as JSON in Kafka's jars. This program joins the versions of each record into one
+dataclass with the layouts that ``wire/compiler.py`` makes readers and writers from (see
+``wire/layout.py``): fields and types only. The output is checked in, so nobody needs Java.
 
 Run ``python tools/generate_records.py JARS`` with the folder that holds Kafka's jars.
 """
@@ -25,18 +25,20 @@ HEADER = (
 )
 
 # Which schemas go where: (jar, pattern of the file's name, package). Share and streams groups are
-# left out until somebody serves them. Of metadata records only the newest version is written, so
-# the older ones lie in modules of their own and cost nothing at the start of a node.
-OLDER_APART = ("metadata/schema",)
+# left out until somebody serves them.
 PLACES = (
     ("kafka-metadata", r"common/metadata/(\w+)\.json", "metadata/schema"),
+    (
+        "kafka-clients",
+        r"common/message/(VotersRecord|KRaftVersionRecord|LeaderChangeMessage|Snapshot(?:Header|Footer)Record)\.json",
+        "metadata/schema",
+    ),
     (
         "kafka-group-coordinator",
         r"common/message/((?:Legacy)?OffsetCommit(?:Key|Value)|GroupMetadata(?:Key|Value)|ConsumerGroup\w+)\.json",
         "coordinator/schema",
     ),
     ("kafka-transaction-coordinator", r"common/message/(\w+)\.json", "coordinator/schema"),
-    ("kafka-storage", r"message/(ProducerSnapshot)\.json", "storage/schema"),
 )
 
 PYTHON_TYPES = {
@@ -99,107 +101,92 @@ def default_text(field: dict[str, Any], implicit: str, is_nullable: bool) -> str
 
 
 class Record:
-    """One schema, written for each of its versions."""
+    """One schema as a module of Python."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.name: str = schema["name"]
         self.schema = schema
         self.valid = Versions.parse(schema["validVersions"])
         self.flexible = Versions.parse(schema.get("flexibleVersions"))
-        self.api_key: int | None = schema.get("apiKey")
         self.structs = {
             struct["name"]: struct["fields"] for struct in schema.get("commonStructs", ())
         }
+        self._classes: dict[str, list[str]] = {}
+        self._layouts: dict[str, list[str]] = {}
 
-    def modules(self, *, older_apart: bool) -> dict[str, str]:
-        """The text of each module by name."""
-        versions = range(self.valid.low, self.valid.high + 1)
-        name = snake(self.name)
-        if not older_apart or len(versions) == 1:
-            return {name: self._text(versions)}
-        return {name: self._text(versions[-1:]), f"{name}_older": self._text(versions[:-1])}
+    def text(self) -> str:
+        self._emit(self.name, self.schema["fields"])
+        body = "".join(
+            f"\n\n@dataclass(frozen=True, slots=True, kw_only=True)\nclass {name}:\n"
+            + ("\n".join(lines) or "    pass")
+            + "\n"
+            for name, lines in self._classes.items()
+        )
+        flexible_from = self.flexible.low if self.flexible.high >= 0 else self.valid.high + 1
+        layouts = "".join(
+            f'    "{name}": ({"".join(rows)}),\n' for name, rows in self._layouts.items()
+        )
+        tail = f"\n\nMESSAGE = {self.name}\n"
+        tail += f"VERSIONS = ({self.valid.low}, {self.valid.high})\n"
+        tail += f"FLEXIBLE_FROM = {flexible_from}\nLAYOUTS: Layouts = {{\n{layouts}}}\n"
+        imports = "\nfrom dataclasses import dataclass\n"
+        imports += "from typing import ClassVar\n" if "ClassVar" in body else ""
+        imports += "from uuid import UUID\n" if "UUID" in body else ""
+        imports += "\nfrom riverrun.wire.layout import Layouts\n"
+        return HEADER.format(name=self.name, kafka=KAFKA) + imports + body + tail
 
-    def _text(self, versions: range) -> str:
-        out: list[str] = []
-        for version in versions:
-            self._emit(self.name, self.schema["fields"], version, out, set())
-        body = "\n".join(out)
-        table = ", ".join(f"{version}: {self.name}V{version}" for version in versions)
-        newest = f"{self.name}V{versions[-1]}"
-        imports = ["from dataclasses import dataclass, field", "from typing import ClassVar, Final"]
-        if "field(" not in body:
-            imports[0] = "from dataclasses import dataclass"
-        if "UUID" in body:
-            imports.append("from uuid import UUID")
-        imports += [
-            "",
-            "from kio.static.constants import EntityType",
-            "from kio.static.primitive import i16",
+    def _emit(self, name: str, fields: list[dict[str, Any]]) -> None:
+        lines: list[str] = []
+        rows: list[str] = []
+        if name == self.name and "apiKey" in self.schema:
+            lines.append(f"    API_KEY: ClassVar[int] = {self.schema['apiKey']}")
+        for field in fields:
+            kafka_type: str = field["type"]
+            inner = kafka_type.removeprefix("[]")
+            if inner not in PYTHON_TYPES and inner not in self._classes:
+                self._emit(inner, field.get("fields") or self.structs[inner])
+            lines.append(self._field(field))
+            rows += self._rows(field)
+        self._classes[name] = lines
+        self._layouts[name] = rows
+
+    def _alive(self, field: dict[str, Any]) -> list[int]:
+        versions = field_versions(field)
+        return [
+            version for version in range(self.valid.low, self.valid.high + 1) if version in versions
         ]
-        tail = f"\n\nVERSIONS: Final = {{{table}}}\n"
-        if versions[-1] == self.valid.high:
-            tail += f"{self.name} = {newest}\n"
-        return (
-            HEADER.format(name=self.name, kafka=KAFKA)
-            + "\n"
-            + "\n".join(imports)
-            + "\n"
-            + body
-            + tail
+
+    def _field(self, field: dict[str, Any]) -> str:
+        inner = field["type"].removeprefix("[]")
+        python_type, implicit = PYTHON_TYPES.get(inner, (inner, ""))
+        if field["type"].startswith("[]"):
+            python_type, implicit = f"tuple[{python_type}, ...]", "()"
+        nullable = Versions.parse(field.get("nullableVersions"))
+        is_nullable = any(version in nullable for version in self._alive(field))
+        default = default_text(field, implicit, is_nullable)
+        if is_nullable and not python_type.endswith("None"):
+            python_type = f"{python_type} | None"
+            implicit = implicit or "None"
+        is_partial = len(self._alive(field)) <= self.valid.high - self.valid.low
+        if default is None and ("tag" in field or is_partial):
+            default = implicit
+        return f"    {snake(field['name'])}: {python_type}" + (
+            f" = {default}" if default is not None else ""
         )
 
-    def _emit(
-        self, name: str, fields: list[dict[str, Any]], version: int, out: list[str], done: set[str]
-    ) -> None:
-        lines: list[str] = []
-        for field in fields:
-            if version in field_versions(field):
-                lines.append(self._field(field, version, out, done))
-        is_top = name == self.name
-        kind = "data" if is_top else "nested"
-        head = [
-            "",
-            "",
-            "@dataclass(frozen=True, slots=True, kw_only=True)",
-            f"class {name}V{version}:",
-        ]
-        head.append(f"    __type__: ClassVar = EntityType.{kind}")
-        head.append(f"    __version__: ClassVar[i16] = i16({version})")
-        head.append(f"    __flexible__: ClassVar[bool] = {version in self.flexible}")
-        if is_top and self.api_key is not None:
-            head.append(f"    __api_key__: ClassVar[i16] = i16({self.api_key})")
-        out += head + lines
-
-    def _field(self, field: dict[str, Any], version: int, out: list[str], done: set[str]) -> str:
-        kafka_type: str = field["type"]
-        is_array = kafka_type.startswith("[]")
-        inner = kafka_type.removeprefix("[]")
-        is_nullable = version in Versions.parse(field.get("nullableVersions"))
-        metadata: dict[str, Any] = {}
-        if inner in PYTHON_TYPES:
-            python_type, implicit = PYTHON_TYPES[inner]
-            metadata["kafka_type"] = inner
-        else:
-            nested = field.get("fields") or self.structs[inner]
-            if inner not in done:
-                done.add(inner)
-                self._emit(inner, nested, version, out, done)
-            python_type, implicit = f"{inner}V{version}", ""
-        if is_array:
-            python_type, implicit = f"tuple[{python_type}, ...]", "()"
-        if is_nullable and not python_type.endswith("None"):
-            python_type, implicit = f"{python_type} | None", "None" if not is_array else implicit
-        default = default_text(field, implicit, is_nullable)
-        is_tagged = version in Versions.parse(field.get("taggedVersions"))
-        if is_tagged:
-            metadata["tag"] = field["tag"]
-        if default is None and (is_tagged or field_versions(field).low > self.valid.low):
-            # Older records are read as newer ones, so what they lack must have a value.
-            default = implicit
-        arguments = [f"metadata={metadata!r}".replace("'", '"')] if metadata else []
-        arguments += [f"default={default}"] if default is not None else []
-        declared = f"    {snake(field['name'])}: {python_type}"
-        return declared + (f" = field({', '.join(arguments)})" if arguments else "")
+    def _rows(self, field: dict[str, Any]) -> list[str]:
+        """A row for each run of versions in which the field lies alike."""
+        nullable = Versions.parse(field.get("nullableVersions"))
+        tagged = Versions.parse(field.get("taggedVersions"))
+        runs: list[tuple[bool, int | None, int, int]] = []
+        for version in self._alive(field):
+            may_be_null, tag = version in nullable, field["tag"] if version in tagged else None
+            if runs and runs[-1][:2] == (may_be_null, tag):
+                runs[-1] = (may_be_null, tag, runs[-1][2], version)
+            else:
+                runs.append((may_be_null, tag, version, version))
+        head = f'("{snake(field["name"])}", "{field["type"]}"'
+        return [f"{head}, {null}, {tag}, {first}, {last})," for null, tag, first, last in runs]
 
 
 def schemas(jars: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -223,10 +210,9 @@ def write_all(jars: Path, target: Path) -> None:
         init.write_text(
             '"""Kafka\'s records, one module each. Generated by tools/generate_records.py."""\n'
         )
-        for name, text in Record(schema).modules(older_apart=package in OLDER_APART).items():
-            module = folder / f"{name}.py"
-            module.write_text(text)
-            written.append(module)
+        module = folder / f"{snake(schema['name'])}.py"
+        module.write_text(Record(schema).text())
+        written.append(module)
     ruff = [sys.executable, "-m", "ruff"]
     files = [str(path) for path in written]
     subprocess.run([*ruff, "format", "--quiet", "--line-length", "100", *files], check=True)

@@ -50,7 +50,6 @@ from riverrun.model.ids import (
     TopicId,
     TopicName,
 )
-from riverrun.records.entity import api_key
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
@@ -98,7 +97,7 @@ class Delta:
 
     def replay(self, record: Record) -> None:
         """Take in the next record of the log."""
-        if self._transaction is not None or api_key(type(record)) in BORDERS:
+        if self._transaction is not None or record.API_KEY in BORDERS:
             self._replay_transaction(record)
         else:
             self._apply(record)
@@ -142,7 +141,7 @@ class Delta:
         ]
 
     def _replay_transaction(self, record: Record) -> None:
-        key = api_key(type(record))
+        key = record.API_KEY
         if key == BEGIN_TRANSACTION:
             assert self._transaction is None, "a transaction begins inside another"
             self._transaction = []
@@ -318,7 +317,7 @@ class Delta:
 
     def _apply_rare(self, record: Record) -> None:
         """Records that we never write: old forms of Kafka's, and what no part of ours uses yet."""
-        key = api_key(type(record))
+        key = record.API_KEY
         if key in (NO_OP, ZK_MIGRATION):
             return
         if key in (FENCE_BROKER, UNFENCE_BROKER):

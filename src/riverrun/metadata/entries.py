@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from riverrun.metadata.image import EntryKey
-from riverrun.records.entity import UnknownRecord, api_key
+from riverrun.wire.stored import UnknownRecord
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
@@ -29,7 +29,7 @@ REMOVES: Final = {19: ACCESS_CONTROL_ENTRY, 22: USER_SCRAM_CREDENTIAL, 26: DELEG
 
 def replay_entry(record: Record) -> tuple[EntryKey, bool]:
     """The key of the entry that a record is about, and whether the entry is there afterwards."""
-    number = api_key(type(record))
+    number = record.API_KEY
     kind = REMOVES.get(number, number)
     if kind == ACCESS_CONTROL_ENTRY:
         return (kind, cast("AccessControlEntryRecord", record).id), kind == number

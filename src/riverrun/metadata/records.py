@@ -7,9 +7,9 @@ and read all of them. Classes that nobody here writes are loaded when one is met
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from riverrun.metadata.schema.abort_transaction_record import AbortTransactionRecord
 from riverrun.metadata.schema.broker_registration_change_record import (
@@ -22,23 +22,19 @@ from riverrun.metadata.schema.partition_change_record import PartitionChangeReco
 from riverrun.metadata.schema.partition_record import PartitionRecord
 from riverrun.metadata.schema.producer_ids_record import ProducerIdsRecord
 from riverrun.metadata.schema.register_broker_record import (
-    BrokerEndpointV4 as BrokerEndpoint,
-)
-from riverrun.metadata.schema.register_broker_record import (
-    BrokerFeatureV4 as BrokerFeature,
-)
-from riverrun.metadata.schema.register_broker_record import RegisterBrokerRecord
-from riverrun.metadata.schema.register_controller_record import (
-    ControllerEndpointV0 as ControllerEndpoint,
+    BrokerEndpoint,
+    BrokerFeature,
+    RegisterBrokerRecord,
 )
 from riverrun.metadata.schema.register_controller_record import (
-    ControllerFeatureV0 as ControllerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+    RegisterControllerRecord,
 )
-from riverrun.metadata.schema.register_controller_record import RegisterControllerRecord
 from riverrun.metadata.schema.remove_topic_record import RemoveTopicRecord
 from riverrun.metadata.schema.topic_record import TopicRecord
 from riverrun.metadata.schema.unregister_broker_record import UnregisterBrokerRecord
-from riverrun.records.entity import UnknownRecord, api_key, convert, read_entity, write_entity
+from riverrun.wire.stored import UnknownRecord, read_body, versions, write_body
 
 if TYPE_CHECKING:
     from riverrun.metadata.schema.access_control_entry_record import AccessControlEntryRecord
@@ -89,6 +85,8 @@ if TYPE_CHECKING:
         | UserScramCredentialRecord
         | ZkMigrationStateRecord
     )
+else:
+    Record = object  # all of them would have to be loaded to say more
 
 __all__ = [
     "METADATA_VERSION",
@@ -155,47 +153,28 @@ MODULES: Final = {
 
 def encode(record: Record) -> bytes:
     """The record as the log stores it."""
-    key = api_key(type(record))
-    version = int(record.__version__)
-    assert key < 128 and version < 128, f"{key} and {version} need longer varints"
-    return bytes((FRAME_VERSION, key, version)) + write_entity(record)
+    version = versions(type(record))[-1]
+    assert record.API_KEY < 128 and version < 128, f"{record} needs longer varints"
+    return bytes((FRAME_VERSION, record.API_KEY, version)) + write_body(record, version)
 
 
 def decode(data: bytes | memoryview) -> Record:
-    """The stored record as its newest version; ``UnknownRecord`` for what cannot be one."""
+    """The record that was stored, of any version; ``UnknownRecord`` for what cannot be one."""
     if len(data) < 3 or max(data[:3]) > 127:
         raise UnknownRecord(f"{bytes(data[:8])!r} does not begin as a metadata record")
     frame, key, version = data[0], data[1], data[2]
     if frame != FRAME_VERSION:
         raise UnknownRecord(f"frame version {frame} of a metadata record is not known")
-    stored = _stored_class(key, version)
-    entity, end = read_entity(stored, data, 3)
+    record, end = read_body(record_class(key), version, data, 3)
     if end != len(data):
-        raise UnknownRecord(f"{len(data) - end} bytes follow a {stored.__name__}")
-    newest = newest_class(key)
-    return entity if stored is newest else convert(entity, newest)  # type: ignore[no-any-return]
+        raise UnknownRecord(f"{len(data) - end} bytes follow a {type(record).__name__}")
+    return record
 
 
 @cache
-def newest_class(key: int) -> type[Any]:
-    """The class of a record in the version that we write."""
+def record_class(key: int) -> type[Record]:
+    """The class of a record by its api key."""
     if key not in MODULES:
         raise UnknownRecord(f"metadata record {key} is not known")
-    versions = _versions(MODULES[key])
-    return versions[max(versions)]
-
-
-@cache
-def _stored_class(key: int, version: int) -> type[Any]:
-    newest = newest_class(key)
-    if version == newest.__version__:
-        return newest
-    if version > newest.__version__:
-        raise UnknownRecord(f"version {version} of {newest.__name__} is not known")
-    return _versions(MODULES[key] + "_older")[version]
-
-
-def _versions(module: str) -> dict[int, type[Any]]:
-    loaded = importlib.import_module(f"riverrun.metadata.schema.{module}")
-    versions: dict[int, type[Any]] = loaded.VERSIONS
-    return versions
+    found: type[Record] = import_module(f"riverrun.metadata.schema.{MODULES[key]}").MESSAGE
+    return found

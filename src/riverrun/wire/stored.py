@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 import sys
 from functools import cache
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from riverrun.wire.compiler import Reader, Writer, compile_reader, compile_writer
-from riverrun.wire.layout import Layouts
+from riverrun.wire.layout import MessageModule
 from riverrun.wire.primitives import MalformedRequest
 
 T = TypeVar("T")
@@ -26,20 +26,19 @@ class UnknownRecord(ValueError):
     """A record or version that this program does not know, or bytes that are none."""
 
 
-class RecordModule(Protocol):
-    """What each module under ``metadata/schema`` and ``coordinator/schema`` has."""
+class Key(Protocol):
+    """What a coordinator's key has."""
 
-    MESSAGE: type[Any]
-    API_KEY: int
-    VERSIONS: tuple[int, int]
-    FLEXIBLE_FROM: int
-    LAYOUTS: Layouts
+    API_KEY: ClassVar[int]
+
+
+K = TypeVar("K", bound=Key)
 
 
 def read_body(cls: type[T], version: int, buffer: bytes | memoryview, at: int = 0) -> tuple[T, int]:
     """The record at a position and the position behind it."""
     try:
-        found: tuple[T, int] = _reader(cls, version)(buffer, at, len(buffer))
+        found: tuple[T, int] = _reader(cast(Any, cls), version)(buffer, at, len(buffer))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
         raise UnknownRecord(f"not version {version} of {cls.__name__}: {error}") from error
     return found
@@ -48,7 +47,7 @@ def read_body(cls: type[T], version: int, buffer: bytes | memoryview, at: int = 
 def write_body(record: object, version: int) -> bytes:
     out = bytearray()
     try:
-        _writer(type(record), version)(out, record)
+        _writer(cast(Any, type(record)), version)(out, record)
     except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
         raise AssertionError(f"cannot write {record!r} as version {version}: {error}") from error
     return bytes(out)
@@ -62,14 +61,14 @@ def read_int16(buffer: bytes | memoryview) -> int:
     return number
 
 
-def read_key(cls: type[T], buffer: bytes | memoryview) -> T:
+def read_key(cls: type[K], buffer: bytes | memoryview) -> K:
     """A coordinator's key of a class that ``read_int16`` has told."""
-    assert read_int16(buffer) == api_key(cls), f"{read_int16(buffer)} is not {cls.__name__}"
+    assert read_int16(buffer) == cls.API_KEY, f"{read_int16(buffer)} is not {cls.__name__}"
     return read_body(cls, 0, buffer, 2)[0]
 
 
-def write_key(record: object) -> bytes:
-    return _INT16.pack(api_key(type(record))) + write_body(record, 0)
+def write_key(record: Key) -> bytes:
+    return _INT16.pack(record.API_KEY) + write_body(record, 0)
 
 
 def read_value(cls: type[T], buffer: bytes | memoryview) -> T:
@@ -81,30 +80,23 @@ def write_value(record: object, version: int) -> bytes:
     return _INT16.pack(version) + write_body(record, version)
 
 
-@cache
-def api_key(cls: type[Any]) -> int:
-    """Kafka's number of the record that a class stands for."""
-    return _module(cls).API_KEY
-
-
-@cache
-def versions(cls: type[Any]) -> range:
+def versions(cls: type[object]) -> range:
     """The versions of a record that we know."""
     first, last = _module(cls).VERSIONS
     return range(first, last + 1)
 
 
 @cache
-def _reader(cls: type[Any], version: int) -> Reader:
+def _reader(cls: Any, version: int) -> Reader:
     if version not in versions(cls):
         raise UnknownRecord(f"version {version} of {cls.__name__} is not known")
     return compile_reader(_module(cls), version)
 
 
 @cache
-def _writer(cls: type[Any], version: int) -> Writer:
+def _writer(cls: Any, version: int) -> Writer:
     return compile_writer(_module(cls), version)
 
 
-def _module(cls: type[Any]) -> RecordModule:
-    return cast(RecordModule, sys.modules[cls.__module__])
+def _module(cls: type[object]) -> MessageModule:
+    return cast(MessageModule, sys.modules[cls.__module__])

@@ -1,0 +1,284 @@
+"""What lies on a simulated disk: files with a page cache, directories with changes not yet synced.
+
+Each object knows two states, the one that processes see (the page cache) and the one that the
+platter holds, and the changes in between. A sync carries changes over; the loss of power decides
+their fate. Who may call, how long it takes and when it fails is left to ``disk`` and ``mount``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    number: int
+    position: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The file was truncated (or, with zeros, extended) to a size."""
+
+    number: int
+    size: int
+
+
+Change = Write | Cut
+
+
+class Fate(Enum):
+    """What the loss of power made of a file's changes."""
+
+    LOST = "lost"
+    KEPT = "kept"
+    PREFIX = "prefix"
+    CHAOS = "chaos"
+
+
+FATES: Sequence[Fate] = (Fate.LOST, Fate.KEPT, Fate.PREFIX, Fate.PREFIX, Fate.CHAOS, Fate.CHAOS)
+
+
+class Inode:
+    """A file's content, whatever its names are."""
+
+    __slots__ = ("_changes", "_numbers", "cold_pages", "content", "durable", "modified_ms", "names")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.modified_ms = modified_ms
+        self.cold_pages: set[int] = set()
+        self.names = 0
+        self._changes: list[Change] = []
+        self._numbers = 0
+
+    # -- As processes see it --------------------------------------------------------------------
+
+    def write(self, position: int, data: bytes, modified_ms: int) -> None:
+        self._numbers += 1
+        self._changes.append(Write(self._numbers, position, data))
+        _store(self.content, position, data)
+        self.modified_ms = modified_ms
+
+    def truncate(self, size: int, modified_ms: int) -> None:
+        self._numbers += 1
+        self._changes.append(Cut(self._numbers, size))
+        _resize(self.content, size)
+        self.modified_ms = modified_ms
+
+    def is_cold(self, position: int, length: int) -> bool:
+        if not self.cold_pages:
+            return False
+        pages = range(position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES + 1)
+        return any(page in self.cold_pages for page in pages)
+
+    def warm(self, position: int, length: int) -> None:
+        if self.cold_pages:
+            first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
+            self.cold_pages.difference_update(range(first, last + 1))
+
+    # -- Syncing --------------------------------------------------------------------------------
+
+    def last_change(self) -> int:
+        """A sync that begins now covers the changes up to this number, and no later ones."""
+        return self._numbers
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._changes)
+
+    def carry_over(self, last: int) -> None:
+        """Make the changes up to a number durable."""
+        covered = [change for change in self._changes if change.number <= last]
+        for change in covered:
+            _apply(self.durable, change)
+        del self._changes[: len(covered)]
+
+    def fail_to_carry_over(self, last: int, chance: random.Random) -> None:
+        """A failed sync: pages count as clean now, whether they reached the platter or not.
+
+        No later sync writes them again, and those that the kernel drops read as before (a page that
+        was never written reads as zeros).
+        """
+        covered = [change for change in self._changes if change.number <= last]
+        del self._changes[: len(covered)]
+        for change in covered:
+            if chance.random() < 0.5:
+                _apply(self.durable, change)
+            elif isinstance(change, Write) and chance.random() < 0.5:
+                end = change.position + len(change.data)
+                old = bytes(self.durable[change.position : end])
+                visible = max(0, min(end, len(self.content)) - change.position)
+                _store(self.content, change.position, old.ljust(len(change.data), b"\0")[:visible])
+
+    # -- Loss of power --------------------------------------------------------------------------
+
+    def lose_power(self, chance: random.Random) -> None:
+        """Afterwards page cache and platter are one again, and nothing of it is in memory."""
+        if self._changes:
+            size = len(self.content)
+            match chance.choice(FATES):
+                case Fate.LOST:
+                    pass
+                case Fate.KEPT:
+                    self.carry_over(self._numbers)
+                case Fate.PREFIX:
+                    self._keep_prefix(chance)
+                case Fate.CHAOS:
+                    for change in self._changes:
+                        self._keep_somehow(change, chance)
+                    if len(self.durable) < size and chance.random() < 0.25:
+                        # The new size reached the disk before the data did.
+                        _resize(self.durable, size)
+            self._changes.clear()
+        self.content = bytearray(self.durable)
+        self.cold_pages = set(range(len(self.content) // PAGE_BYTES + 1))
+
+    def _keep_prefix(self, chance: random.Random) -> None:
+        """The changes reached the disk in order, up to some byte of one of them."""
+        kept = chance.randrange(len(self._changes))
+        for change in self._changes[:kept]:
+            _apply(self.durable, change)
+        torn = self._changes[kept]
+        if isinstance(torn, Write):
+            _store(self.durable, torn.position, torn.data[: chance.randrange(len(torn.data) + 1)])
+
+    def _keep_somehow(self, change: Change, chance: random.Random) -> None:
+        """Each sector for itself was written, lost or torn; bytes that nobody wrote stay whole."""
+        if isinstance(change, Cut):
+            if chance.random() < 0.5:
+                _apply(self.durable, change)
+            return
+        for start in range(0, len(change.data), SECTOR_BYTES):
+            sector = change.data[start : start + SECTOR_BYTES]
+            fate = chance.randrange(5)
+            if fate < 2:
+                _store(self.durable, change.position + start, sector)
+            elif fate == 2:
+                kept = chance.randrange(len(sector) + 1)
+                torn = sector[:kept] + chance.randbytes(len(sector) - kept)
+                _store(self.durable, change.position + start, torn)
+
+
+class Directory:
+    """Names, as processes see them and as the platter holds them."""
+
+    __slots__ = ("durable", "entries", "modified_ms", "names")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.entries: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+        self.modified_ms = modified_ms
+        self.names = 0
+
+
+Node = Inode | Directory
+Naming = tuple[Directory, str, Node | None]
+
+
+class Namespace:
+    """The tree of directories, and the changes of names in the order in which they were made.
+
+    A change is a tuple of namings that happen together (a rename gives one name and takes another)
+    or not at all. Syncing a directory makes those durable that touch it.
+    """
+
+    def __init__(self) -> None:
+        self.root = Directory(0)
+        self._pending: list[tuple[Naming, ...]] = []
+
+    def change(self, *namings: Naming) -> None:
+        for directory, name, node in namings:
+            _set_name(directory.entries, name, node)
+        self._pending.append(namings)
+
+    def sync(self, directory: Directory) -> None:
+        later: list[tuple[Naming, ...]] = []
+        for namings in self._pending:
+            if any(touched is directory for touched, _, _ in namings):
+                _make_durable(namings)
+                # Older changes of the same names are history now, whichever directory they wait in.
+                settled = [(touched, name) for touched, name, _ in namings]
+                later = [_without(waiting, settled) for waiting in later]
+            else:
+                later.append(namings)
+        self._pending = [namings for namings in later if namings]
+
+    def lose_power(self, chance: random.Random) -> None:
+        if self._pending and chance.random() < 0.5:
+            kept = chance.randrange(len(self._pending) + 1)  # a journal keeps the order
+            survivors = self._pending[:kept]
+        else:
+            survivors = [namings for namings in self._pending if chance.random() < 0.5]
+        for namings in survivors:
+            _make_durable(namings)
+        self._pending.clear()
+        self._forget_cache(self.root)
+
+    def _forget_cache(self, directory: Directory) -> None:
+        directory.entries = dict(directory.durable)
+        for node in directory.entries.values():
+            if isinstance(node, Directory):
+                self._forget_cache(node)
+
+
+def walk(directory: Directory, prefix: str = "") -> list[tuple[str, Inode]]:
+    """All files below a directory with their paths, sorted, as processes see them."""
+    found: list[tuple[str, Inode]] = []
+    for name in sorted(directory.entries):
+        node = directory.entries[name]
+        if isinstance(node, Directory):
+            found.extend(walk(node, f"{prefix}/{name}"))
+        else:
+            found.append((f"{prefix}/{name}", node))
+    return found
+
+
+def _set_name(entries: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = node
+
+
+def _make_durable(namings: tuple[Naming, ...]) -> None:
+    for directory, name, node in namings:
+        _set_name(directory.durable, name, node)
+
+
+def _without(
+    namings: tuple[Naming, ...], settled: Sequence[tuple[Directory, str]]
+) -> tuple[Naming, ...]:
+    return tuple(
+        naming
+        for naming in namings
+        if not any(naming[0] is directory and naming[1] == name for directory, name in settled)
+    )
+
+
+def _apply(image: bytearray, change: Change) -> None:
+    if isinstance(change, Write):
+        _store(image, change.position, change.data)
+    else:
+        _resize(image, change.size)
+
+
+def _store(image: bytearray, position: int, data: bytes) -> None:
+    if len(image) < position:
+        _resize(image, position)
+    image[position : position + len(data)] = data
+
+
+def _resize(image: bytearray, size: int) -> None:
+    if size < len(image):
+        del image[size:]
+    else:
+        image.extend(bytes(size - len(image)))

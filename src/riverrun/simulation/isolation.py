@@ -1,0 +1,77 @@
+"""While the world runs, the interpreter's clocks and dice are the world's, and doors are shut.
+
+Our own code takes its clock and randomness from its caller and needs none of this; third-party code
+(aiokafka) asks the interpreter. Whatever would leave the simulation (threads, sockets, processes,
+real files, sleeping) raises ``EscapeError`` instead of making a run that cannot be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from riverrun.simulation.failures import EscapeError
+
+if TYPE_CHECKING:
+    from riverrun.simulation.world import World
+
+
+def _closed_door(what: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise EscapeError(f"{what} is not part of the simulation")
+
+    return refuse
+
+
+class Isolation:
+    """A context manager, entered for as long as the world runs; worlds do not nest."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._bytes = world.stream("urandom")
+        self._random_state = random.Random(f"{world.seed}/random").getstate()
+        self._saved: list[tuple[Any, str, Any]] = []
+        self._outer_random_state: Any = None
+
+    def __enter__(self) -> None:
+        assert not self._saved, "the world is running already"
+        for owner, name, replacement in self._replacements():
+            self._saved.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, replacement)
+        self._outer_random_state = random.getstate()
+        random.setstate(self._random_state)
+
+    def __exit__(self, *_: object) -> None:
+        self._random_state = random.getstate()
+        random.setstate(self._outer_random_state)
+        while self._saved:
+            owner, name, original = self._saved.pop()
+            setattr(owner, name, original)
+
+    def _monotonic(self) -> float:
+        running = self._world.running
+        return running.time() if running is not None else self._world.now
+
+    def _replacements(self) -> list[tuple[Any, str, Any]]:
+        world = self._world
+        return [
+            (time, "time", world.wall_seconds),
+            (time, "time_ns", lambda: int(world.wall_seconds() * 1e9)),
+            (time, "monotonic", self._monotonic),
+            (time, "monotonic_ns", lambda: int(self._monotonic() * 1e9)),
+            (time, "perf_counter", self._monotonic),
+            (time, "sleep", _closed_door("time.sleep")),
+            (os, "urandom", self._bytes.randbytes),
+            (os, "open", _closed_door("a real file")),
+            (os, "fork", _closed_door("a real process")),
+            (os, "posix_spawn", _closed_door("a real process")),
+            (subprocess.Popen, "__init__", _closed_door("a real process")),
+            (socket.socket, "__init__", _closed_door("a real socket")),
+            (threading.Thread, "start", _closed_door("a real thread")),
+        ]

@@ -1,0 +1,105 @@
+"""One value of one setting, checked as Kafka checks it and refused in Kafka's words.
+
+``model.settings`` reads what is already known to be good. Here the texts come from clients, who
+compare sentences: numbers as Java reads them, type before bounds, and a few settings with a rule of
+their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from riverrun.model.settings import Kind, Setting, Value
+
+_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
+_SPLIT = re.compile(r"\s*,\s*")
+_BOUNDS: Final = {
+    Kind.SHORT: (-(2**15), 2**15 - 1),
+    Kind.INT: (-(2**31), 2**31 - 1),
+    Kind.LONG: (-(2**63), 2**63 - 1),
+}
+
+
+class BadValue(Exception):
+    """The sentence that the client is told; whoever asked knows the error code."""
+
+
+def parse(setting: Setting, name: str, text: str) -> Value:
+    """The value that a text means, bounds unchecked; raises ``BadValue``."""
+    trimmed = text.strip()
+    match setting.kind:
+        case Kind.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise _bad(text, name, "Expected value to be either true or false")
+            return trimmed.lower() == "true"
+        case Kind.SHORT | Kind.INT | Kind.LONG:
+            low, high = _BOUNDS[setting.kind]
+            if _WHOLE.fullmatch(trimmed) is None or not low <= int(trimmed) <= high:
+                raise _bad(text, name, f"Not a number of type {setting.kind.name}")
+            return int(trimmed)
+        case Kind.DOUBLE:
+            try:
+                if "_" in trimmed:
+                    raise ValueError(trimmed)
+                return float(trimmed)
+            except ValueError:
+                raise _bad(text, name, "Not a number of type DOUBLE") from None
+        case Kind.LIST:
+            return tuple(_SPLIT.split(trimmed)) if trimmed else ()
+        case _:
+            return text
+
+
+def check(setting: Setting, name: str, value: Value) -> None:
+    """Bounds, choices and rules of a value that has the right type; raises ``BadValue``."""
+    rule = _RULES.get(name)
+    if rule is not None:
+        rule(name, value)
+        return
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if setting.at_least is not None and value < setting.at_least:
+            raise _bad(value, name, f"Value must be at least {setting.at_least}")
+        if setting.at_most is not None and value > setting.at_most:
+            raise _bad(value, name, f"Value must be no more than {setting.at_most}")
+    if setting.choices is not None:
+        for item in value if isinstance(value, tuple) else (value,):
+            if item not in setting.choices:
+                raise _bad(item, name, f"String must be one of: {', '.join(setting.choices)}")
+
+
+def check_texts(known: Mapping[str, Setting], texts: Mapping[str, str]) -> dict[str, Value]:
+    """All values, first their types and then their bounds, as Kafka goes about it."""
+    values = {name: parse(known[name], name, text) for name, text in texts.items()}
+    for name, value in values.items():
+        check(known[name], name, value)
+    return values
+
+
+def _bad(value: object, name: str, reason: str) -> BadValue:
+    return BadValue(f"Invalid value {value} for configuration {name}: {reason}")
+
+
+def _gzip_level(name: str, value: Value) -> None:
+    if value != -1 and not (isinstance(value, int) and 1 <= value <= 9):
+        raise _bad(value, name, "Value must be between 1 and 9 or equal to -1")
+
+
+def _throttled(name: str, value: Value) -> None:
+    items = value if isinstance(value, tuple) else ()
+    if items != ("*",) and not all(_THROTTLED.fullmatch(item) for item in items):
+        raise _bad(
+            f"[{', '.join(items)}]",
+            name,
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        )
+
+
+_RULES: Final[Mapping[str, Callable[[str, Value], None]]] = {
+    "compression.gzip.level": _gzip_level,
+    "leader.replication.throttled.replicas": _throttled,
+    "follower.replication.throttled.replicas": _throttled,
+}

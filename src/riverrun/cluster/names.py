@@ -1,0 +1,51 @@
+"""What a topic may be called. The sentences are Kafka's, for people search for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from riverrun.model.errors import ErrorCode, KafkaError
+
+NAME_LENGTH_MAX: Final = 249
+METADATA_TOPIC: Final = "__cluster_metadata"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state", "__share_group_state")
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def check_topic_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION for a name that cannot be a topic's."""
+    reason: str | None = None
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif utf16_length(name) > NAME_LENGTH_MAX:
+        reason = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    elif _LEGAL.fullmatch(name) is None:
+        reason = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def is_topic_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def utf16_length(text: str) -> int:
+    """Length as Kafka counts it, where a character beyond the first plane is two."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def collision_key(name: str) -> str | None:
+    """Names of one key collide, for metrics write dots as underscores; None never collides."""
+    return name.replace(".", "_") if "." in name or "_" in name else None

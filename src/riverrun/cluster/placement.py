@@ -1,0 +1,114 @@
+"""Where the replicas of new partitions go.
+
+Leaders go round over all brokers from a random start, racks taking turns; followers go to the racks
+that the partition has not used yet, and there to the brokers with the fewest replicas. Fenced
+brokers are taken only when the others do not suffice, and never lead. The cost is partitions times
+replicas times brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from riverrun.metadata.image import BrokerImage, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.ports.randomness import Randomness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A broker that may hold replicas."""
+
+    id: NodeId
+    rack: str | None
+    is_fenced: bool
+
+
+def candidates(image: Image) -> tuple[Candidate, ...]:
+    """The registered brokers; those in controlled shutdown lead nothing, as if they were fenced."""
+    return tuple(
+        Candidate(id=broker.id, rack=broker.rack, is_fenced=not image.is_active(broker.id))
+        for broker in image.brokers.values()
+        if not _is_cordoned(broker)
+    )
+
+
+def _is_cordoned(broker: BrokerImage) -> bool:
+    cordoned = broker.cordoned_directories or ()
+    return bool(broker.directories) and all(one in cordoned for one in broker.directories)
+
+
+def place(
+    brokers: Sequence[Candidate], *, partitions: int, replicas: int, randomness: Randomness
+) -> list[tuple[NodeId, ...]]:
+    """Replicas of each partition, the preferred leader first; INVALID_REPLICATION_FACTOR if not."""
+    _check_possible(brokers, replicas)
+    leading = _ring([one for one in brokers if not one.is_fenced], randomness)
+    others = _ring([one for one in brokers if one.is_fenced], randomness)
+    pool = leading if replicas <= len(leading) else leading + others
+    loads = dict.fromkeys((one.id for one in pool), 0)
+    placed = []
+    for index in range(partitions):
+        turn, first = divmod(index, len(leading))
+        chosen = [leading[first]]
+        while len(chosen) < replicas:
+            chosen.append(_next_replica(pool, chosen, loads, first + 1 + turn))
+        for one in chosen:
+            loads[one.id] += 1
+        placed.append(tuple(one.id for one in chosen))
+    return placed
+
+
+def _check_possible(brokers: Sequence[Candidate], replicas: int) -> None:
+    reason: str | None = None
+    if all(one.is_fenced for one in brokers):
+        reason = "All brokers are currently fenced or have all their log directories cordoned."
+    elif replicas > len(brokers):
+        reason = (
+            f"The target replication factor of {replicas} cannot be reached because only "
+            f"{len(brokers)} broker(s) are registered or some brokers have all their log "
+            "directories cordoned."
+        )
+    if reason is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replicas} time(s): {reason}",
+        )
+
+
+def _ring(brokers: Iterable[Candidate], randomness: Randomness) -> list[Candidate]:
+    """Brokers in a random order in which racks take turns."""
+    racks: dict[str | None, list[Candidate]] = {}
+    for one in _shuffled(sorted(brokers, key=lambda one: one.id), randomness):
+        racks.setdefault(one.rack, []).append(one)
+    ring: list[Candidate] = []
+    while racks:
+        for rack in list(racks):
+            ring.append(racks[rack].pop())
+            if not racks[rack]:
+                del racks[rack]
+    return ring
+
+
+def _shuffled(brokers: list[Candidate], randomness: Randomness) -> list[Candidate]:
+    drawn = []
+    while brokers:
+        drawn.append(brokers.pop(randomness.below(len(brokers))))
+    return drawn
+
+
+def _next_replica(
+    pool: Sequence[Candidate], chosen: Sequence[Candidate], loads: dict[NodeId, int], start: int
+) -> Candidate:
+    """The broker to add: another rack, not fenced, few replicas, then the order of the ring."""
+    racks = [one.rack for one in chosen]
+    taken = {one.id for one in chosen}
+    size = len(pool)
+
+    def cost(place: int) -> tuple[bool, int, int, int]:
+        one = pool[place]
+        return (one.is_fenced, racks.count(one.rack), loads[one.id], (place - start) % size)
+
+    return pool[min((at for at in range(size) if pool[at].id not in taken), key=cost)]

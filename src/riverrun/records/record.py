@@ -290,6 +290,20 @@ def rebuild_batch(header: BatchHeader, payload: Buffer, level: int | None = None
     return batch
 
 
+def shifted(payload: bytes, span: Span, shift: int) -> bytes:
+    """One record with its timestamp delta changed, as a new base timestamp asks for."""
+    start, end, timestamp_delta = span[:3]
+    _, at = _varint(payload, start)
+    attributes = payload[at]
+    _, at = _varint(payload, at + 1)
+    body = bytearray((attributes,))
+    write_varint(body, timestamp_delta + shift)
+    body += payload[at:end]
+    output = bytearray()
+    write_varint(output, len(body))
+    return bytes(output + body)
+
+
 def _write_record(
     output: bytearray, record: NewRecord, offset_delta: int, timestamp_delta: int
 ) -> None:

@@ -1,0 +1,104 @@
+"""What the network of a node may take: connections, bytes, time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from riverrun.model.settings import INT_MAX, MINUTE_MS, SECOND_MS, Kind, MiB, Settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings(Settings):
+    """Limits and sizes of client connections."""
+
+    request_bytes_max: int = setting(
+        100 * MiB,
+        name="socket.request.max.bytes",
+        kind=Kind.INT,
+        at_least=1,
+        doc="The largest request that is read; a longer one closes its connection.",
+    )
+    connections_max: int = setting(
+        INT_MAX,
+        name="max.connections",
+        at_least=0,
+        live=True,
+        doc="Connections that the node holds at once; further ones are closed as they come.",
+    )
+    connections_per_ip_max: int = setting(
+        INT_MAX,
+        name="max.connections.per.ip",
+        at_least=0,
+        live=True,
+        doc="Connections from one address at once; further ones are closed as they come.",
+    )
+    queued_bytes_max: int = setting(
+        -1,
+        name="queued.max.request.bytes",
+        kind=Kind.LONG,
+        at_least=-1,
+        doc=(
+            "Memory for requests that are being received, over all connections; while it is"
+            " exceeded no connection may read a larger request. -1 for no limit."
+        ),
+    )
+    idle_ms_max: int = setting(
+        10 * MINUTE_MS,
+        name="connections.max.idle.ms",
+        kind=Kind.LONG,
+        at_least=1,
+        doc="A connection that sends nothing for so long is closed.",
+    )
+    send_buffer_bytes: int = setting(
+        -1,
+        name="socket.send.buffer.bytes",
+        kind=Kind.INT,
+        at_least=-1,
+        doc="The kernel's send buffer of a connection (SO_SNDBUF); -1 for the system's default.",
+    )
+    receive_buffer_bytes: int = setting(
+        -1,
+        name="socket.receive.buffer.bytes",
+        kind=Kind.INT,
+        at_least=-1,
+        doc="The kernel's receive buffer of a connection (SO_RCVBUF); -1 for the system's default.",
+    )
+    backlog: int = setting(
+        50,
+        name="socket.listen.backlog.size",
+        at_least=1,
+        doc="Connections that the kernel holds until the node accepts them.",
+    )
+    in_flight_max: int = setting(
+        64,
+        name="max.requests.in.flight.per.connection",
+        at_least=1,
+        doc=(
+            "Requests of one connection that may wait for their answer at once; the rest wait in"
+            " the socket. Kafka has no such setting and handles one."
+        ),
+    )
+    frame_ms_max: int = setting(
+        2 * MINUTE_MS,
+        name="socket.request.receive.timeout.ms",
+        kind=Kind.LONG,
+        at_least=SECOND_MS,
+        doc="A request that has begun to arrive must be whole within this time.",
+    )
+    retained_bytes_max: int = setting(
+        64 * MiB,
+        name="socket.buffers.retained.max.bytes",
+        kind=Kind.LONG,
+        at_least=0,
+        doc=(
+            "Receive buffers grow with the requests of their connection and are kept for the next"
+            " one until they take this much together."
+        ),
+    )
+    stop_ms_max: int = setting(
+        3 * SECOND_MS,
+        name="socket.stop.timeout.ms",
+        kind=Kind.LONG,
+        at_least=0,
+        doc="How long a node that stops waits for requests in flight to be answered.",
+    )

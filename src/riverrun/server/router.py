@@ -1,0 +1,271 @@
+"""From a frame to its handler and back to a frame.
+
+Each API is served by the module ``server/requests/<name>.py``, imported when it is first asked for.
+Its ``handle(parts, context, request)`` gives a response, the bytes of one, or something to await.
+Produce and Fetch have ``handle_frame(parts, context, buffer, at)`` instead, get the raw frame, and
+may give None for "no answer". A ``KafkaError`` becomes a response here and nowhere else, by the
+module's ``failed(request, code, message)`` or, where it has none, by the response's error code.
+
+What a client must not send, and what can only be our bug, raises ``Refused``: it costs the
+connection and nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
+from types import UnionType
+from typing import Any, Final, get_origin
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Counter, Histogram, Metrics
+from riverrun.server.context import Peer, RequestContext
+from riverrun.wire.apis import APIS, Api, ApiKey
+from riverrun.wire.codec import decode_request, encode_response, message_class
+from riverrun.wire.headers import has_flexible_response_header, response_start
+from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from riverrun.wire.primitives import Buffer, MalformedRequest, skip_tagged_fields
+from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_produce
+
+HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
+JOINED_BYTES_MAX: Final = 16 * 1024
+_HEADER: Final = struct.Struct(">hhih")
+
+Frame = list[Buffer]
+"""A framed response, as the buffers to be written one after the other."""
+
+
+class Refused(Exception):
+    """The connection cannot go on. ``kind`` is counted, the text is logged."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class Route:
+    """One API, ready to be called."""
+
+    api: Api
+    handle: Callable[..., Any]
+    failed: Callable[[Any, ErrorCode, str | None], Any] | None
+    is_hot: bool
+    requests: Counter
+    seconds: Histogram
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that is being handled; ``wait`` is set when its answer comes later."""
+
+    route: Route
+    context: RequestContext
+    request: Any
+    started: float
+    wait: Awaitable[Any] | None = None
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether it may be given up when nobody waits for the answer any more."""
+        return self.route.api.key is ApiKey.FETCH
+
+
+class Router:
+    """The APIs of one node, on one kind of listener."""
+
+    def __init__(
+        self,
+        parts: object,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        apis: Mapping[int, Api] = APIS,
+        modules: Mapping[int, Any] | None = None,
+        on_bug: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """``modules`` replaces the real request modules. ``on_bug`` hears of every exception that a
+        handler let out, after which the connection is closed: the node may decide to stop.
+        """
+        self._parts = parts
+        self._metrics = metrics
+        self._clock = clock
+        self._apis = apis
+        self._modules = modules
+        self._on_bug = on_bug
+        self._routes: dict[int, Route] = {}
+
+    def preload(self) -> None:
+        """Import every module now; a node that serves clients has better things to do."""
+        for key in self._apis:
+            self._route(key)
+
+    def overlaps(self, api_key: int) -> bool:
+        """Whether requests of this API may be handled before earlier ones of it are answered.
+
+        Produce may: batches are appended in order, and only their acknowledgement waits. All others
+        are handled one after the other, as Kafka does: a client that sends a commit and then asks
+        for offsets on the same connection expects to see the commit.
+        """
+        return api_key == ApiKey.PRODUCE
+
+    def handle(self, frame: memoryview, peer: Peer) -> Frame | Call | None:
+        """The framed answer, None for no answer, or the call whose answer comes later.
+
+        Nothing of ``frame`` is used after this returns. Raises ``Refused``.
+        """
+        try:
+            key, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
+            at = 10 if size < 0 else 10 + size
+            if at > len(frame):
+                raise MalformedRequest(f"client id of {size} bytes in {len(frame)}")
+            client_id = None if size < 0 else str(frame[10:at], "utf-8")
+            api = self._apis.get(key)
+            if api is None:
+                raise Refused("unknown_api", f"there is no API {key} here")
+            if not api.min_version <= version <= api.max_version:
+                return self._answer_other_version(api, version, correlation_id, frame, at)
+            if version >= api.flexible_from:
+                at = skip_tagged_fields(frame, at, len(frame)) if frame[at] else at + 1
+        except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
+            raise Refused("malformed", f"request header: {error}") from error
+        route = self._routes.get(key) or self._route(key)
+        route.requests.value += 1
+        context = RequestContext(version, correlation_id, client_id, *peer)
+        call = Call(route, context, None, self._clock.monotonic())
+        return self._begin(call, frame, at)
+
+    def _begin(self, call: Call, frame: memoryview, at: int) -> Frame | Call | None:
+        route, context = call.route, call.context
+        try:
+            if route.is_hot:
+                result = route.handle(self._parts, context, frame, at)
+            else:
+                call.request = decode_request(route.api.key, context.api_version, frame, at)
+                result = route.handle(self._parts, context, call.request)
+            if type(result) is bytes or type(result) is list:
+                return self._end(call, result)
+            if inspect.isawaitable(result):
+                call.wait = result
+                return call
+        except KafkaError as error:
+            result = self._failure(call, error)
+        except MalformedRequest as error:
+            raise Refused("malformed", str(error)) from error
+        except Exception as error:
+            raise self._bug(call, error) from error
+        return self._end(call, result)
+
+    def finish(self, call: Call, done: asyncio.Future[Any]) -> Frame | None:
+        """The framed answer of a call whose wait is over. Raises ``Refused``."""
+        if done.cancelled():
+            raise Refused("cancelled", f"{call.route.api.name} was given up")
+        error = done.exception()
+        if error is None:
+            return self._end(call, done.result())
+        if isinstance(error, KafkaError):
+            return self._end(call, self._failure(call, error))
+        if isinstance(error, MalformedRequest):
+            raise Refused("malformed", str(error)) from error
+        raise self._bug(call, error) from error
+
+    def _end(self, call: Call, result: Any) -> Frame | None:
+        """Frame a body: bytes, buffers, or a message that is yet to be written."""
+        route, context = call.route, call.context
+        call.route.seconds.observe(self._clock.monotonic() - call.started)
+        if result is None and route.is_hot:
+            return None
+        api, version = route.api, context.api_version
+        is_flexible = has_flexible_response_header(api, version)
+        if type(result) is list:
+            size = sum(map(len, result))
+            return [response_start(context.correlation_id, size, is_flexible=is_flexible), *result]
+        if type(result) is not bytes:
+            try:
+                result = encode_response(api.key, version, result)
+            except AssertionError as error:
+                raise self._bug(call, error) from error
+        start = response_start(context.correlation_id, len(result), is_flexible=is_flexible)
+        if len(result) <= JOINED_BYTES_MAX:
+            return [start + result]
+        return [start, result]
+
+    def _failure(self, call: Call, error: KafkaError) -> Any:
+        """The response that says what went wrong with the request as a whole."""
+        if call.route.failed is not None:
+            return call.route.failed(call.request, error.code, error.message)
+        response = message_class(call.route.api.key, "response")
+        known = {field.name: field for field in fields(response)}
+        if "error_code" not in known:
+            raise self._bug(call, error) from error
+        values: dict[str, Any] = {
+            name: _empty(field.type)
+            for name, field in known.items()
+            if field.default is MISSING and name != "error_code"
+        }
+        if "error_message" in known:
+            values["error_message"] = error.message
+        return response(error_code=error.code, **values)
+
+    def _bug(self, call: Call, error: BaseException) -> Refused:
+        if self._on_bug is not None:
+            self._on_bug(error)
+        name = call.route.api.name
+        return Refused("bug", f"{name} v{call.context.api_version}: {error!r}")
+
+    def _answer_other_version(
+        self, api: Api, version: int, correlation_id: int, frame: memoryview, at: int
+    ) -> Frame:
+        """Two APIs have an answer for versions that they do not serve; the rest is refused."""
+        code = ErrorCode.UNSUPPORTED_VERSION
+        if api.key is ApiKey.API_VERSIONS:  # KIP-511: in the oldest form, with our range in it
+            known = ApiVersion(
+                api_key=api.key, min_version=api.min_version, max_version=api.max_version
+            )
+            message = ApiVersionsResponse(error_code=code, api_keys=(known,))
+            body = encode_response(api.key, 0, message)
+            return [response_start(correlation_id, len(body), is_flexible=False) + body]
+        if api.key is ApiKey.PRODUCE and 0 <= version < api.min_version:
+            produce = parse_produce(frame, at, version)
+            if produce.acks != 0:
+                results = [ProduceResult(p.topic, p.partition, code) for p in produce.partitions]
+                body = encode_produce_response(version, results)
+                return [response_start(correlation_id, len(body), is_flexible=False) + body]
+        raise Refused("unsupported_version", f"{api.name} has no version {version} here")
+
+    def _route(self, key: int) -> Route:
+        api = self._apis[key]
+        if self._modules is None:
+            module: Any = import_module(f"riverrun.server.requests.{api.name}")
+        else:
+            module = self._modules[key]
+        is_hot = key in HOT
+        route = Route(
+            api=api,
+            handle=module.handle_frame if is_hot else module.handle,
+            failed=getattr(module, "failed", None),
+            is_hot=is_hot,
+            requests=self._metrics.counter(
+                "riverrun_requests_total", "Requests received.", api=api.title
+            ),
+            seconds=self._metrics.histogram(
+                "riverrun_request_seconds", "Time from a request to its answer.", api=api.title
+            ),
+        )
+        self._routes[key] = route
+        return route
+
+
+def _empty(kind: Any) -> Any:
+    """The least that a field without a default can hold."""
+    if get_origin(kind) is tuple:
+        return ()
+    if isinstance(kind, UnionType):
+        return None
+    assert kind in (int, str, bool, bytes), f"{kind} has no empty value"
+    return kind()

@@ -96,11 +96,9 @@ def _check(partition: PartitionImage) -> None:
     replicas, isr = partition.replicas, partition.isr
     assert replicas, f"no replicas: {partition}"
     assert len(partition.directories) == len(replicas), f"directories do not match: {partition}"
-    if len(replicas) == 1:
-        assert isr == replicas or not isr, f"ISR outside the replicas: {partition}"
-    else:
-        known = frozenset(replicas)
-        assert len(known) == len(replicas), f"a replica twice: {partition}"
+    known = frozenset(replicas)
+    assert len(known) == len(replicas), f"a replica twice: {partition}"
+    if isr != replicas:
         assert len(frozenset(isr)) == len(isr), f"an in-sync replica twice: {partition}"
         assert known.issuperset(isr), f"ISR outside the replicas: {partition}"
     assert partition.leader == NO_LEADER or partition.leader in isr, f"leader not in {partition}"

@@ -1,0 +1,60 @@
+"""What a metadata log begins with, and whether a directory's log is ours to lead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from riverrun.metadata.image import ConfigType
+from riverrun.metadata.quorum import MetadataError, Voter
+from riverrun.metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_FEATURE,
+    ConfigRecord,
+    FeatureLevelRecord,
+)
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
+
+FEATURES: Final = {
+    METADATA_VERSION_FEATURE: METADATA_VERSION,  # must come first, for it decides all versions
+    "eligible.leader.replicas.version": 1,
+}
+
+
+def first_records(cluster_settings: Mapping[str, str]) -> list[Record]:
+    """Features, and settings for the whole cluster.
+
+    With eligible leader replicas, min.insync.replicas is one for all nodes and comes from the
+    metadata, never from a node's own file (KIP-966).
+    """
+    features: list[Record] = [
+        FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURES.items()
+    ]
+    settings: list[Record] = [
+        ConfigRecord(resource_type=ConfigType.BROKER, resource_name="", name=name, value=value)
+        for name, value in cluster_settings.items()
+    ]
+    return features + settings
+
+
+def sole_voter(known: tuple[Voter, ...] | None, me: Voter) -> bool:
+    """Whether the voters must be written anew to say that this node votes alone, reachable here.
+
+    Raises ``MetadataError`` when the directory says that others vote, or another directory does.
+    """
+    if known is None:
+        return True
+    names = ", ".join(str(voter.id) for voter in known)
+    if [voter.id for voter in known] != [me.id]:
+        raise MetadataError(
+            f"the metadata of this directory is voted on by {names}, and this is node {me.id}, "
+            "started alone: start it with the seeds of its cluster"
+        )
+    if known[0].directory_id not in (None, me.directory_id):
+        raise MetadataError(
+            f"the metadata belongs to directory {known[0].directory_id}, and this directory is "
+            f"{me.directory_id}: meta.properties and __cluster_metadata-0 are of different nodes"
+        )
+    return known[0] != me

@@ -1,0 +1,44 @@
+"""The offset up to which the metadata log was durable, remembered beside it.
+
+A voter that lost what it had synced must not speak as if it had it: what it acknowledged may be
+gone. The number is written after each sync and not synced itself, so it can only be too low, which
+is safe: it proves loss, never its absence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from riverrun.metadata.quorum import MetadataError
+from riverrun.model.ids import Offset
+from riverrun.ports.files import Files
+
+NAME: Final = "flushed-offset-checkpoint"
+_FORM = re.compile(rb"0\n1\n__cluster_metadata 0 (\d{20})\n")
+
+
+class FlushedOffset:
+    """One number in a file of fixed size, overwritten in place: a page in memory, never a wait."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._path = os.path.join(folder, NAME)
+        self._file = files.open(self._path, create=True)
+
+    def check(self, end: Offset) -> None:
+        """Refuse a log that ends before what was durable."""
+        match = _FORM.fullmatch(self._file.read_at(0, 256))
+        if match is None or int(match[1]) <= end:
+            return
+        raise MetadataError(
+            f"the metadata log ends at offset {end}, yet it was durable up to {int(match[1])}: "
+            "what was acknowledged is missing. Restore the directory from a copy, or, to go on "
+            f"with what is left, delete {self._path}"
+        )
+
+    def write(self, offset: Offset) -> None:
+        self._file.write_at(0, b"0\n1\n__cluster_metadata 0 %020d\n" % offset)
+
+    def close(self) -> None:
+        self._file.close()

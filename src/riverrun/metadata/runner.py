@@ -1,0 +1,384 @@
+"""The metadata log of a node that stands alone: the only voter of its quorum.
+
+Appending checks the records against the newest image, writes them as one batch, syncs, and only
+then publishes the image that contains them: nobody sees what a power cut could take back. All
+appends that wait share the next sync. A quorum of several nodes later replaces the sync by the
+agreement of a majority, and nothing else.
+
+A failed sync ends ``run`` with the error, and with it the node: nobody knows what is on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from uuid import UUID
+
+import structlog
+
+from riverrun.metadata import quorum
+from riverrun.metadata.bootstrap import first_records, sole_voter
+from riverrun.metadata.delta import Delta
+from riverrun.metadata.flushed import FlushedOffset
+from riverrun.metadata.image import Image
+from riverrun.metadata.loading import Loading, SnapshotFolder
+from riverrun.metadata.quorum import MetadataError, QuorumState, Voter
+from riverrun.metadata.records import METADATA_VERSION_FEATURE, AbortTransactionRecord, encode
+from riverrun.metadata.settings import MetadataSettings
+from riverrun.metadata.snapshot import BOOTSTRAP, SnapshotId, snapshot_batches
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.clock import Clock
+from riverrun.ports.files import Files
+from riverrun.records.record import NewRecord, build_batch
+from riverrun.storage.reading import ColdRead, Slice
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
+
+T = TypeVar("T")
+Subscriber = Callable[[Delta, Image], None]
+
+READ_BYTES_MAX: Final = 1024 * 1024
+RECORDS_MAX: Final = 10_000
+"""Records of one append, as in Kafka: more would keep the loop from everything else."""
+PENDING_MAX: Final = 10_000
+"""Appends that wait for a sync; the controller, who appends, keeps a limit far below."""
+SNAPSHOT_RETRY_SECONDS: Final = 60.0
+"""After a snapshot found no room on the disk."""
+
+log = structlog.get_logger(__name__)
+
+
+class FlushJob(Protocol):
+    """A sync of the log up to where it ended when the job was made; ``run`` blocks."""
+
+    def run(self) -> None: ...
+
+
+class LocalLog(Protocol):
+    """The log of ``__cluster_metadata-0`` on this disk, which is ``storage.log.Log``."""
+
+    path: str
+
+    @property
+    def start_offset(self) -> Offset: ...
+    @property
+    def end_offset(self) -> Offset: ...
+    @property
+    def flushed_offset(self) -> Offset: ...
+    @property
+    def high_watermark(self) -> Offset: ...
+    @property
+    def latest_epoch(self) -> LeaderEpoch: ...
+
+    def append_as_follower(self, batches: bytes) -> object: ...
+    def read(self, offset: Offset, *, max_bytes: int, end: Offset) -> Slice | ColdRead: ...
+    def advance_high_watermark(self, offset: Offset) -> None: ...
+    def begin_flush(self) -> FlushJob | None: ...
+    def flushed(self, job: FlushJob) -> None: ...
+    def delete_records_before(self, offset: Offset) -> object: ...
+    def truncate_fully_and_start_at(self, offset: Offset) -> object: ...
+    def close(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An image that waits for its records to be durable."""
+
+    delta: Delta
+    image: Image
+    size: int
+    waiter: asyncio.Future[Image]
+
+
+class MetadataLog:
+    """Opened by ``open``, kept going by ``run``, ended by ``stop``."""
+
+    def __init__(
+        self, store: LocalLog, *, files: Files, me: Voter, clock: Clock, settings: MetadataSettings
+    ) -> None:
+        self.node_id = me.id
+        self.epoch = LeaderEpoch(0)
+        self.voters: tuple[Voter, ...] = (me,)
+        self.current = Image()
+        """What is durable; never goes back."""
+        self._newest = self.current
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._settings = settings
+        self._snapshots = SnapshotFolder(files, store.path)
+        self._flushed = FlushedOffset(files, store.path)
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metadata")
+        self._subscribers: list[Subscriber] = []
+        self._pending: list[_Pending] = []
+        self._work = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._snapshot_due = asyncio.Event()
+        self._bytes_behind_snapshot = 0
+
+    @classmethod
+    async def open(
+        cls,
+        store: LocalLog,
+        *,
+        files: Files,
+        node_id: NodeId,
+        directory_id: UUID,
+        controller_endpoints: Mapping[str, tuple[str, int]],
+        clock: Clock,
+        settings: MetadataSettings,
+        cluster_settings: Mapping[str, str],
+    ) -> MetadataLog:
+        """Read what there is, and lead a new epoch of it.
+
+        ``cluster_settings`` are written once, into a log that has nothing yet. Raises
+        ``MetadataError`` for a directory that is not ours to lead or that cannot be read.
+        """
+        me = Voter(id=node_id, directory_id=directory_id, endpoints=dict(controller_endpoints))
+        opened = cls(store, files=files, me=me, clock=clock, settings=settings)
+        try:
+            loading = await opened._load()
+            await opened._lead(loading, me)
+            if METADATA_VERSION_FEATURE not in opened._newest.features:
+                opened._write(first_records(cluster_settings))
+            await opened._commit()
+        except BaseException:
+            opened._close()
+            raise
+        return opened
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._store.end_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._store.high_watermark
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call with each image that is published from now on and what changed, in order."""
+        self._subscribers.append(subscriber)
+
+    async def append(self, records: Sequence[Record]) -> Image:
+        """One atomic batch; returns the image with it once that is durable and published.
+
+        An assertion fails, and nothing changes, for records that cannot follow; OSError, and
+        nothing changes, when there is no room for them.
+        """
+        pending = self._write(records)
+        self._work.set()
+        return await pending.waiter
+
+    async def run(self) -> None:
+        """Sync, publish and write snapshots until cancelled; raises when the disk fails."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._commit_forever())
+            tasks.create_task(self._snapshot_forever())
+
+    async def stop(self) -> None:
+        """Make durable what was appended, and close. To be called when ``run`` has ended."""
+        try:
+            if self._failure is None:
+                await self._commit()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._executor.shutdown(wait=False)
+        self._flushed.close()
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    # Starting
+
+    async def _load(self) -> Loading:
+        await self._in_thread(self._snapshots.remove_parts)
+        found = await self._in_thread(self._snapshots.newest)
+        loading = Loading()
+        if found is not None:
+            await _in_slices(loading.take_snapshot(*found))
+        self._flushed.check(max(self._store.end_offset, Offset(loading.offset + 1)))
+        if self._store.end_offset <= loading.offset:
+            # The log ended before the snapshot, or nothing of it was left.
+            self._store.truncate_fully_and_start_at(Offset(loading.offset + 1))
+        if self._store.start_offset > loading.offset + 1:
+            raise MetadataError(
+                f"the metadata log begins at offset {self._store.start_offset}, and no snapshot in "
+                f"{self._store.path} reaches up to it: restore the directory from a copy"
+            )
+        while loading.offset + 1 < self._store.end_offset:
+            data = await self._read(Offset(loading.offset + 1))
+            await _in_slices(loading.take_batches(data))
+        return loading
+
+    async def _read(self, offset: Offset) -> bytes:
+        found = self._store.read(offset, max_bytes=READ_BYTES_MAX, end=self._store.end_offset)
+        if isinstance(found, ColdRead):
+            cold = found
+            found = await self._in_thread(cold.load)
+            cold.adopt()
+        assert found.data, f"nothing to read at {offset} of {self._store.end_offset}"
+        return bytes(found.data)
+
+    async def _lead(self, loading: Loading, me: Voter) -> None:
+        """Begin a new epoch: what was read is committed, for it was all that anybody had."""
+        writes_voters = sole_voter(loading.voters, me)
+        now = self._clock.now_ms()
+        if loading.voters is None and loading.offset < 0:
+            await self._write_snapshot(Image(timestamp=now))
+        state = await self._in_thread(
+            lambda: quorum.read_quorum_state(self._files, self._store.path)
+        )
+        before = max(loading.epoch, self._store.latest_epoch, state.epoch if state else 0)
+        self.epoch = LeaderEpoch(before + 1)
+        state = QuorumState(epoch=self.epoch, leader=me.id)
+        await self._in_thread(
+            lambda: quorum.write_quorum_state(self._files, self._store.path, state)
+        )
+        self.current = self._newest = loading.image()
+        self._bytes_behind_snapshot = loading.bytes_behind_snapshot
+        records = [quorum.leader_change(me.id, self.voters, now)]
+        if writes_voters or loading.offset < 0:
+            records += [quorum.kraft_version(now), quorum.voters_record(self.voters, now)]
+        self._append(records, Delta(self._newest), is_control=True)
+        if loading.is_in_transaction:
+            # Its writer is gone and cannot end it.
+            abort = AbortTransactionRecord(reason="the leader that began it is gone")
+            self._append([NewRecord(encode(abort), timestamp=now)], Delta(self._newest))
+
+    # Appending
+
+    def _write(self, records: Sequence[Record]) -> _Pending:
+        if self._failure is not None:
+            raise self._failure
+        assert 0 < len(records) <= RECORDS_MAX, f"{len(records)} records in one append"
+        assert len(self._pending) < PENDING_MAX, f"{len(self._pending)} appends wait"
+        # Replayed before they are written: what cannot be replayed must never reach the log.
+        delta = Delta(self._newest)
+        for record in records:
+            delta.replay(record)
+        now = self._clock.now_ms()
+        return self._append([NewRecord(encode(r), timestamp=now) for r in records], delta)
+
+    def _append(
+        self, records: Sequence[NewRecord], delta: Delta, *, is_control: bool = False
+    ) -> _Pending:
+        start = self._store.end_offset
+        assert start == self._newest.offset + 1, f"{start} follows {self._newest.offset}"
+        image = delta.publish(
+            offset=Offset(start + len(records) - 1),
+            epoch=self.epoch,
+            timestamp=records[-1].timestamp,
+        )
+        batch = build_batch(records, base_offset=start, leader_epoch=self.epoch, control=is_control)
+        self._store.append_as_follower(batch)
+        assert self._store.end_offset == image.offset + 1, f"the log ends at {start}"
+        self._newest = image
+        waiter = asyncio.get_running_loop().create_future()
+        pending = _Pending(delta, image, len(batch), waiter)
+        self._pending.append(pending)
+        return pending
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self._commit()
+            if self._bytes_behind_snapshot >= self._settings.snapshot_bytes:
+                self._snapshot_due.set()
+
+    async def _commit(self) -> None:
+        """Sync once for all that wait, and publish their images in order."""
+        while self._pending:
+            job = self._store.begin_flush()
+            try:
+                if job is not None:
+                    await self._in_thread(job.run)
+            except OSError as error:
+                self._fail(error)
+                raise
+            if job is not None:
+                self._store.flushed(job)
+            durable = self._store.flushed_offset
+            self._flushed.write(durable)
+            self._store.advance_high_watermark(durable)
+            while self._pending and self._pending[0].image.offset < durable:
+                self._publish(self._pending.pop(0))
+
+    def _publish(self, pending: _Pending) -> None:
+        assert pending.image.offset > self.current.offset, "images go back"
+        self.current = pending.image
+        self._bytes_behind_snapshot += pending.size
+        for subscriber in self._subscribers:
+            subscriber(pending.delta, pending.image)
+        if not pending.waiter.done():
+            pending.waiter.set_result(pending.image)
+
+    def _fail(self, error: OSError) -> None:
+        """After a failed sync nothing that was not durable may ever be spoken of again."""
+        log.error("metadata log failed", path=self._store.path, error=str(error))
+        self._failure = error
+        for pending in self._pending:
+            if not pending.waiter.done():
+                pending.waiter.set_exception(error)
+        self._pending.clear()
+
+    # Snapshots
+
+    async def _snapshot_forever(self) -> None:
+        interval = self._settings.snapshot_interval_ms / 1000 or None
+        while True:
+            try:
+                async with asyncio.timeout(interval):
+                    await self._snapshot_due.wait()
+            except TimeoutError:
+                if not self._bytes_behind_snapshot:
+                    continue
+            self._snapshot_due.clear()
+            try:
+                await self._snapshot()
+            except OSError as error:
+                if self._failure is not None:
+                    raise
+                log.warning("no room for a metadata snapshot", error=str(error))
+                await asyncio.sleep(SNAPSHOT_RETRY_SECONDS)
+                self._snapshot_due.set()
+
+    async def _snapshot(self) -> None:
+        image = self.current
+        covered = self._bytes_behind_snapshot
+        await self._write_snapshot(image)
+        self._bytes_behind_snapshot -= covered
+        oldest = await self._in_thread(self._snapshots.remove_old)
+        if oldest is not None and oldest.offset > self._store.start_offset:
+            self._store.delete_records_before(oldest.offset)
+
+    async def _write_snapshot(self, image: Image) -> None:
+        """In slices of a few milliseconds; the file has its name only once it is durable."""
+        snapshot = SnapshotId(Offset(image.offset + 1), image.epoch)
+        assert image.offset >= 0 or snapshot == BOOTSTRAP, f"no name for {snapshot}"
+        file = await self._in_thread(lambda: self._snapshots.begin(snapshot))
+        place = 0
+        try:
+            for batch in snapshot_batches(image, self.voters, self._clock.now_ms()):
+                file.write_at(place, batch)
+                place += len(batch)
+                await asyncio.sleep(0)
+        except BaseException:
+            self._snapshots.abandon(snapshot, file)
+            raise
+        try:
+            await self._in_thread(lambda: self._snapshots.finish(snapshot, file))
+        except OSError as error:
+            self._fail(error)
+            raise
+
+
+async def _in_slices(work: Iterator[None]) -> None:
+    for _ in work:
+        await asyncio.sleep(0)

@@ -1,0 +1,1 @@
+"""Tests of the metadata log, its image and its snapshots."""

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from riverrun.cluster.configs import CLUSTER, MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
 from riverrun.cluster.group_configs import check_group, check_metrics
 from riverrun.cluster.names import check_topic_name
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.outcome import Outcome, check_size
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -66,6 +66,7 @@ def alter(
         return _records(configs, image, kind, resource.resource_name, texts, keep=())
 
     records, judged = _judge(request.resources, change)
+    check_size(len(records))
     return Outcome(
         records=() if request.validate_only else tuple(records),
         response=replacing_response.AlterConfigsResponse(
@@ -92,6 +93,7 @@ def alter_incrementally(
         return _change_incrementally(configs, image, resource)
 
     records, judged = _judge(request.resources, change)
+    check_size(len(records))
     return Outcome(
         records=() if request.validate_only else tuple(records),
         response=incremental_response.IncrementalAlterConfigsResponse(

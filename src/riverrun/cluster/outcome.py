@@ -6,12 +6,25 @@ Only replaying the records changes anything. The answer leaves once they are com
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from riverrun.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 R = TypeVar("R")
+
+RECORDS_MAX: Final = 10_000
+"""Records of one request, as in Kafka: they are written and replayed in one turn of the loop."""
+
+
+def check_size(count: int) -> None:
+    """A request is done as a whole or not at all, so one that is too large is refused."""
+    if count > RECORDS_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.outcome import Outcome, check_size
 from riverrun.cluster.placement import candidates, place
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image
 from riverrun.metadata.records import PartitionRecord
@@ -133,6 +133,7 @@ def create_partitions(
         else:
             records += made
             results.append(CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE))
+    check_size(len(records))
     return Outcome(
         records=() if request.validate_only else tuple(records),
         response=CreatePartitionsResponse(throttle_time_ms=0, results=tuple(results)),

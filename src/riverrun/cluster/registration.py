@@ -2,7 +2,7 @@
 
 A new incarnation is handled as if the session of the old one had ended: the leader epoch of all
 that it led is raised, even where it leads again, so that whoever read from the old incarnation can
-tell its records from those of the new one. All of it is one atomic batch.
+tell its records from those of the new one.
 Sessions, fencing and elections between several nodes come with the quorum.
 """
 
@@ -120,6 +120,8 @@ def _take_up(image: Image, registration: Registration) -> Iterator[PartitionChan
                 # Saying who leads raises the leader's epoch, even if nobody else did meanwhile.
                 leader=registration.node,
                 isr=None if partition.isr else (registration.node,),
+                eligible_leader_replicas=_without(partition.elr, registration.node),
+                last_known_elr=_without(partition.last_known_elr, registration.node),
                 directories=None if directories == partition.directories else directories,
             )
 
@@ -129,6 +131,11 @@ def _leads(partition: PartitionImage, node: NodeId) -> bool:
         return True
     may_lead = partition.isr or partition.elr or partition.last_known_elr
     return partition.leader == NO_LEADER and node in may_lead
+
+
+def _without(nodes: tuple[NodeId, ...], node: NodeId) -> tuple[NodeId, ...] | None:
+    """What is left of them; None for no change."""
+    return tuple(one for one in nodes if one != node) if node in nodes else None
 
 
 def _directories(partition: PartitionImage, registration: Registration) -> tuple[UUID, ...]:

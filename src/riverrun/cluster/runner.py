@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from riverrun.cluster.controller import Controller
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.outcome import RECORDS_MAX, Outcome
 from riverrun.cluster.producer_ids import Block
 from riverrun.cluster.registration import Registration
 from riverrun.metadata.image import Image
@@ -67,7 +67,12 @@ class ControllerRunner:
         self._block = Block(start=ProducerId(0), end=ProducerId(0))
 
     async def submit(self, judge: Callable[[Image], Outcome[R]]) -> R:
-        """The response, once the records that it speaks of are committed."""
+        """The response, once the records that it speaks of are committed.
+
+        They are one atomic batch. Only the registration of a broker that leads very many partitions
+        takes several: nobody is served before the last of them, and a start after a crash in
+        between raises all epochs again.
+        """
         if self.waiting >= self._waiting_max:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, "Too many requests wait for the controller."
@@ -76,8 +81,8 @@ class ControllerRunner:
         try:
             async with self._turn:
                 outcome = judge(self._log.current)
-                if outcome.records:
-                    await self._store(outcome.records)
+                for start in range(0, len(outcome.records), RECORDS_MAX):
+                    await self._store(outcome.records[start : start + RECORDS_MAX])
                 return outcome.response
         finally:
             self.waiting -= 1
@@ -90,6 +95,11 @@ class ControllerRunner:
         writing = asyncio.ensure_future(self._log.append(records))
         try:
             await asyncio.shield(writing)
+        except OSError as error:
+            # No room: nothing has changed. A log that has failed for good stops the node itself.
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log cannot be written: {error}"
+            ) from error
         except asyncio.CancelledError:
             while not writing.done():
                 with contextlib.suppress(asyncio.CancelledError):

@@ -13,7 +13,7 @@ from uuid import UUID
 from riverrun.cluster.config_rows import CreatedRows, created_rows, with_own
 from riverrun.cluster.configs import Configs
 from riverrun.cluster.names import METADATA_TOPIC, check_topic_name, collision_key
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.outcome import Outcome, check_size
 from riverrun.cluster.partitions import (
     PARTITIONS_MAX,
     check_assignment,
@@ -71,6 +71,7 @@ def create_topics(
     if any(t.name == METADATA_TOPIC for t in request.topics) and METADATA_TOPIC not in duplicates:
         reason = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
         results.append(_refused(METADATA_TOPIC, ErrorCode.INVALID_REQUEST, reason))
+    check_size(len(records))
     return Outcome(
         records=() if request.validate_only else tuple(records),
         response=CreateTopicsResponse(throttle_time_ms=0, topics=tuple(results)),
@@ -228,6 +229,7 @@ def delete_topics(image: Image, request: DeleteTopicsRequest) -> Outcome[DeleteT
         DeletableTopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
         for topic_id, name in found.items()
     ]
+    check_size(len(found))
     return Outcome(
         records=tuple(RemoveTopicRecord(topic_id=topic_id) for topic_id in found),
         response=DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results)),

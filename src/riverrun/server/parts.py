@@ -4,8 +4,10 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from riverrun.server.answers import Answers
 
 if TYPE_CHECKING:
     from riverrun.cluster.configs import Configs
@@ -36,3 +38,4 @@ class Parts:
     logs: LogDirectory
     log_runner: LogRunner
     fetch_sessions: FetchSessions
+    answers: Answers = field(default_factory=Answers)

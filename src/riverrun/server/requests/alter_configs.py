@@ -1,0 +1,37 @@
+"""AlterConfigs, versions 0 to 2; judged by ``cluster/config_changes.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
+from riverrun.wire.messages.alter_configs_response import (
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: AlterConfigsRequest
+) -> Awaitable[AlterConfigsResponse]:
+    return parts.controller.alter_configs(request)
+
+
+def failed(
+    request: AlterConfigsRequest, code: ErrorCode, message: str | None
+) -> AlterConfigsResponse:
+    return AlterConfigsResponse(
+        throttle_time_ms=0,
+        responses=tuple(
+            AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ),
+    )

@@ -1,0 +1,68 @@
+"""ApiVersions: what the broker serves, and the features that the cluster has agreed on.
+
+Versions 0 to 4. The oldest form answers requests of unknown version (KIP-511), which the router
+does. Before version 4 features that begin at level 0 are left out, for old clients refuse them
+(KIP-1022).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from riverrun.cluster.registration import SUPPORTED_FEATURES
+from riverrun.metadata.image import Image
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.codec import encode_response
+from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
+from riverrun.wire.messages.api_versions_response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+FIRST_WITH_SOFTWARE: Final = 3
+FIRST_WITH_LEVEL_ZERO: Final = 4
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse | bytes:
+    version = context.api_version
+    if version >= FIRST_WITH_SOFTWARE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+    image = parts.metadata.current
+    return parts.answers.api_versions(version, image, lambda: _written(version, image))
+
+
+def _written(version: int, image: Image) -> bytes:
+    response = ApiVersionsResponse(
+        error_code=ErrorCode.NONE,
+        api_keys=tuple(
+            ApiVersion(
+                api_key=api.key,
+                min_version=api.advertised_min_version,
+                max_version=api.max_version,
+            )
+            for api in APIS.values()
+        ),
+        supported_features=tuple(
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in SUPPORTED_FEATURES.items()
+            if low > 0 or version >= FIRST_WITH_LEVEL_ZERO
+        ),
+        finalized_features_epoch=image.offset,
+        finalized_features=tuple(
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in image.features.items()
+        ),
+    )
+    return encode_response(ApiKey.API_VERSIONS, version, response)

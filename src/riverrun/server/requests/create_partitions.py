@@ -1,0 +1,32 @@
+"""CreatePartitions, versions 0 to 3; judged by ``cluster/partitions.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
+from riverrun.wire.messages.create_partitions_response import (
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: CreatePartitionsRequest
+) -> Awaitable[CreatePartitionsResponse]:
+    return parts.controller.create_partitions(request)
+
+
+def failed(
+    request: CreatePartitionsRequest, code: ErrorCode, message: str | None
+) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
+            for topic in request.topics
+        ),
+    )

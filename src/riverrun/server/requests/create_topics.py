@@ -1,0 +1,34 @@
+"""CreateTopics, versions 2 to 7; judged by ``cluster/topics.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
+from riverrun.wire.messages.create_topics_response import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: CreateTopicsRequest
+) -> Awaitable[CreateTopicsResponse]:
+    return parts.controller.create_topics(request)
+
+
+def failed(
+    request: CreateTopicsRequest, code: ErrorCode, message: str | None
+) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            CreatableTopicResult(
+                name=topic.name, error_code=code, error_message=message, configs=()
+            )
+            for topic in request.topics
+        ),
+    )

@@ -1,0 +1,47 @@
+"""DeleteTopics, versions 1 to 6, by name and from 6 on by id; judged by ``cluster/topics.py``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from riverrun.wire.messages.delete_topics_response import (
+    DeletableTopicResult,
+    DeleteTopicsResponse,
+)
+
+FIRST_WITH_DELETION_DISABLED: Final = 3
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    try:
+        return await parts.controller.delete_topics(request)
+    except KafkaError as error:
+        if (
+            error.code is ErrorCode.TOPIC_DELETION_DISABLED
+            and context.api_version < FIRST_WITH_DELETION_DISABLED
+        ):
+            raise KafkaError(ErrorCode.INVALID_REQUEST) from None
+        raise
+
+
+def failed(
+    request: DeleteTopicsRequest, code: ErrorCode, message: str | None
+) -> DeleteTopicsResponse:
+    wanted = request.topics or tuple(
+        DeleteTopicState(name=name, topic_id=None) for name in request.topic_names
+    )
+    return DeleteTopicsResponse(
+        throttle_time_ms=0,
+        responses=tuple(
+            DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message
+            )
+            for topic in wanted
+        ),
+    )

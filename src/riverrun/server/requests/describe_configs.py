@@ -1,0 +1,128 @@
+"""DescribeConfigs, versions 1 to 4: every setting with its value, source and synonyms.
+
+The rows come from ``cluster/config_rows.py``; here each resource finds its own, and its errors.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from riverrun.cluster import config_rows
+from riverrun.cluster.config_rows import Rows, Wish
+from riverrun.cluster.configs import CLUSTER
+from riverrun.cluster.names import check_topic_name
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicName
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from riverrun.wire.messages.describe_configs_response import (
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+
+MALFORMED: Final = (
+    "This most likely occurs because of a request being malformed by the client library or the "
+    "message was sent to an incompatible broker. See the broker logs for more details."
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    image = parts.metadata.current
+    return DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=tuple(_result(parts, image, request, one) for one in request.resources),
+    )
+
+
+def failed(
+    request: DescribeConfigsRequest, code: ErrorCode, message: str | None
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=tuple(_described(one, (), code, message) for one in request.resources),
+    )
+
+
+def _result(
+    parts: Parts, image: Image, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    wish = Wish(
+        names=resource.configuration_keys,
+        with_synonyms=request.include_synonyms,
+        with_documentation=request.include_documentation,
+    )
+    try:
+        return _described(resource, _rows(parts, image, resource, wish))
+    except KafkaError as error:
+        return _described(resource, (), error.code, error.message)
+
+
+def _described(
+    resource: DescribeConfigsResource,
+    rows: Rows,
+    code: ErrorCode = ErrorCode.NONE,
+    message: str | None = None,
+) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=code,
+        error_message=message or "",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=rows,
+    )
+
+
+def _rows(parts: Parts, image: Image, resource: DescribeConfigsResource, wish: Wish) -> Rows:
+    name = resource.resource_name
+    match resource.resource_type:
+        case ConfigType.TOPIC:
+            check_topic_name(name)
+            if TopicName(name) not in image.topics_by_name:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return config_rows.topic_rows(parts.configs, image, name, wish)
+        case ConfigType.BROKER:
+            if name == CLUSTER:
+                return config_rows.cluster_rows(parts.configs, image, wish)
+            _check_node(parts, name, "Unexpected broker id, expected {} or empty string, but")
+            return config_rows.broker_rows(parts.configs, image, wish)
+        case ConfigType.BROKER_LOGGER:
+            if not name:
+                raise _invalid("Broker id must not be empty")
+            _check_node(parts, name, "Unexpected broker id, expected {} but")
+            return config_rows.logger_rows(_log_level(parts), wish)
+        case ConfigType.CLIENT_METRICS:
+            if not name:
+                raise _invalid("Client metrics subscription name must not be empty")
+            return config_rows.metrics_rows(image, name, wish)
+        case ConfigType.GROUP:
+            if not name:
+                raise _invalid("Group name must not be empty")
+            return config_rows.group_rows(image, name, wish)
+        case _:
+            raise _invalid(MALFORMED)
+
+
+def _check_node(parts: Parts, name: str, sentence: str) -> None:
+    try:
+        node = int(name)
+    except ValueError:
+        raise _invalid(f"Broker id must be an integer, but it is: {name}") from None
+    own = parts.configs.node_id
+    if node != own:
+        raise _invalid(f"{sentence.format(own)} received {name}")
+
+
+def _log_level(parts: Parts) -> str:
+    level = parts.settings.identity.log_level.upper()
+    return "WARN" if level == "WARNING" else level
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

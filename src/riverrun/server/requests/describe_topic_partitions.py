@@ -1,0 +1,142 @@
+"""DescribeTopicPartitions, version 0: topics in order of names, a page at a time (KIP-966).
+
+The page ends after so many partitions and says where the next one begins. Topics that do not exist
+take no room on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from riverrun.cluster.names import INTERNAL_TOPICS, is_topic_name
+from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, TopicName
+from riverrun.server import authorized
+from riverrun.server.answers import live_brokers
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.describe_topic_partitions_request import (
+    DescribeTopicPartitionsRequest,
+)
+from riverrun.wire.messages.describe_topic_partitions_response import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PAGE_PARTITIONS_MAX: Final = 2000
+"""Kafka's default of max.request.partition.size.limit."""
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    image = parts.metadata.current
+    names = _names(image, request)
+    live = live_brokers(image, context.listener)
+    room = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if room == 0:
+            return _page(topics, Cursor(topic_name=name, partition_index=0))
+        start = 0
+        if request.cursor is not None and name == request.cursor.topic_name:
+            start = request.cursor.partition_index
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            topics.append(_unknown(name))
+            continue
+        end = min(start + room, len(topic.partitions))
+        topics.append(_topic(image, live, topic, start, end))
+        room -= max(end - start, 0)
+        if end < len(topic.partitions) and start < end:
+            return _page(topics, Cursor(topic_name=name, partition_index=end))
+    return _page(topics, None)
+
+
+def failed(
+    request: DescribeTopicPartitionsRequest, code: ErrorCode, message: str | None
+) -> DescribeTopicPartitionsResponse:
+    return _page(
+        [
+            DescribeTopicPartitionsResponseTopic(
+                error_code=code, name=topic.name, topic_id=None, partitions=()
+            )
+            for topic in request.topics
+        ],
+        None,
+    )
+
+
+def _names(image: Image, request: DescribeTopicPartitionsRequest) -> list[TopicName]:
+    """The names to describe, from the cursor on; no names at all means every topic."""
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if request.topics:
+        names = sorted(dict.fromkeys(TopicName(topic.name) for topic in request.topics))
+        if cursor is not None and cursor.topic_name not in names:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+    else:
+        names = sorted(image.topics_by_name)
+    return [name for name in names if cursor is None or name >= cursor.topic_name]
+
+
+def _page(
+    topics: list[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        throttle_time_ms=0, topics=tuple(topics), next_cursor=cursor
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    known = is_topic_name(name)
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if known
+        else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        name=name,
+        topic_id=None,
+        partitions=(),
+        topic_authorized_operations=authorized.TOPIC,
+    )
+
+
+def _topic(
+    image: Image, live: dict[NodeId, BrokerImage], topic: TopicImage, start: int, end: int
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=tuple(
+            _partition(image, live, index, topic.partitions[index]) for index in range(start, end)
+        ),
+        topic_authorized_operations=authorized.TOPIC,
+    )
+
+
+def _partition(
+    image: Image, live: dict[NodeId, BrokerImage], index: int, partition: PartitionImage
+) -> DescribeTopicPartitionsResponsePartition:
+    has_leader = partition.leader in live
+    code = ErrorCode.NONE
+    if not has_leader:
+        broker = image.brokers.get(partition.leader)
+        is_elsewhere = broker is not None and not broker.is_fenced
+        code = ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=code,
+        partition_index=index,
+        leader_id=partition.leader if has_leader else NodeId(-1),
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        offline_replicas=tuple(one for one in partition.replicas if one not in live),
+    )

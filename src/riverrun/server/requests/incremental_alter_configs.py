@@ -1,0 +1,39 @@
+"""IncrementalAlterConfigs, versions 0 and 1; judged by ``cluster/config_changes.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.incremental_alter_configs_request import (
+    IncrementalAlterConfigsRequest,
+)
+from riverrun.wire.messages.incremental_alter_configs_response import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> Awaitable[IncrementalAlterConfigsResponse]:
+    return parts.controller.incremental_alter_configs(request)
+
+
+def failed(
+    request: IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        throttle_time_ms=0,
+        responses=tuple(
+            AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ),
+    )

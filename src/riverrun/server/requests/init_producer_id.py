@@ -1,0 +1,42 @@
+"""InitProducerId, versions 0 to 5, for idempotent producers (KIP-98).
+
+There are no transactions yet. A producer that asks for them is told so for good, by an error that
+no client retries: batches of a transaction that nobody can end would hide what comes after them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
+from riverrun.wire.messages.init_producer_id_response import InitProducerIdResponse
+
+NONE: Final = -1
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    if request.transactional_id == "":
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    # An idempotent producer that comes back gets a new id, never a new epoch of the old one.
+    producer_id = await parts.controller.next_producer_id(parts.settings.node_id)
+    return InitProducerIdResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        producer_id=producer_id,
+        producer_epoch=0,
+    )
+
+
+def failed(
+    request: InitProducerIdRequest, code: ErrorCode, message: str | None
+) -> InitProducerIdResponse:
+    return InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_epoch=NONE)

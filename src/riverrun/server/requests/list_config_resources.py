@@ -1,0 +1,52 @@
+"""ListConfigResources, versions 0 and 1: what has settings of its own (KIP-1142).
+
+Version 0 knew client metrics alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.list_config_resources_request import ListConfigResourcesRequest
+from riverrun.wire.messages.list_config_resources_response import (
+    ConfigResource,
+    ListConfigResourcesResponse,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    image = parts.metadata.current
+    return ListConfigResourcesResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        config_resources=tuple(
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in _kinds(context.api_version, request.resource_types)
+            for name in _resources(image, kind)
+        ),
+    )
+
+
+def _kinds(version: int, asked: Iterable[int]) -> list[ConfigType]:
+    if version == 0:
+        return [ConfigType.CLIENT_METRICS]
+    try:
+        return [ConfigType(one) for one in dict.fromkeys(asked)] or list(ConfigType)
+    except ValueError:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION) from None
+
+
+def _resources(image: Image, kind: ConfigType) -> list[str]:
+    match kind:
+        case ConfigType.TOPIC:
+            return [str(name) for name in image.topics_by_name]
+        case ConfigType.BROKER | ConfigType.BROKER_LOGGER:
+            return [str(node) for node in image.brokers]
+        case ConfigType.GROUP | ConfigType.CLIENT_METRICS:
+            return [name for of, name in image.configs if of is kind]

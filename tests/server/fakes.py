@@ -119,15 +119,18 @@ class Network:
         return counter.value if counter else 0
 
 
-def feed(connection: Connection, data: bytes, step: int | None = None) -> None:
-    """Deliver bytes as a transport does, at most ``step`` at a time."""
-    while data:
+def feed(connection: Connection, data: bytes, step: int | None = None) -> bytes:
+    """Deliver bytes as a transport does, at most ``step`` at a time; gives what was not taken."""
+    transport = connection._transport
+    assert isinstance(transport, FakeTransport)
+    while data and transport.is_reading_now:
         view = connection.get_buffer(-1)
         assert len(view) > 0
         count = min(len(view), len(data), step or len(data))
         view[:count] = data[:count]
         data = data[count:]
         connection.buffer_updated(count)
+    return data
 
 
 def frame(key: ApiKey, version: int, message: Any, correlation_id: int = 1) -> bytes:

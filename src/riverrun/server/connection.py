@@ -299,6 +299,9 @@ class Connection(asyncio.BufferedProtocol):
             elif self._was_full and capacity < READ_AHEAD_BYTES_MAX:
                 self._grow(capacity * 2)
             return
+        if self._was_full and capacity < READ_AHEAD_BYTES_MAX:
+            self._grow(capacity * 2)
+            return
         wanted = 4 + (LENGTH.unpack_from(buffer, self._start)[0] if held >= 4 else 0)
         if self._start + wanted <= capacity and self._end < capacity:
             return
@@ -314,8 +317,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._set_reading(False)
 
     def _grow(self, capacity: int) -> None:
+        held = self._end - self._start
         larger = bytearray(capacity)
-        larger[: self._end] = self._view[: self._end]
+        larger[:held] = self._view[self._start : self._end]
+        self._start, self._end = 0, held
         self._use_buffer(larger)
 
     def memory_came_free(self) -> None:

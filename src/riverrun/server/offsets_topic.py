@@ -1,0 +1,106 @@
+"""Group coordinators follow the leadership of ``__consumer_offsets``.
+
+Whoever leads a partition of that topic coordinates the groups that hash to it: elected, it loads
+what the log says; resigned, it sends its clients to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from riverrun.coordinator.runner import GroupCoordinators
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
+from riverrun.ports.clock import Clock
+from riverrun.replication.partition import Partition
+from riverrun.replication.replicas import Replicas
+from riverrun.storage.log import Origin
+from riverrun.storage.reading import ColdRead
+from riverrun.storage.runner import LogRunner
+
+TOPIC: Final = "__consumer_offsets"
+READ_BYTES_MAX: Final = 1024 * 1024
+ACKS_ALL: Final = -1
+
+
+class PartitionLog:
+    """One partition of the topic, as its coordinator sees it."""
+
+    def __init__(self, partition: Partition, runner: LogRunner, clock: Clock) -> None:
+        self._partition = partition
+        self._runner = runner
+        self._clock = clock
+        self.leader_epoch: LeaderEpoch = partition.leader_epoch
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._partition.log.start_offset
+
+    async def append(self, batch: bytes) -> Offset:
+        """Append as this epoch's leader; returns once the in-sync replicas hold it."""
+        partition = self._partition
+        partition.check_leader(self.leader_epoch)
+        appended = partition.append(
+            bytearray(batch),
+            acks=ACKS_ALL,
+            now_ms=self._clock.now_ms(),
+            origin=Origin.COORDINATOR,
+        )
+        end = Offset(appended.last_offset + 1)
+        if end > partition.log.high_watermark:
+            await self._committed(end)
+        return appended.base_offset
+
+    async def _committed(self, end: Offset) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def committed(code: ErrorCode) -> None:
+            if future.done():
+                return
+            if code is ErrorCode.NONE:
+                future.set_result(None)
+            else:
+                future.set_exception(KafkaError(code))
+
+        self._partition.when_committed(end, committed)
+        try:
+            await future
+        finally:
+            self._partition.forget_produce(committed)
+
+    async def read(self, offset: Offset) -> bytes:
+        held = self._partition.log
+        start = max(offset, held.start_offset)
+        if start >= held.high_watermark:
+            return b""
+        found = held.read(start, max_bytes=READ_BYTES_MAX, end=held.high_watermark)
+        if isinstance(found, ColdRead):
+            found = await self._runner.load(found)
+        return bytes(found.data)
+
+
+class OffsetsTopic:
+    """Tells the coordinators which partitions this node leads."""
+
+    def __init__(self, groups: GroupCoordinators, runner: LogRunner, clock: Clock) -> None:
+        self._groups = groups
+        self._runner = runner
+        self._clock = clock
+        self._led: dict[int, LeaderEpoch] = {}
+
+    def follow(self, replicas: Replicas) -> None:
+        """Compare with what we lead now, and elect or resign."""
+        held = replicas.by_name.get(TOPIC, {})
+        for index in list(self._led):
+            partition = held.get(index)
+            if partition is None or not partition.is_leader:
+                del self._led[index]
+                self._groups.resign(PartitionIndex(index))
+        for index, partition in held.items():
+            if not partition.is_leader or self._led.get(index) == partition.leader_epoch:
+                continue
+            self._led[index] = partition.leader_epoch
+            self._groups.elect(
+                PartitionIndex(index), PartitionLog(partition, self._runner, self._clock)
+            )

@@ -1,0 +1,294 @@
+"""Fetch: whole batches from the page cache to the socket, or a wait until there are some.
+
+v7 sessions (KIP-227) · v9 leader epochs · v11 rack · v12 flexible, diverging epochs · v13 topic
+ids · v15 replica state · v16 endpoints (KIP-951) · v17 directory ids · v18 high watermark of
+followers.
+
+An answer leaves at once when it has min.bytes, an error, or no time to wait; otherwise the fetch
+watches its partitions and is called when more becomes readable, or by its timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.replication.partition import Partition
+from riverrun.replication.reading import PartitionRead, failed, read_partition
+from riverrun.server.context import RequestContext
+from riverrun.server.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    SessionPartition,
+)
+from riverrun.wire.fetch import (
+    TOPIC_IDS_FROM,
+    FetchCall,
+    FetchResult,
+    encode_fetch_response,
+    parse_fetch,
+)
+
+if TYPE_CHECKING:
+    from riverrun.ports.files import Buffer
+    from riverrun.server.parts import Parts
+
+READ_COMMITTED = 1
+WAIT_MS_MAX = 600_000
+"""No client waits longer; one that says so would only be forgotten here."""
+
+
+def handle_frame(
+    parts: Parts, context: RequestContext, buffer: memoryview, at: int
+) -> list[Buffer] | Awaitable[list[Buffer]]:
+    version = context.api_version
+    call = parse_fetch(buffer, at, version)
+    if call.replica_id >= 0:
+        # Followers come with replication; until then nobody may move the high watermark.
+        return encode_fetch_response(version, [], error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    try:
+        session, wanted, is_incremental = _session(parts, call, version)
+    except KafkaError as error:
+        return encode_fetch_response(version, [], error_code=error.code)
+    fetch = _Fetch(parts, call, version, session, wanted, is_incremental=is_incremental)
+    return fetch.begin()
+
+
+def _session(
+    parts: Parts, call: FetchCall, version: int
+) -> tuple[FetchSession | None, list[SessionPartition], bool]:
+    """The session, the partitions to read, and whether only news is to be told."""
+    asked = [
+        SessionPartition(
+            p.topic, p.partition, p.offset, p.leader_epoch, p.last_fetched_epoch, p.max_bytes
+        )
+        for p in call.partitions
+    ]
+    sessions, uses_ids = parts.fetch_sessions, version >= TOPIC_IDS_FROM
+    if call.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if call.session_id != NO_SESSION:
+            sessions.close(call.session_id)
+        if call.session_epoch == FINAL_EPOCH:
+            return None, asked, False
+        return sessions.create(asked, uses_topic_ids=uses_ids), asked, False
+    session = sessions.resume(call.session_id, call.session_epoch, uses_topic_ids=uses_ids)
+    session.update(asked, call.forgotten)
+    return session, list(session.partitions.values()), True
+
+
+class _Fetch:
+    """One fetch from its first read to its answer."""
+
+    __slots__ = (
+        "_bytes_missing",
+        "_call",
+        "_future",
+        "_is_incremental",
+        "_is_scheduled",
+        "_parts",
+        "_session",
+        "_timer",
+        "_version",
+        "_wanted",
+        "_watched",
+    )
+
+    def __init__(
+        self,
+        parts: Parts,
+        call: FetchCall,
+        version: int,
+        session: FetchSession | None,
+        wanted: list[SessionPartition],
+        *,
+        is_incremental: bool,
+    ) -> None:
+        self._parts = parts
+        self._call = call
+        self._version = version
+        self._session = session
+        self._wanted = wanted
+        self._is_incremental = is_incremental
+        self._watched: list[Partition] = []
+        self._future: asyncio.Future[list[Buffer]] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._bytes_missing = 0
+        self._is_scheduled = False
+
+    def begin(self) -> list[Buffer] | Awaitable[list[Buffer]]:
+        call = self._call
+        reads, size, must_answer = self._read()
+        if must_answer or size >= call.min_bytes or call.max_wait_ms <= 0 or not self._wanted:
+            return self._finish(reads)
+        return self._wait(call.min_bytes - size)
+
+    # -- Reading ----------------------------------------------------------------------------------
+
+    def _find(self, wanted: SessionPartition) -> Partition | None:
+        topic = wanted.topic
+        if isinstance(topic, str):
+            return self._parts.replicas.find(topic, wanted.index)
+        return self._parts.replicas.find_by_id(topic, wanted.index)
+
+    def _read(self) -> tuple[list[PartitionRead], int, bool]:
+        """Every partition's part, the bytes in all, and whether the client must hear at once."""
+        call = self._call
+        left = min(call.max_bytes, self._parts.settings.replication.fetch_bytes_max)
+        is_committed_only = call.isolation_level == READ_COMMITTED
+        reads: list[PartitionRead] = []
+        size, must_answer = 0, False
+        for wanted in self._wanted:
+            partition = self._find(wanted)
+            if partition is None:
+                reads.append(failed(self._unknown(wanted)))
+                must_answer = True
+                continue
+            read = read_partition(
+                partition,
+                offset=wanted.offset,
+                leader_epoch=wanted.leader_epoch,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+                max_bytes=min(wanted.max_bytes, left),
+                # One batch goes out even when it is larger than the client asked for (KIP-74), or
+                # the client would never get past it.
+                at_least_one=size == 0,
+                is_committed_only=is_committed_only,
+            )
+            if read.cold is not None:
+                # How much it will be is known when the disk has answered.
+                size += 1
+                left -= min(wanted.max_bytes, left)
+                must_answer = True
+            elif read.data:
+                size += len(read.data)
+                left -= len(read.data)
+            elif read.error_code or read.diverging is not None:
+                must_answer = True
+            reads.append(read)
+        return reads, size, must_answer
+
+    def _unknown(self, wanted: SessionPartition) -> ErrorCode:
+        if isinstance(wanted.topic, str) or wanted.topic in self._parts.replicas.by_id:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.UNKNOWN_TOPIC_ID
+
+    # -- Waiting ----------------------------------------------------------------------------------
+
+    def _wait(self, bytes_missing: int) -> asyncio.Future[list[Buffer]]:
+        loop = asyncio.get_running_loop()
+        self._bytes_missing = bytes_missing
+        future: asyncio.Future[list[Buffer]] = loop.create_future()
+        self._future = future
+        for wanted in self._wanted:
+            partition = self._find(wanted)
+            if partition is not None:
+                partition.watch(self)
+                self._watched.append(partition)
+        self._timer = loop.call_later(
+            min(self._call.max_wait_ms, WAIT_MS_MAX) / 1000, self._complete
+        )
+        future.add_done_callback(self._finished)
+        return future
+
+    def progressed(self, partition: Partition, visible_bytes: int) -> None:
+        """More can be read; answered after this turn, so that one answer takes all of it."""
+        self._bytes_missing -= visible_bytes
+        if self._bytes_missing <= 0:
+            self.interrupted()
+
+    def interrupted(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._complete)
+
+    def _complete(self) -> None:
+        future = self._future
+        if future is None or future.done():
+            return
+        reads, _, _ = self._read()
+        answer = self._finish(reads)
+        if isinstance(answer, list):
+            future.set_result(answer)
+        else:
+            self._unwatch()
+            task = asyncio.ensure_future(answer)
+            task.add_done_callback(lambda done: _hand_over(done, future))
+
+    def _finished(self, _: asyncio.Future[list[Buffer]]) -> None:
+        """Answered, or the client is gone."""
+        self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._watched.clear()
+
+    # -- Answering --------------------------------------------------------------------------------
+
+    def _finish(self, reads: list[PartitionRead]) -> list[Buffer] | Awaitable[list[Buffer]]:
+        if any(read.cold is not None for read in reads):
+            return self._load(reads)
+        return self._encode(reads)
+
+    async def _load(self, reads: list[PartitionRead]) -> list[Buffer]:
+        """Some of it lies on the disk only: a thread reads it, and the loop goes on meanwhile."""
+        for place, read in enumerate(reads):
+            if read.cold is not None:
+                try:
+                    read.fill(await self._parts.log_runner.load(read.cold))
+                except KafkaError as error:
+                    reads[place] = failed(error.code)
+        return self._encode(reads)
+
+    def _encode(self, reads: list[PartitionRead]) -> list[Buffer]:
+        results: list[FetchResult] = []
+        served: list[SessionPartition] = []
+        session = self._session
+        for wanted, read in zip(self._wanted, reads, strict=True):
+            if session is not None:
+                is_news = bool(read.data or read.error_code or read.diverging)
+                changed = wanted.changes(
+                    high_watermark=read.high_watermark,
+                    log_start_offset=read.log_start_offset,
+                    is_news=is_news,
+                )
+                if self._is_incremental and not changed:
+                    continue
+                if read.data:
+                    served.append(wanted)
+            results.append(
+                FetchResult(
+                    wanted.topic,
+                    wanted.index,
+                    read.error_code,
+                    read.high_watermark,
+                    read.last_stable_offset,
+                    read.log_start_offset,
+                    None
+                    if read.aborted is None
+                    else [(a.producer_id, a.first_offset) for a in read.aborted],
+                    read.data,
+                    diverging=read.diverging,
+                )
+            )
+        if session is not None and served:
+            session.move_to_end(served)
+        return encode_fetch_response(
+            self._version, results, session_id=NO_SESSION if session is None else session.id
+        )
+
+
+def _hand_over(done: asyncio.Future[list[Buffer]], future: asyncio.Future[list[Buffer]]) -> None:
+    if future.done():
+        return
+    error = done.exception()
+    if error is None:
+        future.set_result(done.result())
+    else:
+        future.set_exception(error)

@@ -1,0 +1,212 @@
+"""Produce: batches in place in the connection's buffer, appended as they are.
+
+v3 batches of today · v5 log start offset · v8 errors of single records (KIP-467) · v9 flexible ·
+v10 the leader in the answer (KIP-951) · v13 topic ids. Versions 0–2 are advertised and refused.
+
+The plain case (acks 0 or 1, or acks=all with nothing to wait for) is answered without a task or a
+future; otherwise one object waits for all partitions of the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import Offset
+from riverrun.records.validate import InvalidRecord
+from riverrun.replication.partition import Partition
+from riverrun.server.context import RequestContext
+from riverrun.server.requests.outcome import CloseConnection
+from riverrun.wire.produce import (
+    NO_RECORDS,
+    SERVED_FROM,
+    ProduceCall,
+    ProducePartition,
+    ProduceResult,
+    encode_produce_response,
+    parse_produce,
+)
+
+if TYPE_CHECKING:
+    from riverrun.server.parts import Parts
+
+log = structlog.get_logger("riverrun.produce")
+
+ACKS_NONE = 0
+ACKS_ALL = -1
+NO_TRANSACTIONS = "Transactions are not supported by this broker yet."
+
+
+def handle_frame(
+    parts: Parts, context: RequestContext, buffer: memoryview, at: int
+) -> bytes | asyncio.Future[bytes] | None:
+    """Append every batch; the answer is a body, a future of one, or None for acks=0."""
+    version = context.api_version
+    call = parse_produce(buffer, at, version)
+    refusal = _refusal(call, version)
+    if refusal is not None:
+        return _answer_all(version, call, refusal)
+    now_ms = parts.clock.now_ms()
+    results: list[ProduceResult] = []
+    waits: list[tuple[int, Partition, Offset]] = []
+    for wanted in call.partitions:
+        result, partition, end = _append(parts, call.acks, wanted, buffer, now_ms)
+        if (
+            partition is not None
+            and end > partition.log.high_watermark
+            and _must_wait(call, partition)
+        ):
+            waits.append((len(results), partition, end))
+        results.append(result)
+    if call.acks == ACKS_NONE:
+        _check_unanswered(results)
+        return None
+    if waits:
+        return _ProduceWait(version, call.timeout_ms, results, waits).future
+    return encode_produce_response(version, results)
+
+
+def _must_wait(call: ProduceCall, partition: Partition) -> bool:
+    """acks=all waits for the in-sync replicas; acks=1 for the leader's own sync, if it has one."""
+    return call.acks == ACKS_ALL or (
+        call.acks != ACKS_NONE and partition.log.settings.flush_before_ack
+    )
+
+
+def _refusal(call: ProduceCall, version: int) -> tuple[ErrorCode, str | None] | None:
+    """What makes the request as a whole unusable."""
+    if version < SERVED_FROM:
+        return ErrorCode.UNSUPPORTED_VERSION, None
+    if call.acks not in (-1, 0, 1):
+        return ErrorCode.INVALID_REQUIRED_ACKS, None
+    if call.transactional_id is not None:
+        # Stored, such records could never be committed, closed or hidden (SAFETY.md).
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+    return None
+
+
+def _answer_all(
+    version: int, call: ProduceCall, refusal: tuple[ErrorCode, str | None]
+) -> bytes | None:
+    if call.acks == ACKS_NONE:
+        raise CloseConnection(f"produce with acks=0 refused: {refusal[0].name}")
+    results = [
+        ProduceResult(w.topic, w.partition, refusal[0], error_message=refusal[1])
+        for w in call.partitions
+    ]
+    return encode_produce_response(version, results)
+
+
+def _append(
+    parts: Parts, acks: int, wanted: ProducePartition, buffer: memoryview, now_ms: int
+) -> tuple[ProduceResult, Partition | None, Offset]:
+    """Append one batch; gives the answer, and where and up to which offset it must be committed."""
+    topic, index = wanted.topic, wanted.partition
+    try:
+        if isinstance(topic, str):
+            partition = parts.replicas.find(topic, index)
+        else:
+            partition = parts.replicas.find_by_id(topic, index)
+        if partition is None:
+            raise KafkaError(_unknown(parts, topic))
+        if wanted.start == NO_RECORDS:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records.")
+        appended = partition.append(buffer[wanted.start : wanted.end], acks=acks, now_ms=now_ms)
+    except InvalidRecord as error:
+        failed = ProduceResult(
+            topic, index, error.code, record_errors=error.record_errors, error_message=error.message
+        )
+        return failed, None, Offset(0)
+    except KafkaError as error:
+        return ProduceResult(topic, index, error.code, error_message=error.message), None, Offset(0)
+    except OSError as error:
+        log.warning("append failed", topic=str(topic), partition=index, reason=str(error))
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        return ProduceResult(topic, index, code, error_message=error.strerror), None, Offset(0)
+    result = ProduceResult(
+        topic,
+        index,
+        ErrorCode.NONE,
+        appended.base_offset,
+        appended.append_time_ms,
+        partition.log.start_offset,
+    )
+    return result, partition, Offset(appended.last_offset + 1)
+
+
+def _unknown(parts: Parts, topic: object) -> ErrorCode:
+    if isinstance(topic, str) or topic in parts.replicas.by_id:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def _check_unanswered(results: list[ProduceResult]) -> None:
+    """A producer with acks=0 learns of trouble in the only way left, as with Kafka: we hang up."""
+    for result in results:
+        if result.error_code:
+            code = ErrorCode(result.error_code).name
+            raise CloseConnection(f"produce with acks=0 failed on {result.topic}: {code}")
+
+
+class _ProduceWait:
+    """One request until all its batches are committed, or its time is up."""
+
+    __slots__ = ("_callbacks", "_left", "_results", "_timer", "_version", "future")
+
+    def __init__(
+        self,
+        version: int,
+        timeout_ms: int,
+        results: list[ProduceResult],
+        waits: list[tuple[int, Partition, Offset]],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[bytes] = loop.create_future()
+        self._version = version
+        self._results = results
+        self._left = len(waits)
+        self._callbacks: dict[int, tuple[Partition, _Committed]] = {}
+        for place, partition, end in waits:
+            committed = _Committed(self, place)
+            self._callbacks[place] = (partition, committed)
+            partition.when_committed(end, committed)
+        self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._expire)
+        self.future.add_done_callback(self._finished)
+
+    def committed(self, place: int, code: ErrorCode) -> None:
+        if self._callbacks.pop(place, None) is None:
+            return
+        if code is not ErrorCode.NONE:
+            before = self._results[place]
+            self._results[place] = ProduceResult(before.topic, before.partition, code)
+        self._left -= 1
+        if self._left == 0 and not self.future.done():
+            self.future.set_result(encode_produce_response(self._version, self._results))
+
+    def _expire(self) -> None:
+        for place, (partition, committed) in list(self._callbacks.items()):
+            partition.forget_produce(committed)
+            self.committed(place, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _finished(self, _: asyncio.Future[bytes]) -> None:
+        """Answered, or the client is gone."""
+        self._timer.cancel()
+        for partition, committed in self._callbacks.values():
+            partition.forget_produce(committed)
+        self._callbacks.clear()
+
+
+class _Committed:
+    """Called by the partition; an object, since it is also what the partition forgets by."""
+
+    __slots__ = ("_place", "_wait")
+
+    def __init__(self, wait: _ProduceWait, place: int) -> None:
+        self._wait = wait
+        self._place = place
+
+    def __call__(self, code: ErrorCode) -> None:
+        self._wait.committed(self._place, code)

@@ -111,7 +111,8 @@ class LogToCompact:
             self.check_cleaned(cleaned)
             results.append(cleaned)
             for base in cleaned.replaced:
-                self.files.unlink(self.path(base))
+                for suffix in (".log", ".index", ".timeindex"):
+                    self.files.contents.pop(self.path(base, suffix), None)
                 self.bases.remove(base)
             for suffix in (".log", ".index", ".timeindex"):
                 self.files.rename(

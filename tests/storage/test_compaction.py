@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from riverrun.records.batch import CorruptBatch
 from riverrun.records.compression import Compression
 from riverrun.records.record import NewRecord
-from riverrun.storage.compaction import CompactionAborted, LastRecord, Task, compact, discard
+from riverrun.storage.cleaned_segment import discard_cleaned
+from riverrun.storage.compaction import CompactionAborted, LastRecord, Task, compact
 
 from .logs_to_compact import DIRECTORY, LogToCompact
 
@@ -233,7 +234,7 @@ def test_damage_is_not_copied() -> None:
     before = dict(log.files.contents)
     with pytest.raises(CorruptBatch):
         list(compact(log.files, task))
-    discard(log.files, DIRECTORY)
+    discard_cleaned(log.files, DIRECTORY)
     assert log.files.contents == before
     del log.files.contents[log.path(0)][-1:]
     with pytest.raises(CorruptBatch):
@@ -244,7 +245,7 @@ def test_unwanted_compaction_ends() -> None:
     log = LogToCompact()
     log.write(put("a", "1"))
     with pytest.raises(CompactionAborted):
-        list(compact(log.files, log.task(), lambda: False))
+        list(compact(log.files, log.task(), lambda _: False))
 
 
 def test_leftovers_of_an_earlier_attempt_do_no_harm() -> None:

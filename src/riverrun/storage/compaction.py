@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from riverrun.ports.files import File, Files
+from riverrun.ports.files import Files
 from riverrun.records.batch import (
     COMPRESSION_MASK,
     DELETE_HORIZON_BIT,
@@ -32,20 +32,19 @@ from riverrun.records.batch import (
     read_header,
 )
 from riverrun.records.record import (
-    ControlType,
     Span,
     payload_of,
-    read_records,
     rebuild_batch,
     shifted,
     spans,
 )
-from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction, OffsetIndex, TimeIndex
+from riverrun.storage.cleaned_segment import CleanedSegment
+from riverrun.storage.cleaned_transactions import CleanedTransactions
+from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
 from riverrun.storage.offset_map import OffsetMap
+from riverrun.storage.segment import LOG_SUFFIX, file_name
 
-CLEANED_SUFFIX = ".cleaned"
 _READ_BYTES = 1 << 20
-_WRITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,28 +112,22 @@ class CompactionAborted(Exception):
 
 
 def compact(
-    files: Files, task: Task, is_wanted: Callable[[], bool] = lambda: True
+    files: Files, task: Task, go_on: Callable[[int], bool] = lambda _: True
 ) -> Iterator[Cleaned]:
     """Write the new segments, oldest first, each when the one before has been taken.
 
-    Raises ``CorruptBatch`` rather than copy damage, and ``OSError``.
+    ``go_on`` is asked before each read, with its size; it may slow the work down, or end it.
+    Raises ``CorruptBatch`` rather than copy damage, ``CompactionAborted`` and ``OSError``.
     """
-    offsets, cleaned_to = _map_keys(files, task, is_wanted)
-    transactions = _Transactions(task.aborted, task.sources[0].base_offset)
+    offsets, cleaned_to = _map_keys(files, task, go_on)
+    transactions = CleanedTransactions(task.aborted, task.sources[0].base_offset)
     sources = [source for source in task.sources if source.base_offset < cleaned_to]
     for group in _groups(sources, task):
-        yield _clean_group(files, task, group, offsets, cleaned_to, transactions, is_wanted)
+        yield _clean_group(files, task, group, offsets, cleaned_to, transactions, go_on)
 
 
-def discard(files: Files, directory: str) -> None:
-    """Remove what an unfinished compaction left."""
-    for name in files.list_directory(directory):
-        if name.endswith(CLEANED_SUFFIX):
-            files.unlink(os.path.join(directory, name))
-
-
-def _path(task: Task, offset: int, suffix: str) -> str:
-    return os.path.join(task.directory, f"{offset:020d}{suffix}")
+def _path(task: Task, source: Source) -> str:
+    return os.path.join(task.directory, file_name(source.base_offset, LOG_SUFFIX))
 
 
 def _groups(sources: list[Source], task: Task) -> Iterator[list[Source]]:
@@ -155,15 +148,16 @@ def _groups(sources: list[Source], task: Task) -> Iterator[list[Source]]:
 
 
 def _read_batches(
-    files: Files, path: str, size: int, is_wanted: Callable[[], bool]
+    files: Files, path: str, size: int, go_on: Callable[[int], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Every batch of a segment, its CRC checked."""
     with contextlib.closing(files.open(path)) as file:
         position = 0
         while position < size:
-            if not is_wanted():
+            length = min(_READ_BYTES, size - position)
+            if not go_on(length):
                 raise CompactionAborted(path)
-            chunk = memoryview(file.read_at(position, min(_READ_BYTES, size - position)))
+            chunk = memoryview(file.read_at(position, length))
             if len(chunk) < HEADER_BYTES:
                 raise CorruptBatch(f"{path} ends within the batch at {position}")
             first = read_header(chunk)
@@ -190,17 +184,17 @@ def _check(header: BatchHeader, path: str, position: int, size: int) -> None:
         raise CorruptBatch(f"no batch at {position} of {path}")
 
 
-def _map_keys(files: Files, task: Task, is_wanted: Callable[[], bool]) -> tuple[OffsetMap, int]:
+def _map_keys(files: Files, task: Task, go_on: Callable[[int], bool]) -> tuple[OffsetMap, int]:
     """The latest offset of each key in the dirty part, as far as memory allows, and how far."""
     dirty = [source for source in task.sources if source.next_offset > task.first_dirty_offset]
     capacity = OffsetMap.capacity_of(task.map_bytes_max, task.map_load_factor)
     records_max = sum(source.next_offset - source.base_offset for source in dirty)
     offsets = OffsetMap(max(min(capacity, records_max), 1), task.map_load_factor)
-    transactions = _Transactions(task.aborted, task.first_dirty_offset)
+    transactions = CleanedTransactions(task.aborted, task.first_dirty_offset)
     mapped_to = task.first_dirty_offset
     for source in dirty:
-        path = _path(task, source.base_offset, ".log")
-        for header, batch in _read_batches(files, path, source.size, is_wanted):
+        path = _path(task, source)
+        for header, batch in _read_batches(files, path, source.size, go_on):
             if header.last_offset < task.first_dirty_offset:
                 continue
             if header.is_control:
@@ -221,67 +215,21 @@ def _map_keys(files: Files, task: Task, is_wanted: Callable[[], bool]) -> tuple[
     return offsets, mapped_to
 
 
-class _Transactions:
-    """Which batches belong to aborted transactions, and which markers are still needed."""
-
-    def __init__(self, aborted: tuple[AbortedTransaction, ...], start_offset: int) -> None:
-        # Those that ended before the first batch that we will see must not hide the next one of
-        # the same producer.
-        coming = [each for each in aborted if each.last_offset >= start_offset]
-        self._coming = sorted(coming, key=lambda each: each.first_offset, reverse=True)
-        self._aborting: dict[int, AbortedTransaction] = {}
-        self._has_data: dict[int, bool] = {}
-        self._committing: dict[int, bool] = {}
-        self.kept: list[AbortedTransaction] = []
-        """Aborted transactions of which something is left, for the new transaction index."""
-
-    def _advance(self, last_offset: int) -> None:
-        while self._coming and self._coming[-1].first_offset <= last_offset:
-            transaction = self._coming.pop()
-            self._aborting.setdefault(transaction.producer_id, transaction)
-
-    def pass_data(self, header: BatchHeader) -> bool:
-        """Account for a batch of data; whether it was aborted."""
-        self._advance(header.last_offset)
-        if not header.is_transactional:
-            return False
-        if header.producer_id in self._aborting:
-            self._has_data[header.producer_id] = True
-            return True
-        self._committing[header.producer_id] = True
-        return False
-
-    def pass_marker(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Account for a control batch; whether nothing is left that needs it."""
-        self._advance(header.last_offset)
-        if header.count == 0:
-            return True
-        producer_id = header.producer_id
-        match ControlType.of(read_records(batch)[0].key):
-            case ControlType.ABORT:
-                transaction = self._aborting.pop(producer_id, None)
-                has_data = self._has_data.pop(producer_id, False)
-                if transaction is not None and has_data:
-                    self.kept.append(transaction)
-                return not has_data
-            case ControlType.COMMIT:
-                return not self._committing.pop(producer_id, False)
-            case _:
-                return False
-
-
 def _clean_group(
     files: Files,
     task: Task,
     group: list[Source],
     offsets: OffsetMap,
     cleaned_to: int,
-    transactions: _Transactions,
-    is_wanted: Callable[[], bool],
+    transactions: CleanedTransactions,
+    go_on: Callable[[int], bool],
 ) -> Cleaned:
-    with contextlib.closing(_Output(files, task, group[0].base_offset)) as output:
+    new = CleanedSegment(
+        files, task.directory, group[0].base_offset, interval_bytes=task.index_interval_bytes
+    )
+    with contextlib.closing(new) as output:
         judge = _Judge(task, offsets, cleaned_to, transactions)
-        for header, batch, is_last in _read_group(files, task, group, is_wanted):
+        for header, batch, is_last in _read_group(files, task, group, go_on):
             kept = judge.keep(header, batch, must_remain=is_last)
             if kept is not None:
                 output.append(kept)
@@ -303,13 +251,13 @@ def _clean_group(
 
 
 def _read_group(
-    files: Files, task: Task, group: list[Source], is_wanted: Callable[[], bool]
+    files: Files, task: Task, group: list[Source], go_on: Callable[[int], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
     """Every batch of a group, and whether it is the last."""
     previous: tuple[BatchHeader, memoryview] | None = None
     for source in group:
-        path = _path(task, source.base_offset, ".log")
-        for found in _read_batches(files, path, source.size, is_wanted):
+        path = _path(task, source)
+        for found in _read_batches(files, path, source.size, go_on):
             if previous is not None:
                 yield *previous, False
             previous = found
@@ -325,7 +273,7 @@ class _Judge:
         task: Task,
         offsets: OffsetMap,
         cleaned_to: int,
-        transactions: _Transactions,
+        transactions: CleanedTransactions,
     ) -> None:
         self._task = task
         self._offsets = offsets
@@ -428,84 +376,3 @@ def _emptied(header: BatchHeader) -> bytes:
             header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0), b""
         )
     )
-
-
-class _Output:
-    """A new segment with its indexes, written to files that end in ``.cleaned``."""
-
-    def __init__(self, files: Files, task: Task, base_offset: int) -> None:
-        self._files = files
-        self._task = task
-        self._base_offset = base_offset
-        self._index = OffsetIndex(base_offset)
-        self._times = TimeIndex(base_offset)
-        self._buffer = bytearray()
-        self._written = 0
-        self._since_entry = 0
-        self.next_offset = base_offset
-        self.max_timestamp = NO_TIMESTAMP
-        self.max_timestamp_offset = base_offset
-        self.first_timestamp: int | None = None
-        self.has_transactions = False
-        self._file: File | None = self._create(".log")
-
-    @property
-    def size(self) -> int:
-        return self._written + len(self._buffer)
-
-    def _create(self, suffix: str) -> File:
-        path = _path(self._task, self._base_offset, suffix + CLEANED_SUFFIX)
-        if self._files.exists(path):
-            self._files.unlink(path)
-        return self._files.open(path, create=True)
-
-    def append(self, batch: bytes | memoryview) -> None:
-        header = read_header(batch)
-        assert header.base_offset >= self.next_offset, (
-            f"offset {header.base_offset} follows {self.next_offset}"
-        )
-        # The time of an empty batch is of records that are gone: a search must not lead there.
-        if header.count and header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
-        if self._since_entry > self._task.index_interval_bytes:
-            self._index.append(header.last_offset, self.size)
-            self._times.append(self.max_timestamp, self.max_timestamp_offset)
-            self._since_entry = 0
-        self._since_entry += len(batch)
-        if self.first_timestamp is None:
-            self.first_timestamp = header.max_timestamp
-        self.next_offset = header.next_offset
-        self._buffer += batch
-        if len(self._buffer) >= _WRITE_BYTES:
-            self._write()
-
-    def _write(self) -> None:
-        assert self._file is not None, "the segment is finished"
-        self._file.write_at(self._written, self._buffer)
-        self._written += len(self._buffer)
-        self._buffer = bytearray()
-
-    def finish(self, transactions: list[AbortedTransaction]) -> None:
-        """Make all of it durable: the old segments go as soon as this one has its name."""
-        self._write()
-        assert self._file is not None
-        self._file.sync()
-        self._times.append(self.max_timestamp, self.max_timestamp_offset)
-        self._write_whole(".index", self._index.encode())
-        self._write_whole(".timeindex", self._times.encode())
-        if transactions:
-            self.has_transactions = True
-            ordered = sorted(transactions, key=lambda each: each.last_offset)
-            self._write_whole(".txnindex", b"".join(each.encode() for each in ordered))
-        self._files.sync_directory(self._task.directory)
-
-    def _write_whole(self, suffix: str, data: bytes) -> None:
-        with contextlib.closing(self._create(suffix)) as file:
-            file.write_at(0, data)
-            file.sync()
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()

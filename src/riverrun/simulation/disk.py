@@ -39,6 +39,7 @@ class Disk:
         self.writes_to_fail = 0
         self.operations = 0
         self.at_operation: tuple[int, Callable[[], None]] | None = None
+        self.before_damage: Callable[[], None] = lambda: None
         self.locks: dict[str, NodeLoop] = {}
         self._mounts: dict[NodeLoop, Mount] = {}
 
@@ -87,6 +88,8 @@ class Disk:
     def fails_to_sync(self) -> bool:
         if self.syncs_to_fail > 0:
             self.syncs_to_fail -= 1
+            self.world.tell(f"{self.host}: a sync fails")
+            self.before_damage()
             return True
         return False
 
@@ -103,6 +106,7 @@ class Disk:
 
     def lose_power(self) -> None:
         """The fate of everything unsynced is drawn; see ``inodes``."""
+        self.before_damage()
         self.names.lose_power(self.chance)
         self.used_bytes = 0
         for path, inode in walk(self.names.root):

@@ -107,6 +107,10 @@ class World:
         self.record(line)
         self.story.append(f"{self.now:10.4f}  {line}")
 
+    def note(self, line: str) -> None:
+        """A line of the story that is no evidence: it may hold addresses of objects."""
+        self.story.append(f"{self.now:10.4f}  {line}")
+
     def fingerprint(self) -> str:
         """Two runs with equal fingerprints went through the same history."""
         self._digest_lines()
@@ -241,7 +245,10 @@ class World:
         self.host(name).wall_offset += seconds
 
     def node_failed(self, loop: NodeLoop, message: str, error: BaseException | None) -> None:
-        self.tell(f"{loop.host.name}: {message}: {error!r}")
+        if isinstance(error, SimulationFailure):
+            self.fail(error)
+            return
+        self.note(f"{loop.host.name}: {message}: {error!r}")
         if not self.tolerates_failures_on(loop.host.name):
             failure = NodeFailure(f"{loop.host.name}: {message}: {error!r}")
             failure.__cause__ = error

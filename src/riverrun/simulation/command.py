@@ -1,0 +1,167 @@
+"""``riverrun simulate``: run seeds until one fails, the seeds are done, or the time is up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from riverrun.simulation.faults import Fault
+    from riverrun.simulation.flaws import Flaw
+    from riverrun.simulation.report import Report
+
+HASH_SEED = "0"
+SEEDS_DEFAULT = "1..20"
+PROGRESS_SECONDS = 5.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="simulate")(simulate)
+
+
+def simulate(
+    seed: int | None = typer.Option(None, "--seed", help="Run this one seed."),
+    seeds: str | None = typer.Option(None, "--seeds", help="Run these seeds, as in 1..100."),
+    story: bool = typer.Option(False, "--story", help="Print all that happened."),
+    budget: float | None = typer.Option(None, "--budget", help="Stop after so many seconds."),
+    jobs: int = typer.Option(1, "--jobs", min=1, help="Run so many seeds at a time."),
+    faults: str | None = typer.Option(
+        None, "--faults", help="Use this schedule of faults, as a failure prints it."
+    ),
+    flaw: str | None = typer.Option(
+        None, "--flaw", help="Plant a bug in the broker's files, to see that it is found."
+    ),
+) -> None:
+    """Run the broker and its clients in a simulated world full of faults, and check every promise.
+
+    The same seed always gives the same run. Exit codes: 0 everything held, 10 a promise was broken,
+    11 the broker did not recover, 12 it crashed.
+    """
+    _fix_hashing()
+    chosen = _parse_seeds(seed, seeds)
+    try:
+        from riverrun.simulation.faults import parse_schedule
+        from riverrun.simulation.flaws import Flaw
+        from riverrun.simulation.report import Verdict
+    except ModuleNotFoundError as error:
+        typer.echo(f"simulate needs {error.name}: pip install 'riverrun[test]'", err=True)
+        raise typer.Exit(2) from None
+    try:
+        schedule = None if faults is None else parse_schedule(faults)
+        planted = None if flaw is None else Flaw[flaw.upper().replace("-", "_")]
+    except (ValueError, KeyError) as error:
+        raise typer.BadParameter(f"not understood: {error}") from None
+    began = time.monotonic()
+    done = 0
+    simulated = 0.0
+    shown = began
+    with _runs(chosen, jobs, schedule, planted) as reports:
+        for report in reports:
+            done += 1
+            simulated += report.simulated_seconds
+            if report.verdict is not Verdict.HOLDS:
+                _fail(report, schedule, planted, story)
+            if story or seed is not None:
+                _show(report, story)
+            now = time.monotonic()
+            if now - shown > PROGRESS_SECONDS:
+                shown = now
+                typer.echo(_progress(done, len(chosen), simulated, now - began), err=True)
+            if budget is not None and now - began > budget:
+                break
+    typer.echo(_progress(done, len(chosen), simulated, time.monotonic() - began))
+    typer.echo("everything held")
+
+
+def _fix_hashing() -> None:
+    """Sets of strings iterate by hash: run again with one that is the same in every process."""
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _parse_seeds(seed: int | None, seeds: str | None) -> range:
+    if seed is not None:
+        return range(seed, seed + 1)
+    first, _, last = (seeds or SEEDS_DEFAULT).partition("..")
+    try:
+        chosen = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise typer.BadParameter("seeds look like 1..100") from None
+    if not chosen:
+        raise typer.BadParameter("there is no seed in that range")
+    return chosen
+
+
+@contextmanager
+def _runs(
+    seeds: range, jobs: int, schedule: tuple[Fault, ...] | None, flaw: Flaw | None
+) -> Iterator[Iterator[Report]]:
+    """The reports of the seeds, as they come; those under way are given up when nobody asks."""
+    from riverrun.simulation.report import run_seed
+
+    if jobs == 1:
+        yield (run_seed(seed, faults=schedule, flaw=flaw) for seed in seeds)
+        return
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+    def reports() -> Iterator[Report]:
+        waiting: set[Future[Report]] = set()
+        for seed in seeds:
+            waiting.add(pool.submit(run_seed, seed, faults=schedule, flaw=flaw))
+            if len(waiting) > jobs:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                yield from sorted((f.result() for f in done), key=lambda report: report.seed)
+        for future in waiting:
+            yield future.result()
+
+    try:
+        yield reports()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fail(
+    report: Report, schedule: tuple[Fault, ...] | None, flaw: Flaw | None, story: bool
+) -> None:
+    import dataclasses
+
+    from riverrun.simulation.report import run_seed, shrink_plan, tell_failure
+    from riverrun.simulation.scenario import draw_plan
+
+    typer.echo(f"seed {report.seed} failed: {report.message}", err=True)
+    typer.echo("looking for the smallest schedule of faults that fails ...", err=True)
+    plan = draw_plan(report.seed, flaw=flaw)
+    if schedule is not None:
+        plan = dataclasses.replace(plan, faults=schedule)
+    smallest = shrink_plan(plan, report.verdict).faults
+    again = run_seed(report.seed, faults=smallest, flaw=flaw)
+    for line in tell_failure(again, schedule=smallest, whole_story=story):
+        typer.echo(line)
+    raise typer.Exit(int(report.verdict))
+
+
+def _show(report: Report, story: bool) -> None:
+    if story:
+        for line in report.story:
+            typer.echo(line)
+    typer.echo(
+        f"seed {report.seed}: fingerprint {report.fingerprint}, {report.faults} faults, "
+        f"{report.acknowledged} acknowledged, {report.reads} reads, {report.commits} commits, "
+        f"{report.simulated_seconds:.1f} s simulated in {report.wall_seconds:.1f} s"
+    )
+
+
+def _progress(done: int, total: int, simulated: float, wall: float) -> str:
+    rate = simulated / wall if wall else 0.0
+    return (
+        f"{done}/{total} seeds, {simulated:.0f} s simulated in {wall:.0f} s ({rate:.0f} a second)"
+    )

@@ -1,0 +1,111 @@
+"""Runs seeds and says what came of them: the part of ``riverrun simulate`` that does the work."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from riverrun.simulation.checker import LivenessViolation, SafetyViolation
+from riverrun.simulation.failures import SimulationFailure
+from riverrun.simulation.faults import Fault, write_schedule
+from riverrun.simulation.flaws import Flaw
+from riverrun.simulation.scenario import Outcome, Plan, draw_plan, run
+from riverrun.simulation.shrink import shrink
+
+STORY_LINES = 60
+HISTORY_LINES = 15
+
+
+class Verdict(IntEnum):
+    """Exit codes of the command."""
+
+    HOLDS = 0
+    UNSAFE = 10
+    STUCK = 11
+    CRASHED = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One seed's outcome, small enough to travel between processes."""
+
+    seed: int
+    verdict: Verdict
+    message: str
+    fingerprint: str
+    simulated_seconds: float
+    wall_seconds: float
+    acknowledged: int
+    reads: int
+    commits: int
+    faults: int
+    story: tuple[str, ...]
+
+
+def run_seed(
+    seed: int, *, faults: Sequence[Fault] | None = None, flaw: Flaw | None = None
+) -> Report:
+    """Draw the plan of a seed and run it, with its own schedule of faults or another."""
+    plan = draw_plan(seed, flaw=flaw)
+    if faults is not None:
+        plan = dataclasses.replace(plan, faults=tuple(faults))
+    report = describe(run(plan))
+    gc.collect()  # what a world leaves behind goes now, not in the middle of the next one
+    return report
+
+
+def describe(outcome: Outcome) -> Report:
+    failure = outcome.failure
+    return Report(
+        seed=outcome.plan.seed,
+        verdict=judge(failure),
+        message="" if failure is None else f"{type(failure).__name__}: {failure}",
+        fingerprint=outcome.fingerprint,
+        simulated_seconds=outcome.simulated_seconds,
+        wall_seconds=outcome.wall_seconds,
+        acknowledged=outcome.acknowledged,
+        reads=outcome.reads,
+        commits=outcome.commits,
+        faults=len(outcome.plan.faults),
+        story=tuple(outcome.story),
+    )
+
+
+def judge(failure: SimulationFailure | None) -> Verdict:
+    match failure:
+        case None:
+            return Verdict.HOLDS
+        case SafetyViolation():
+            return Verdict.UNSAFE
+        case LivenessViolation():
+            return Verdict.STUCK
+        case _:
+            return Verdict.CRASHED
+
+
+def shrink_plan(plan: Plan, verdict: Verdict) -> Plan:
+    """The same plan with the fewest faults that still end in the same verdict."""
+
+    def fails(faults: Sequence[Fault]) -> bool:
+        outcome = run(dataclasses.replace(plan, faults=tuple(faults)))
+        gc.collect()
+        return judge(outcome.failure) is verdict
+
+    return dataclasses.replace(plan, faults=shrink(plan.faults, fails))
+
+
+def tell_failure(report: Report, *, schedule: Sequence[Fault], whole_story: bool) -> list[str]:
+    """What a person needs to see of a failure: what, in which story, and how to repeat it."""
+    story = list(report.story)
+    lines = [f"seed {report.seed} failed: {report.message}", "", "The story:"]
+    if len(story) > STORY_LINES and not whole_story:
+        lines.append(f"  ... {len(story) - STORY_LINES} lines before (--story shows them)")
+        story = story[-STORY_LINES:]
+    lines += [f"  {line}" for line in story]
+    written = write_schedule(schedule)
+    lines += ["", f"The smallest schedule found ({len(schedule)} faults):", f"  {written}"]
+    lines += ["", f"Again: riverrun simulate --seed {report.seed} --faults '{written}' --story"]
+    return lines

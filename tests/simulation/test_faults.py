@@ -1,0 +1,129 @@
+"""Schedules of faults as data: drawn, written, read, applied and made smaller."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.simulation.disk import CAPACITY_BYTES
+from riverrun.simulation.faults import (
+    ON_CLIENTS,
+    Fault,
+    FaultKind,
+    draw_faults,
+    parse_schedule,
+    write_schedule,
+)
+from riverrun.simulation.injector import Injector
+from riverrun.simulation.shrink import shrink
+from riverrun.simulation.world import Environment, World
+
+MakeWorld = Callable[..., World]
+
+
+def draw(seed: int) -> tuple[Fault, ...]:
+    return draw_faults(
+        random.Random(seed), until=10, broker="broker", clients=["client"], count_max=12
+    )
+
+
+@given(st.integers())
+def test_schedules_survive_writing_and_reading(seed: int) -> None:
+    faults = draw(seed)
+    assert parse_schedule(write_schedule(faults)) == faults
+
+
+def test_every_kind_is_drawn_for_its_target() -> None:
+    drawn = [fault for seed in range(200) for fault in draw(seed)]
+    assert {fault.kind for fault in drawn} == set(FaultKind)
+    for fault in drawn:
+        assert fault.target == ("client" if fault.kind in ON_CLIENTS else "broker")
+
+
+def a_fault(number: int) -> Fault:
+    return Fault(kind=FaultKind.KILL, start=number + 0.123, seconds=2.0, target="broker")
+
+
+def test_shrinking_keeps_only_what_matters() -> None:
+    faults = [a_fault(number) for number in range(12)]
+    needed = {2, 9}
+    runs = 0
+
+    def fails(candidate: Sequence[Fault]) -> bool:
+        nonlocal runs
+        runs += 1
+        return needed <= {int(fault.start) for fault in candidate}
+
+    smallest = shrink(faults, fails)
+    assert [(fault.start, fault.seconds) for fault in smallest] == [(2.1, 0.5), (9.1, 0.5)]
+    assert runs <= 60
+
+
+def test_shrinking_gives_up_after_so_many_runs() -> None:
+    faults = [a_fault(number) for number in range(12)]
+    assert shrink(faults, lambda candidate: True, runs_max=0) == tuple(faults)
+    assert shrink(faults, lambda candidate: True) == ()
+
+
+class Scene:
+    """A broker and a client that do nothing, and faults upon them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.restarts: list[tuple[str, float]] = []
+        self.injector = Injector(world, "broker", lambda *args: self.restarts.append(args))
+        for name in ("broker", "client"):
+            world.start(name, self._idle)
+        world.run(0.5)
+
+    async def _idle(self, environment: Environment) -> None:
+        file = environment.files.open("/f", create=True)
+        while True:
+            with contextlib.suppress(OSError):
+                file.write_at(0, b"x")
+            await asyncio.sleep(0.1)
+
+    def inject(self, text: str) -> None:
+        self.injector.schedule(parse_schedule(text), self.world.now)
+
+
+@pytest.mark.parametrize(
+    "kind", ["kill", "power-loss", "kill-at-operation", "power-loss-at-operation"]
+)
+def test_stopping_faults_stop_and_ask_for_a_restart(make_world: MakeWorld, kind: str) -> None:
+    scene = Scene(make_world())
+    scene.inject(f"{kind}@0.1+0.7:broker=3")
+    scene.world.run(2)
+    host = scene.world.hosts["broker"]
+    assert host.process is None
+    assert host.is_powered == kind.startswith("kill")
+    assert scene.restarts == [("broker", 0.7)]
+
+
+def test_lasting_faults_end_by_themselves_or_when_all_is_calm(make_world: MakeWorld) -> None:
+    scene = Scene(make_world())
+    disk = scene.world.hosts["broker"].disk
+    network = scene.world.network
+    scene.inject(
+        "disk-full@0.1+1:broker=10 slow-disk@0.1+1:broker=50 slow-link@0.1+1:client=9 "
+        "partition@0.1+1:client cut-requests@0.1+9:client write-error@0.1+9:broker=1000"
+    )
+    scene.world.run(0.5)
+    assert disk.free_bytes() == 10 and disk.slowness == 50
+    assert network.slowness["client", "broker"] == 9
+    assert not network.passes("broker", "client")
+    scene.world.run(1)
+    assert disk.capacity_bytes == CAPACITY_BYTES and disk.slowness == 1
+    assert network.slowness["client", "broker"] == 1
+    assert network.passes("broker", "client") and not network.passes("client", "broker")
+    assert disk.writes_to_fail > 0
+    scene.inject("kill@1+1:broker")
+    scene.injector.calm()
+    assert network.passes("client", "broker")
+    assert disk.writes_to_fail == 0
+    scene.world.run(3)
+    assert scene.world.hosts["broker"].process is not None, "no fault comes after the calm"

@@ -1,0 +1,84 @@
+"""Offsets per partition in Kafka's checkpoint files, and the small files of one partition."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from uuid import UUID
+
+from riverrun.model.ids import Offset, PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.files import Files, read_whole, write_atomically
+from riverrun.storage.epochs import CorruptCheckpoint
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+_VERSION = 0
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:
+    lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
+    return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
+
+
+def parse_offsets(data: bytes) -> dict[TopicPartition, Offset]:
+    """What a checkpoint holds; raises ``CorruptCheckpoint``."""
+    try:
+        version, count, *lines = data.decode().split("\n")
+        if int(version) != _VERSION:
+            raise CorruptCheckpoint(f"version {version} is not known")
+        found = {}
+        for line in lines:
+            if line:
+                topic, partition, offset = line.split(" ")
+                key = TopicPartition(TopicName(topic), PartitionIndex(int(partition)))
+                found[key] = Offset(int(offset))
+    except ValueError as error:
+        raise CorruptCheckpoint(f"no checkpoint of offsets: {error}") from None
+    if len(found) != int(count):
+        raise CorruptCheckpoint(f"{count} entries announced, {len(found)} found")
+    return found
+
+
+def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, Offset]:
+    """The offsets in a directory's checkpoint; none if there is no such file."""
+    try:
+        return parse_offsets(read_whole(files, os.path.join(directory, name)))
+    except FileNotFoundError:
+        return {}
+
+
+def write_offsets(
+    files: Files, directory: str, name: str, offsets: Mapping[TopicPartition, Offset]
+) -> None:
+    write_atomically(files, os.path.join(directory, name), encode_offsets(offsets))
+
+
+def encode_uuid(value: UUID) -> str:
+    """Kafka's text of an id."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def parse_uuid(text: str) -> UUID:
+    """Raises ValueError."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def encode_partition_metadata(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def parse_partition_metadata(data: bytes) -> UUID:
+    """The topic's id; raises ``CorruptCheckpoint``."""
+    try:
+        pairs = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
+        if pairs["version"] != "0":
+            raise CorruptCheckpoint(f"version {pairs['version']} is not known")
+        return parse_uuid(pairs["topic_id"])
+    except (ValueError, KeyError) as error:
+        raise CorruptCheckpoint(f"no partition metadata: {error}") from None

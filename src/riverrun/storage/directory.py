@@ -1,0 +1,374 @@
+"""A node's data directory: whose it is, which logs it has, and how far they are known to be good.
+
+One process at a time uses it. Whether the last one stopped cleanly is said by a marker that is
+written last and removed first. Work that waits for the disk is given out for threads: ``open_log``
+while loading, ``Removal`` for what was deleted, ``Checkpoint`` for the offsets files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.clock import Clock
+from riverrun.ports.files import Files, Lock, read_whole, write_atomically
+from riverrun.ports.randomness import Randomness
+from riverrun.storage import checkpoints
+from riverrun.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    START_OFFSETS,
+)
+from riverrun.storage.epochs import CorruptCheckpoint
+from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
+from riverrun.storage.log import Log
+from riverrun.storage.open_files import OpenFiles
+from riverrun.storage.recovery import Situation, recover
+from riverrun.storage.settings import DirectorySettings, LogSettings
+
+__all__ = ["Checkpoint", "DirectoryError", "LogDirectory", "Removal", "Space"]
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+DELETE_SUFFIX = "-delete"
+METADATA_PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIndex(0))
+METADATA_TOPIC_ID = UUID(int=1)
+UNKNOWN_TOPIC_ID = UUID(int=0)
+"""Of a log whose ``partition.metadata`` is lost."""
+_NAME_BYTES_MAX = 255
+_DELETED_NAME = re.compile(r".*\.[0-9a-f]{32}-delete$")
+_logger = structlog.get_logger("riverrun.storage")
+
+SettingsFor = Callable[[str], LogSettings]
+
+
+class MetadataLogSettings(Protocol):
+    @property
+    def segment_bytes(self) -> int: ...
+    @property
+    def segment_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Of the disk on which the directory lies."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Offsets of all partitions as they were when it was made; ``write`` waits for the disk."""
+
+    files: Files
+    path: str
+    offsets: Mapping[str, Mapping[TopicPartition, Offset]]
+
+    def write(self) -> None:
+        for name, offsets in self.offsets.items():
+            checkpoints.write_offsets(self.files, self.path, name, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A directory that nobody uses any more; ``run`` waits for the disk."""
+
+    files: Files
+    path: str
+
+    def run(self) -> None:
+        if self.files.is_directory(self.path):
+            for name in self.files.list_directory(self.path):
+                self.files.unlink(os.path.join(self.path, name))
+            self.files.remove_directory(self.path)
+            self.files.sync_directory(os.path.dirname(self.path))
+
+
+class LogDirectory:
+    """Opened once per process, by ``open``."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        lock: Lock,
+        node_id: NodeId,
+        clock: Clock,
+        randomness: Randomness,
+        settings: DirectorySettings,
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.settings = settings
+        self.logs: dict[TopicPartition, Log] = {}
+        self.metadata_log: Log | None = None
+        self.removals: list[Removal] = []
+        """Deleted directories whose files are still there."""
+        self.created: list[Log] = []
+        """Logs whose directory is not durable yet."""
+        self.offline_reason: str | None = None
+        self.open_files = OpenFiles(files, settings.open_files_max)
+        self._lock = lock
+        self._clock = clock
+        self._randomness = randomness
+        self._identity = establish_identity(files, path, node_id, randomness)
+        self.was_clean, self.previous_broker_epoch = self._take_marker()
+        self._recovery_points = self._read(RECOVERY_POINTS)
+        self._high_watermarks = self._read(HIGH_WATERMARKS)
+        self._start_offsets = self._read(START_OFFSETS)
+        self._unloaded: dict[TopicPartition, None] = {}
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        path: str,
+        *,
+        node_id: NodeId,
+        clock: Clock,
+        randomness: Randomness,
+        settings: DirectorySettings | None = None,
+    ) -> LogDirectory:
+        """Take the directory for this process; raises ``DirectoryError`` with the remedy."""
+        try:
+            files.make_directory(path)
+            files.list_directory(path)
+            lock = files.lock(os.path.join(path, LOCK))
+        except BlockingIOError:
+            raise DirectoryError(
+                f"{path} is in use by another process: stop that node first, or give this one a "
+                f"data directory of its own"
+            ) from None
+        except OSError as error:
+            raise DirectoryError(
+                f"{path} cannot be used ({error.strerror or error}): make it a directory that "
+                f"this user may read and write, or choose another"
+            ) from None
+        try:
+            return cls(
+                files, path, lock=lock, node_id=node_id, clock=clock, randomness=randomness,
+                settings=settings or DirectorySettings(),
+            )  # fmt: skip
+        except BaseException:
+            lock.release()
+            raise
+
+    def _take_marker(self) -> tuple[bool, int | None]:
+        """Whether the last stop was clean; from now on, until the next clean stop, it is not."""
+        path = os.path.join(self.path, CLEAN_SHUTDOWN)
+        if not self.files.exists(path):
+            return False, None
+        epoch = None
+        try:
+            content = json.loads(read_whole(self.files, path) or b"{}")
+            epoch = int(content["brokerEpoch"]) if "brokerEpoch" in content else None
+        except ValueError:
+            _logger.warning("clean-shutdown marker has no broker epoch", path=path)
+        self.files.unlink(path)
+        self.files.sync_directory(self.path)
+        return True, epoch
+
+    def _read(self, name: str) -> dict[TopicPartition, Offset]:
+        try:
+            return checkpoints.read_offsets(self.files, self.path, name)
+        except CorruptCheckpoint as error:
+            # Nothing is known then, so everything is checked: slower, and as safe.
+            _logger.error("checkpoint ignored", file=name, reason=str(error))
+            self.was_clean = False
+            return {}
+
+    # Identity
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._identity.cluster_id
+
+    @property
+    def directory_id(self) -> UUID:
+        return self._identity.directory_id
+
+    @property
+    def node_id(self) -> NodeId:
+        return self._identity.node_id
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Belong to a cluster for ever; raises ``DirectoryError`` if it is another's already."""
+        if self.cluster_id == cluster_id:
+            return
+        if self.cluster_id is not None:
+            raise DirectoryError(
+                f"{self.path} belongs to cluster {self.cluster_id}, not to {cluster_id}: start "
+                f"the node with the seeds of its own cluster, or with an empty data directory"
+            )
+        identity = self._identity
+        self._identity = type(identity)(
+            node_id=identity.node_id, directory_id=identity.directory_id, cluster_id=cluster_id
+        )
+        write_identity(self.files, self.path, self._identity)
+
+    # State
+
+    @property
+    def is_offline(self) -> bool:
+        return self.offline_reason is not None
+
+    def fail(self, reason: str) -> None:
+        """The disk cannot be trusted any more: nothing is written from now on."""
+        if self.offline_reason is None:
+            _logger.error("data directory offline", path=self.path, reason=reason)
+            self.offline_reason = reason
+            for log in self.logs.values():
+                log.is_offline = True
+
+    def space(self) -> Space:
+        """May wait for the disk."""
+        return Space(self.files.total_bytes(self.path), self.files.free_bytes(self.path))
+
+    # Loading
+
+    def find(self) -> list[TopicPartition]:
+        """The partitions on disk; what is left of deleted ones becomes a removal."""
+        found = []
+        for name in self.files.list_directory(self.path):
+            path = os.path.join(self.path, name)
+            if not self.files.is_directory(path):
+                continue
+            if _DELETED_NAME.match(name):
+                self.removals.append(Removal(self.files, path))
+                continue
+            topic, _, index = name.rpartition("-")
+            partition = TopicPartition(TopicName(topic), PartitionIndex(int(index or 0)))
+            if topic and index.isdigit() and partition != METADATA_PARTITION:
+                found.append(partition)
+                self._unloaded[partition] = None
+        return found
+
+    def open_log(self, partition: TopicPartition, settings: LogSettings) -> Log:
+        """Recover one log. May wait, and may run in a thread beside others of its kind."""
+        path = self._path_of(partition)
+        try:
+            data = read_whole(self.files, os.path.join(path, PARTITION_METADATA))
+            topic_id = checkpoints.parse_partition_metadata(data)
+        except (FileNotFoundError, CorruptCheckpoint) as error:
+            _logger.error("topic id unknown", partition=str(partition), reason=str(error))
+            topic_id = UNKNOWN_TOPIC_ID
+        return self._open(partition, topic_id, settings)
+
+    def _open(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
+        path = self._path_of(partition)
+        situation = Situation(
+            path=path, settings=settings, now_ms=self._clock.now_ms(), was_clean=self.was_clean,
+            start_offset=self._start_offsets.get(partition, 0),
+            recovery_point=self._recovery_points.get(partition, 0),
+        )  # fmt: skip
+        recovered = recover(self.files, self.open_files, situation)
+        return Log(
+            self.files, self.open_files, recovered, partition=partition, topic_id=topic_id,
+            path=path, settings=settings, jitter=self._randomness.between(0.0, 1.0),
+            high_watermark=self._high_watermarks.get(partition, 0),
+        )  # fmt: skip
+
+    def add(self, log: Log) -> None:
+        self._unloaded.pop(log.partition, None)
+        self.logs[log.partition] = log
+
+    def load(self, settings_for: SettingsFor) -> Iterator[Log]:
+        """Recover all logs, one at a time."""
+        for partition in self.find():
+            log = self.open_log(partition, settings_for(partition.topic))
+            self.add(log)
+            yield log
+
+    def open_metadata(self, settings: MetadataLogSettings) -> Log:
+        """The log of cluster metadata, which is neither cleaned nor counted with the others."""
+        path = self._path_of(METADATA_PARTITION)
+        if not self.files.exists(path):
+            self._make(METADATA_PARTITION, METADATA_TOPIC_ID)
+        log_settings = LogSettings(
+            segment_bytes=settings.segment_bytes, segment_ms=settings.segment_ms,
+            cleanup_policy=(), retention_ms=-1,
+        )  # fmt: skip
+        self.metadata_log = self._open(METADATA_PARTITION, METADATA_TOPIC_ID, log_settings)
+        return self.metadata_log
+
+    # Creating and deleting
+
+    def _path_of(self, partition: TopicPartition) -> str:
+        return os.path.join(self.path, str(partition))
+
+    def _make(self, partition: TopicPartition, topic_id: UUID) -> str:
+        path = self._path_of(partition)
+        self.files.make_directory(path)
+        metadata = checkpoints.encode_partition_metadata(topic_id)
+        write_atomically(self.files, os.path.join(path, PARTITION_METADATA), metadata, sync=False)
+        return path
+
+    def create(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
+        """A new log. It is made durable with its first flush."""
+        assert partition not in self.logs, f"{partition} exists"
+        self._make(partition, topic_id)
+        for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
+            offsets.pop(partition, None)
+        log = self._open(partition, topic_id, settings)
+        log.is_new = True
+        self.logs[partition] = log
+        self.created.append(log)
+        return log
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Put a log out of sight; its files go with the ``removals``."""
+        log = self.logs.pop(partition)
+        log.discard()
+        suffix = f".{self._randomness.uuid().hex}{DELETE_SUFFIX}"
+        name = str(partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
+        path = os.path.join(self.path, name)
+        self.files.rename(log.path, path)
+        self.removals.append(Removal(self.files, path))
+
+    # Checkpoints and the end
+
+    def checkpoint(self, *names: str) -> Checkpoint:
+        """The offsets of all partitions as of now, to be written by a thread."""
+        current: dict[str, dict[TopicPartition, Offset]] = {
+            RECOVERY_POINTS: {key: log.recovery_point for key, log in self.logs.items()},
+            HIGH_WATERMARKS: {key: log.high_watermark for key, log in self.logs.items()},
+            START_OFFSETS: {
+                key: log.start_offset
+                for key, log in self.logs.items()
+                if log.start_offset > log.segments[0].base_offset
+            },
+        }
+        known = {
+            RECOVERY_POINTS: self._recovery_points,
+            HIGH_WATERMARKS: self._high_watermarks,
+            START_OFFSETS: self._start_offsets,
+        }
+        for name, offsets in current.items():
+            # What has not been loaded yet must not be forgotten.
+            waiting = known[name]
+            offsets.update({key: waiting[key] for key in self._unloaded if key in waiting})
+        return Checkpoint(self.files, self.path, {name: current[name] for name in names or current})
+
+    def mark_clean(self, broker_epoch: int = -1) -> None:
+        """The very last write of a clean stop. Waits for the disk."""
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+        write_atomically(self.files, os.path.join(self.path, CLEAN_SHUTDOWN), content)
+
+    def close(self) -> None:
+        """Let go of all files and of the lock."""
+        for log in self.logs.values():
+            log.close()
+        if self.metadata_log is not None:
+            self.metadata_log.close()
+        self._lock.release()

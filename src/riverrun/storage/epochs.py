@@ -1,0 +1,105 @@
+"""Which leader epoch began at which offset: what two replicas compare to find where they diverge.
+
+Kept in memory and in ``leader-epoch-checkpoint``. Entries grow in epoch and in offset (KIP-101).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from riverrun.model.ids import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+
+
+class CorruptCheckpoint(Exception):
+    """A checkpoint file that cannot be read."""
+
+
+class LeaderEpochs:
+    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.latest = NO_EPOCH
+        self.is_dirty = False
+        """Whether the file lags behind."""
+
+    @property
+    def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
+        pairs = zip(self._epochs, self._starts, strict=True)
+        return [(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs]
+
+    def assign(self, epoch: int, start: int) -> None:
+        """An epoch begins at an offset. Whatever contradicts that is older and goes."""
+        if epoch <= self.latest or epoch < 0:
+            return
+        while self._starts and self._starts[-1] >= start:
+            # An epoch without a record leaves no trace in the log, and may leave none here.
+            del self._starts[-1], self._epochs[-1]
+        self._epochs.append(epoch)
+        self._starts.append(start)
+        self.latest = LeaderEpoch(epoch)
+        self.is_dirty = True
+
+    def end_of(self, epoch: int, end_offset: int) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch that is not above the one asked for, and where it ends (KIP-279).
+
+        (-1, -1) when nothing is known about an epoch that high.
+        """
+        if epoch == self.latest and epoch >= 0:
+            return LeaderEpoch(epoch), Offset(end_offset)
+        place = bisect_right(self._epochs, epoch)
+        if epoch < 0 or place == len(self._epochs):
+            return NO_EPOCH, NO_OFFSET
+        end = Offset(self._starts[place])
+        if place == 0:
+            return LeaderEpoch(epoch), end
+        return LeaderEpoch(self._epochs[place - 1]), end
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """The epoch in which an offset was written; -1 if that is not known."""
+        place = bisect_right(self._starts, offset)
+        return LeaderEpoch(self._epochs[place - 1]) if place else NO_EPOCH
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or above an offset."""
+        place = len(self._starts)
+        while place and self._starts[place - 1] >= end_offset:
+            place -= 1
+        if place < len(self._starts):
+            del self._starts[place:], self._epochs[place:]
+            self.latest = LeaderEpoch(self._epochs[-1]) if place else NO_EPOCH
+            self.is_dirty = True
+
+    def truncate_start(self, start_offset: int) -> None:
+        """Forget what ended before an offset; the epoch of that offset now begins there."""
+        place = bisect_right(self._starts, start_offset)
+        if place and self._starts[place - 1] < start_offset:
+            del self._starts[: place - 1], self._epochs[: place - 1]
+            self._starts[0] = start_offset
+            self.is_dirty = True
+
+    def clear(self) -> None:
+        self._epochs, self._starts, self.latest = [], [], NO_EPOCH
+        self.is_dirty = True
+
+    def encode(self) -> bytes:
+        lines = [f"{epoch} {start}" for epoch, start in self.entries]
+        return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> LeaderEpochs:
+        """What a file holds; raises ``CorruptCheckpoint``."""
+        epochs = cls()
+        try:
+            version, count, *lines = data.decode().split("\n")
+            if int(version) != 0 or int(count) != len([line for line in lines if line]):
+                raise CorruptCheckpoint(f"version {version}, {count} entries announced")
+            for line in lines:
+                if line:
+                    epoch, start = line.split(" ")
+                    epochs.assign(int(epoch), int(start))
+        except ValueError as error:
+            raise CorruptCheckpoint(f"no leader epochs: {error}") from None
+        epochs.is_dirty = False
+        return epochs

@@ -1,0 +1,65 @@
+"""Making a log durable: the part that waits for the disk, as a job for a thread.
+
+A job has values and open files of its own. A sync that fails is never tried again: what the kernel
+did with the pages is not known, and the next sync would succeed without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from riverrun.ports.files import Files, write_atomically
+from riverrun.storage.open_files import Handle
+from riverrun.storage.segment import Segment
+
+
+class FlushJob:
+    """``run`` in a thread, then ``Log.flushed`` on the loop, or ``Log.flush_failed``."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        offset: int,
+        generation: int,
+        segments: Sequence[tuple[Segment, int]],
+        is_whole: bool,
+    ) -> None:
+        self._files = files
+        self.offset = offset
+        """Everything below it is durable when the job is done."""
+        self.generation = generation
+        self.segments = segments
+        self.is_whole = is_whole
+        """Whether indexes, epochs and producers go along, so that recovery may start here."""
+        self.handles: list[Handle] = []
+        self.index_paths: list[str] = []
+        self.side_files: Mapping[str, bytes] = {}
+        self.snapshots: list[int] = []
+        self.epochs_version = 0
+        self.stale_paths: list[str] = []
+        self.directories: list[str] = []
+
+    def run(self) -> None:
+        for handle in self.handles:
+            handle.file.sync()
+        for path in self.index_paths:
+            # Truncation or retention may have been quicker; then there is nothing to sync.
+            with (
+                contextlib.suppress(FileNotFoundError),
+                contextlib.closing(self._files.open(path)) as file,
+            ):
+                file.sync()
+        for path, data in self.side_files.items():
+            write_atomically(self._files, path, data)
+        for path in self.stale_paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(path)
+        for path in self.directories:
+            self._files.sync_directory(path)
+
+    def release(self) -> None:
+        for handle in self.handles:
+            handle.release()
+        self.handles = []

@@ -1,0 +1,97 @@
+"""Whose data directory this is: ``meta.properties`` version 1, as Kafka writes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from riverrun.model.ids import NodeId
+from riverrun.ports.files import Files, read_whole, write_atomically
+from riverrun.ports.randomness import Randomness
+from riverrun.storage.checkpoints import encode_uuid, parse_uuid
+
+META_PROPERTIES = "meta.properties"
+
+
+class DirectoryError(Exception):
+    """The data directory cannot be used; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    node_id: NodeId
+    directory_id: UUID
+    cluster_id: str | None
+
+    def encode(self) -> bytes:
+        lines = ["#", "version=1", f"node.id={self.node_id}"]
+        lines.append(f"directory.id={encode_uuid(self.directory_id)}")
+        if self.cluster_id is not None:
+            lines.append(f"cluster.id={self.cluster_id}")
+        return "\n".join([*lines, ""]).encode()
+
+
+def write_identity(files: Files, directory: str, identity: Identity) -> None:
+    write_atomically(files, os.path.join(directory, META_PROPERTIES), identity.encode())
+
+
+def establish_identity(
+    files: Files, directory: str, node_id: NodeId, randomness: Randomness
+) -> Identity:
+    """Read who owns a directory, or take it over if it is empty; raises ``DirectoryError``."""
+    path = os.path.join(directory, META_PROPERTIES)
+    if not files.exists(path):
+        _refuse_without_identity(files, directory)
+        identity = Identity(node_id=node_id, directory_id=randomness.uuid(), cluster_id=None)
+        write_identity(files, directory, identity)
+        return identity
+    identity = _parse(path, read_whole(files, path))
+    if identity.node_id != node_id:
+        raise DirectoryError(
+            f"{directory} belongs to node {identity.node_id}, not to node {node_id}: start it with "
+            f"node.id={identity.node_id}, or give node {node_id} a data directory of its own"
+        )
+    return identity
+
+
+def _refuse_without_identity(files: Files, directory: str) -> None:
+    for name in files.list_directory(directory):
+        topic, _, partition = name.rpartition("-")
+        if topic and partition.isdigit() and files.is_directory(os.path.join(directory, name)):
+            raise DirectoryError(
+                f"{directory} holds partitions ({name}) but no {META_PROPERTIES}, so it is not "
+                f"known whose they are: restore that file, or use an empty directory"
+            )
+
+
+def _parse(path: str, data: bytes) -> Identity:
+    found = _properties(path, data)
+    version = found.get("version", "0")
+    if version != "1":
+        raise DirectoryError(
+            f"{path} has version {version}, and this release reads version 1: it was written by "
+            f"{'a newer release' if version > '1' else 'Apache Kafka with ZooKeeper'}; use that, "
+            f"or another data directory"
+        )
+    try:
+        return Identity(
+            node_id=NodeId(int(found["node.id"])),
+            directory_id=parse_uuid(found["directory.id"]),
+            cluster_id=found.get("cluster.id"),
+        )
+    except (KeyError, ValueError) as error:
+        raise DirectoryError(
+            f"{path} is damaged ({error!r}): restore it from the node's settings, or remove the "
+            f"whole directory if its data may go"
+        ) from None
+
+
+def _properties(path: str, data: bytes) -> Mapping[str, str]:
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise DirectoryError(f"{path} is damaged: it is not a text") from None
+    pairs = (line.partition("=") for line in lines if line.strip() and not line.startswith("#"))
+    return {key.strip(): value.strip().replace("\\:", ":") for key, _, value in pairs}

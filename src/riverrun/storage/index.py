@@ -1,0 +1,192 @@
+"""The sparse indexes of a segment, in memory and in Kafka's files.
+
+An index is a hint: whatever is missing in it costs a longer walk over the log, never an answer. So
+entries are collected in memory and written to their file in pieces, each after the log that it
+points to. Where the files lie and when they are written is the segment's affair.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from riverrun.ports.files import Buffer
+
+OFFSET_ENTRY = struct.Struct(">II")
+TIME_ENTRY = struct.Struct(">qI")
+TRANSACTION_ENTRY = struct.Struct(">hqqqq")
+OFFSETS_SPAN_MAX = 2**31 - 1
+"""Offsets in an index are relative to the segment's base and must fit Kafka's signed integers."""
+
+
+class OffsetIndex:
+    """Last offset of a batch -> where that batch begins. Both grow from entry to entry."""
+
+    __slots__ = ("_offsets", "_positions", "base_offset", "pending")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.pending = bytearray()
+        """Entries that are not in the file yet."""
+        self._offsets = array("I")
+        self._positions = array("I")
+
+    @classmethod
+    def parse(cls, base_offset: int, data: Buffer) -> OffsetIndex | None:
+        """The index that a file holds, or None for what cannot be one."""
+        if len(data) % OFFSET_ENTRY.size:
+            return None
+        words = array("I", bytes(data))
+        if sys.byteorder == "little":
+            words.byteswap()
+        index = cls(base_offset)
+        index._offsets = words[0::2]
+        index._positions = words[1::2]
+        for column in (index._offsets, index._positions):
+            if any(map(int.__ge__, column, memoryview(column)[1:])):
+                return None
+        return index
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The newest entry: offset and position."""
+        if not self._offsets:
+            return None
+        return self.base_offset + self._offsets[-1], self._positions[-1]
+
+    def append(self, last_offset: int, position: int) -> None:
+        relative = last_offset - self.base_offset
+        self._offsets.append(relative)
+        self._positions.append(position)
+        self.pending += OFFSET_ENTRY.pack(relative, position)
+
+    def position_before(self, offset: int) -> int:
+        """Where a batch begins that lies at or before the one with this offset."""
+        place = bisect_right(self._offsets, max(offset - self.base_offset, -1))
+        return self._positions[place - 1] if place else 0
+
+    def position_at_most(self, position: int) -> int:
+        """The last known beginning of a batch at or before a position."""
+        place = bisect_right(self._positions, position)
+        return self._positions[place - 1] if place else 0
+
+    def has(self, last_offset: int, position: int) -> bool:
+        """Whether there is an entry of just that."""
+        place = bisect_left(self._positions, position)
+        return (
+            place < len(self._positions)
+            and self._positions[place] == position
+            and self._offsets[place] == last_offset - self.base_offset
+        )
+
+    def truncate(self, size: int) -> None:
+        """Forget entries at or behind a position. The file may then be too long."""
+        place = bisect_left(self._positions, size)
+        _shorten_pending(self.pending, len(self._offsets) - place, OFFSET_ENTRY.size)
+        del self._offsets[place:]
+        del self._positions[place:]
+
+    def encode(self) -> bytes:
+        words = array("I", bytes(len(self._offsets) * OFFSET_ENTRY.size))
+        words[0::2] = self._offsets
+        words[1::2] = self._positions
+        if sys.byteorder == "little":
+            words.byteswap()
+        return words.tobytes()
+
+
+class TimeIndex:
+    """Largest timestamp so far -> last offset of the batch that has it. Both grow."""
+
+    __slots__ = ("_offsets", "_timestamps", "base_offset", "pending")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.pending = bytearray()
+        self._timestamps = array("q")
+        self._offsets = array("I")
+
+    @classmethod
+    def parse(cls, base_offset: int, data: Buffer) -> TimeIndex | None:
+        if len(data) % TIME_ENTRY.size:
+            return None
+        index = cls(base_offset)
+        last = -2
+        for timestamp, relative in TIME_ENTRY.iter_unpack(data):
+            if timestamp <= last or (index._offsets and relative < index._offsets[-1]):
+                return None
+            last = timestamp
+            index._timestamps.append(timestamp)
+            index._offsets.append(relative)
+        return index
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The newest entry: timestamp and offset."""
+        if not self._timestamps:
+            return None
+        return self._timestamps[-1], self.base_offset + self._offsets[-1]
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Kafka allows no entry that is not later than the one before; such are left out."""
+        if timestamp < 0 or (self._timestamps and timestamp <= self._timestamps[-1]):
+            return
+        relative = offset - self.base_offset
+        self._timestamps.append(timestamp)
+        self._offsets.append(relative)
+        self.pending += TIME_ENTRY.pack(timestamp, relative)
+
+    def offset_before(self, timestamp: int) -> int:
+        """An offset up to which every record is earlier than a time."""
+        place = bisect_left(self._timestamps, timestamp)
+        return self.base_offset + self._offsets[place - 1] if place else self.base_offset
+
+    def truncate(self, offset: int) -> None:
+        """Forget entries at or above an offset. The file may then be too long."""
+        place = bisect_left(self._offsets, max(offset - self.base_offset, 0))
+        _shorten_pending(self.pending, len(self._offsets) - place, TIME_ENTRY.size)
+        del self._timestamps[place:]
+        del self._offsets[place:]
+
+    def encode(self) -> bytes:
+        pairs = zip(self._timestamps, self._offsets, strict=True)
+        return b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
+
+
+def _shorten_pending(pending: bytearray, entries: int, entry_bytes: int) -> None:
+    del pending[max(len(pending) - entries * entry_bytes, 0) :]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """A transaction whose records read_committed must not see."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        return TRANSACTION_ENTRY.pack(
+            0, self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset
+        )
+
+
+def parse_transactions(data: Buffer) -> tuple[AbortedTransaction, ...] | None:
+    """What a transaction index file holds, or None for what cannot be one."""
+    if len(data) % TRANSACTION_ENTRY.size:
+        return None
+    return tuple(
+        AbortedTransaction(*entry)
+        for version, *entry in TRANSACTION_ENTRY.iter_unpack(data)
+        if version == 0
+    )

@@ -1,0 +1,397 @@
+"""One partition's log: batches in, batches out, and what must hold between them.
+
+Everything here runs on the event loop and never waits for a disk: writes go to the page cache,
+reads come from it or are handed out as ``ColdRead``, and what makes data durable is handed out as
+``FlushJob``. Who may append, and when a record is committed, is decided elsewhere; the log is told
+the high watermark. When ``append`` raises ``OSError``, nothing has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.ports.files import Buffer, read_whole
+from riverrun.records.batch import (
+    CONTROL_BIT,
+    OVERHEAD_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    batches,
+    crc_matches,
+    read_header,
+    stamp,
+)
+from riverrun.records.compression import Compression
+from riverrun.records.validate import Limits, check_produced
+from riverrun.storage.flush import FlushJob
+from riverrun.storage.index import AbortedTransaction, parse_transactions
+from riverrun.storage.lookup import OffsetAt, TimedView, first_at_or_after, latest
+from riverrun.storage.producers import Origin
+from riverrun.storage.reading import ColdRead, SegmentView, Slice, read_batches, sound_prefix
+from riverrun.storage.scan import read_marker
+from riverrun.storage.segment import TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from riverrun.storage.settings import LogSettings
+from riverrun.storage.upkeep import Upkeep
+
+__all__ = [
+    "AbortedTransaction",
+    "Appended",
+    "ColdRead",
+    "FlushJob",
+    "Log",
+    "OffsetAt",
+    "Origin",
+    "Slice",
+]
+
+_HINTS_MAX = 32
+_logger = structlog.get_logger("riverrun.storage")
+
+
+class Appended(NamedTuple):
+    """Where a batch came to lie."""
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: int
+    """-1 unless the topic stamps the time of appending."""
+    is_duplicate: bool = False
+
+
+class Log(Upkeep):
+    """See ``Upkeep`` for offsets, flushing, retention and truncation."""
+
+    # Appending
+
+    def append_as_leader(
+        self,
+        batch: bytearray | memoryview,
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+    ) -> Appended:
+        """Judge one batch, give it its offsets and write it.
+
+        Raises KafkaError for what the producer did wrong. A batch that was appended before gives
+        its first place, and is acknowledged like the original: when that is committed.
+        """
+        if self.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
+        stored: Buffer = batch
+        if origin is Origin.CLIENT:
+            stored, header = check_produced(batch, self._limits, now_ms)
+        else:
+            header = read_header(batch)
+        if header.producer_id >= 0:
+            known = self._judge_producer(header, stored, origin)
+            if known is not None:
+                return known
+        assert leader_epoch >= self.epochs.latest, f"{leader_epoch} < {self.epochs.latest}"
+        base = self.end_offset
+        last = base + header.last_offset_delta
+        size = header.length + OVERHEAD_BYTES
+        assert not isinstance(stored, bytes), "a batch must be writable to be stamped"
+        stamp(stored, 0, base, leader_epoch)
+        segment = self.active
+        if (
+            segment.size + size > self._segment_bytes_max
+            or last > segment.offset_max
+            or segment.is_full
+            or self._is_aged(segment, header.max_timestamp, now_ms)
+        ) and segment.size:
+            segment = self.roll(now_ms)
+        segment.write(stored)
+        segment.note(size, last, header.max_timestamp)
+        self._account(segment, header, base, stored, now_ms)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base)
+        self.size_bytes += size
+        self.end_offset = Offset(last + 1)
+        return Appended(base, Offset(last), now_ms if self._has_log_append_time else -1)
+
+    def append_as_follower(self, data: Buffer) -> Appended | None:
+        """Append what a leader sent, as it is; None when there is no whole batch in it.
+
+        Raises KafkaError CORRUPT_MESSAGE, before anything is written.
+        """
+        if self.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
+        expected = self.end_offset
+        found: list[BatchHeader] = []
+        stop = 0
+        try:
+            for at, header in batches(data):
+                if not crc_matches(data, at, header.size):
+                    raise CorruptBatch(f"the batch at {at} does not match its CRC")
+                if header.base_offset < expected or header.last_offset_delta < 0:
+                    raise CorruptBatch(f"offset {header.base_offset} where {expected} is next")
+                expected = Offset(header.next_offset)
+                found.append(header)
+                stop = at + header.size
+        except CorruptBatch as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        if not found:
+            return None
+        segment = self.active
+        newest = max(header.max_timestamp for header in found)
+        if segment.size and (
+            segment.size + stop > self._segment_bytes_max
+            or expected - 1 > segment.offset_max
+            or segment.is_full
+            or self._is_aged(segment, newest, 0)
+        ):
+            segment = self.roll(newest)
+        view = memoryview(data)[:stop]
+        segment.write(view)
+        at = 0
+        for header in found:
+            segment.note(header.size, header.last_offset, header.max_timestamp)
+            batch = view[at : at + header.size]
+            self._account(segment, header, header.base_offset, batch, header.max_timestamp)
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            at += header.size
+        self.size_bytes += stop
+        self.end_offset = expected
+        return Appended(Offset(found[0].base_offset), Offset(expected - 1), -1)
+
+    def _is_aged(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
+        """By the records' own time, as Kafka does, so that replicas roll alike."""
+        first = segment.first_timestamp
+        if first is not None and first >= 0:
+            return timestamp - first > self._segment_age_max_ms
+        return now_ms - segment.created_ms > self._segment_age_max_ms
+
+    def _judge_producer(
+        self, header: BatchHeader, batch: Buffer, origin: Origin
+    ) -> Appended | None:
+        if header.attributes & CONTROL_BIT:
+            marker = read_marker(batch)
+            if marker is not None:
+                self.producers.refuse_stale_marker(header, marker)
+            return None
+        known = self.producers.judge(header, origin)
+        if known is None:
+            return None
+        append_time = known.timestamp if self._has_log_append_time else -1
+        return Appended(Offset(known.first_offset), Offset(known.last_offset), append_time, True)
+
+    def _account(
+        self, segment: Segment, header: BatchHeader, base: int, batch: Buffer, seen_ms: int
+    ) -> None:
+        """What else changes with a batch that was written."""
+        if header.producer_id >= 0:
+            if not header.attributes & CONTROL_BIT:
+                self.producers.note(header, base, seen_ms)
+            elif (marker := read_marker(batch)) is not None:
+                ended = self.producers.end_transaction(header, base, marker, seen_ms)
+                if ended is not None:
+                    segment.append_transaction(self._files, ended)
+        if segment.index_is_due():
+            # Entries stay in memory until they can be written; a full disk is met elsewhere.
+            with contextlib.suppress(OSError):
+                segment.write_indexes(self._files)
+
+    # Reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, end: int, at_least_one: bool = True
+    ) -> Slice | ColdRead:
+        """Whole batches from the one with an offset on, and below ``end``.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE rather than serve damage.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Received request for offset {offset} for partition {self.partition}, but we "
+                f"only have log segments from offset {self.start_offset} up to {self.end_offset}",
+            )
+        if offset >= end:
+            return Slice(b"", offset)
+        hint = self._hints.get(offset)
+        position: int | None
+        if hint is not None and (hint[1] < hint[0].size or hint[0] is self.active):
+            segment, position = hint
+        else:
+            segment = self.segments[bisect_right(self._bases, offset) - 1]
+            position = 0 if offset == segment.base_offset else None
+        try:
+            while True:
+                handle = segment.handle
+                if handle is None and segment.is_warm:
+                    handle = segment.open()
+                found = None
+                if handle is not None and (position is not None or segment.index is not None):
+                    segment.is_recent = True
+                    found = read_batches(
+                        handle.file.read_cached_at, segment, offset, position,
+                        max_bytes=max_bytes, end=end, at_least_one=at_least_one,
+                    )  # fmt: skip
+                if found is None:
+                    return self._cold(segment, offset, position, max_bytes, end, at_least_one)
+                at, result = found
+                if result.data:
+                    return self._checked(segment, at, result)
+                if at < segment.size or segment is self.active:
+                    return Slice(b"", offset)
+                # A compacted segment may end before its successor begins.
+                segment = self.segments[self.segments.index(segment) + 1]
+                position = 0
+        except CorruptBatch as error:
+            self._report_damage(str(error))
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+
+    def _checked(self, segment: Segment, at: int, result: Slice) -> Slice:
+        """A batch that came from the disk is trusted after its CRC was seen to be right."""
+        stop = at + len(result.data)
+        if not segment.is_checked(at, stop):
+            sound = sound_prefix(result.data)
+            segment.mark_checked(at, at + sound)
+            if sound < len(result.data):
+                if not sound:
+                    raise CorruptBatch(f"the batch at {at} of {segment.path} is damaged")
+                stop = at + sound
+                next_offset = read_header(result.data, sound).base_offset
+                result = Slice(memoryview(result.data)[:sound], next_offset)
+        hints = self._hints
+        if result.next_offset not in hints:
+            if len(hints) >= _HINTS_MAX:
+                del hints[next(iter(hints))]
+            hints[result.next_offset] = (segment, stop)
+        return result
+
+    def _report_damage(self, problem: str) -> None:
+        if self.damage is None:
+            _logger.error("log damaged", partition=str(self.partition), problem=problem)
+        self.damage = problem
+
+    def _cold(
+        self, segment: Segment, offset: int, position: int | None, max_bytes: int, end: int,
+        at_least_one: bool,
+    ) -> ColdRead:  # fmt: skip
+        views: list[SegmentView] = []
+        for candidate in self.segments[self.segments.index(segment) :]:
+            views.append(candidate.view())
+            if len(views) > 1 and candidate.size:
+                break
+        handle = segment.handle
+        segment.is_warm = True
+        return ColdRead(
+            self._files, views, handle.acquire() if handle is not None else None,
+            offset=offset, position=position, max_bytes=max_bytes, end=end,
+            at_least_one=at_least_one, interval_bytes=self.settings.index_interval_bytes,
+            adopt=partial(self._adopt, self._generation),
+        )  # fmt: skip
+
+    def _adopt(self, generation: int, cold: ColdRead) -> None:
+        if cold.damage is not None:
+            self._report_damage(cold.damage)
+        if generation != self._generation:
+            return  # truncated or compacted meanwhile: positions mean something else
+        for segment in self.segments:
+            index = cold.indexes.get(segment.base_offset)
+            if index is not None and segment.index is None:
+                segment.index = index
+                with contextlib.suppress(OSError):
+                    segment.write_indexes(self._files)
+            if cold.checked is not None and cold.checked[0] == segment.base_offset:
+                segment.mark_checked(cold.checked[1], cold.checked[2])
+
+    # Offsets
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Up to where no transaction is open: what read_committed may read."""
+        unstable = self.producers.first_unstable_offset()
+        if unstable is None:
+            return self.high_watermark
+        return min(self.high_watermark, Offset(unstable))
+
+    def advance_high_watermark(self, offset: int) -> None:
+        assert offset <= self.end_offset, f"{offset} is above the end {self.end_offset}"
+        if offset > self.high_watermark:
+            self.high_watermark = Offset(offset)
+            self.producers.settle(offset)
+
+    def begin_epoch(self, epoch: LeaderEpoch) -> None:
+        """A leader's epoch begins at the end of the log."""
+        self.epochs.assign(epoch, self.end_offset)
+
+    def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        return self.epochs.end_of(epoch, self.end_offset)
+
+    def aborted_transactions(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """Those that a reader of [start, end) must know, in the order of their markers."""
+        found: list[AbortedTransaction] = []
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        for segment in self.segments[first:]:
+            if not segment.has_own_transactions:
+                continue
+            data = read_whole(self._files, segment.path_of(TRANSACTION_INDEX_SUFFIX))
+            for entry in parse_transactions(data) or ():
+                if entry.last_offset >= start and entry.first_offset < end:
+                    found.append(entry)
+                if entry.last_stable_offset >= end:
+                    return tuple(found)
+        return tuple(found)
+
+    def offset_for_timestamp(self, timestamp: int) -> OffsetAt | None:
+        """The first committed record that is not earlier. May wait for the disk."""
+        return self._look_up(timestamp)
+
+    def offset_of_max_timestamp(self) -> OffsetAt | None:
+        """The first committed record with the largest timestamp. May wait for the disk."""
+        return self._look_up(None)
+
+    def _look_up(self, timestamp: int | None) -> OffsetAt | None:
+        segments = [_timed(segment) for segment in list(self.segments)]
+        start, end = self.start_offset, self.high_watermark
+        try:
+            if timestamp is None:
+                return latest(self._files, segments, start=start, end=end)
+            return first_at_or_after(self._files, segments, timestamp, start=start, end=end)
+        except CorruptBatch as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+
+    # Settings
+
+    def _apply_settings(self) -> None:
+        super()._apply_settings()
+        self._has_log_append_time = self.settings.has_log_append_time
+        self._limits = limits_of(self.settings)
+
+
+def _timed(segment: Segment) -> TimedView:
+    return TimedView(
+        view=segment.view(), times_path=segment.path_of(TIME_INDEX_SUFFIX), times=segment.times,
+        max_timestamp=segment.max_timestamp, max_timestamp_offset=segment.max_timestamp_offset,
+    )  # fmt: skip
+
+
+def limits_of(settings: LogSettings) -> Limits:
+    """A topic's settings as far as they bear on what may be appended."""
+    codec = settings.compression_type
+    level = {
+        "gzip": settings.compression_gzip_level,
+        "lz4": settings.compression_lz4_level,
+        "zstd": settings.compression_zstd_level,
+    }.get(codec)
+    by_name = {"uncompressed": Compression.NONE, "producer": None}
+    return Limits(
+        bytes_max=settings.max_message_bytes,
+        timestamp_before_max_ms=settings.timestamp_before_max_ms,
+        timestamp_after_max_ms=settings.timestamp_after_max_ms,
+        is_compacted=settings.is_compacted,
+        compression=by_name[codec] if codec in by_name else Compression[codec.upper()],
+        level=level,
+        log_append_time=settings.has_log_append_time,
+    )

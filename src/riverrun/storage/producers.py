@@ -1,0 +1,329 @@
+"""What a partition remembers of its producers: the sequences, epochs and transactions they are in.
+
+An idempotent producer numbers its records; the last five batches of each are kept, so that a retry
+is known as a duplicate and answered with the original offset, and a gap is refused (KIP-98). The
+state is a function of the log: it is rebuilt from a snapshot and the batches behind it. Reading
+those, and writing snapshots to files, is left to recovery and to the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from riverrun.storage.index import AbortedTransaction
+
+BATCHES_KEPT = 5
+"""As many as a producer may have in flight."""
+NO_SEQUENCE = -1
+NO_PRODUCER_EPOCH = -1
+SEQUENCE_MAX = 2**31 - 1
+
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_CRC_COVERS_FROM = 6
+
+
+class Origin(Enum):
+    """Who appends, for it decides what is checked."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    CONTROLLER = "controller"
+    REPLICATION = "replication"
+
+
+class KnownBatch(NamedTuple):
+    """A batch that was appended before."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, from a control batch."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+class Producer:
+    """One producer's state. ``batches`` are of the current epoch, the oldest first."""
+
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "seen_ms",
+        "transaction_start",
+    )  # fmt: skip
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_PRODUCER_EPOCH
+        self.batches: list[KnownBatch] = []
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.seen_ms = 0
+        self.transaction_start: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def enter_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches = []
+
+
+class CorruptSnapshot(Exception):
+    """A file that is no producer snapshot."""
+
+
+class Producers:
+    """All producers of one partition."""
+
+    __slots__ = ("_ending", "_open", "known")
+
+    def __init__(self) -> None:
+        self.known: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        """Transactions under way: first offset -> producer; first offsets only grow."""
+        self._ending: dict[int, int] = {}
+        """Ended above the high watermark: first offset -> offset of the marker."""
+
+    def judge(self, header: BatchHeader, origin: Origin) -> KnownBatch | None:
+        """Check a batch that is to be appended: the original if it is a duplicate, or KafkaError.
+
+        Nothing changes here: the write may still fail.
+        """
+        producer = self.known.get(header.producer_id)
+        if producer is None:
+            # Its earlier batches may have been discarded by retention, so any sequence will do.
+            return None
+        if header.producer_epoch == producer.epoch:
+            if header.base_sequence >= 0:
+                first, last = header.base_sequence, header.last_sequence
+                for batch in producer.batches:
+                    if batch.first_sequence == first and batch.last_sequence == last:
+                        return batch
+        elif header.producer_epoch < producer.epoch and origin is not Origin.REPLICATION:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, "
+                f"which is smaller than the last seen epoch {producer.epoch}",
+            )
+        if origin is Origin.CLIENT:
+            _check_sequence(producer, header)
+            if producer.transaction_start is not None and not header.is_transactional:
+                raise KafkaError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"Expected transactional write from producer with id {header.producer_id}",
+                )
+        return None
+
+    def note(self, header: BatchHeader, first_offset: int, seen_ms: int) -> None:
+        """Account for a batch of data that was appended, or found in the log."""
+        producer = self.known.get(header.producer_id)
+        if producer is None:
+            producer = self.known[header.producer_id] = Producer(header.producer_id)
+        if header.producer_epoch != producer.epoch:
+            producer.enter_epoch(header.producer_epoch)
+        producer.last_timestamp = header.max_timestamp
+        producer.seen_ms = seen_ms
+        last_offset = first_offset + header.last_offset_delta
+        batches = producer.batches
+        batches.append(
+            KnownBatch(
+                header.base_sequence, header.last_sequence, first_offset, last_offset,
+                header.max_timestamp,
+            )
+        )  # fmt: skip
+        if len(batches) > BATCHES_KEPT:
+            del batches[0]
+        if header.attributes & TRANSACTIONAL_BIT and producer.transaction_start is None:
+            producer.transaction_start = first_offset
+            self._open[first_offset] = header.producer_id
+
+    def end_transaction(
+        self, header: BatchHeader, offset: int, marker: Marker, seen_ms: int
+    ) -> AbortedTransaction | None:
+        """Account for a marker that was appended; what readers must skip, if it aborts."""
+        producer = self.known.get(header.producer_id)
+        if producer is None:
+            producer = self.known[header.producer_id] = Producer(header.producer_id)
+        producer.enter_epoch(header.producer_epoch)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = header.max_timestamp
+        producer.seen_ms = seen_ms
+        start, producer.transaction_start = producer.transaction_start, None
+        if start is None:
+            return None
+        del self._open[start]
+        self._ending[start] = offset
+        if marker.is_commit:
+            return None
+        stable = min(self._open, default=offset + 1)
+        return AbortedTransaction(header.producer_id, start, offset, stable)
+
+    def refuse_stale_marker(self, header: BatchHeader, marker: Marker) -> None:
+        """A coordinator that was replaced must not end transactions."""
+        producer = self.known.get(header.producer_id)
+        if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Invalid coordinator epoch {marker.coordinator_epoch} of producer "
+                f"{header.producer_id}, the last seen is {producer.coordinator_epoch}",
+            )
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the first transaction begins that is open, or ended above the high watermark."""
+        if not self._open and not self._ending:
+            return None
+        return min(min(self._open, default=SEQUENCE_MAX**2), min(self._ending, default=2**62))
+
+    def settle(self, high_watermark: int) -> None:
+        """Transactions whose markers lie below the high watermark are over."""
+        if self._ending:
+            over = [start for start, end in self._ending.items() if end < high_watermark]
+            for start in over:
+                del self._ending[start]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have been silent for long; how many there were.
+
+        By the time of appending, not by the records' own: data with old timestamps must not make
+        its producer forgotten at once.
+        """
+        silent = [
+            producer.producer_id
+            for producer in self.known.values()
+            if producer.transaction_start is None and now_ms - producer.seen_ms >= expiration_ms
+        ]
+        for producer_id in silent:
+            del self.known[producer_id]
+        return len(silent)
+
+    def roll_back(self, offset: int) -> bool:
+        """Forget batches from an offset on; False when that needs what is no longer remembered."""
+        if self._open or self._ending:
+            return not self._is_touched(offset)
+        for producer in self.known.values():
+            kept = [batch for batch in producer.batches if batch.last_offset < offset]
+            if len(kept) == len(producer.batches):
+                continue
+            if not kept:
+                return False  # its epoch and sequence before that are in a snapshot, if anywhere
+            producer.batches = kept
+            producer.last_timestamp = kept[-1].timestamp
+        return True
+
+    def _is_touched(self, offset: int) -> bool:
+        return any(
+            producer.transaction_start is not None or _ends_from(producer, offset)
+            for producer in self.known.values()
+        ) or any(end >= offset for end in self._ending.values())
+
+    def snapshot(self) -> bytes:
+        """All of it in Kafka's encoding, which has the last batch of each producer only."""
+        body = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self.known)))
+        for producer in self.known.values():
+            last = producer.batches[-1] if producer.batches else None
+            start = producer.transaction_start
+            body += _SNAPSHOT_ENTRY.pack(
+                producer.producer_id,
+                producer.epoch,
+                NO_SEQUENCE if last is None else last.last_sequence,
+                -1 if last is None else last.last_offset,
+                0 if last is None else last.last_offset - last.first_offset,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                -1 if start is None else start,
+            )
+        struct.pack_into(">I", body, 2, crc32c(memoryview(body)[_CRC_COVERS_FROM:]))
+        return bytes(body)
+
+    @classmethod
+    def from_snapshot(cls, data: bytes, seen_ms: int) -> Producers:
+        """The state that a snapshot holds; raises ``CorruptSnapshot``."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise CorruptSnapshot(f"{len(data)} bytes are too few")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise CorruptSnapshot(f"version {version} is not known")
+        if crc32c(memoryview(data)[_CRC_COVERS_FROM:]) != crc:
+            raise CorruptSnapshot("the CRC does not match")
+        if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise CorruptSnapshot(f"{len(data)} bytes do not hold {count} producers")
+        producers = cls()
+        for producer in _entries(data, seen_ms):
+            producers.known[producer.producer_id] = producer
+            if producer.transaction_start is not None:
+                producers._open[producer.transaction_start] = producer.producer_id
+        return producers
+
+    def remember_earlier(self, header: BatchHeader) -> None:
+        """Fill up what a snapshot left out: batches before the last one, given newest first."""
+        producer = self.known.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch or not producer.batches:
+            return
+        oldest = producer.batches[0]
+        if len(producer.batches) < BATCHES_KEPT and header.last_offset < oldest.first_offset:
+            known = KnownBatch(
+                header.base_sequence, header.last_sequence, header.base_offset,
+                header.last_offset, header.max_timestamp,
+            )  # fmt: skip
+            producer.batches.insert(0, known)
+
+
+def _check_sequence(producer: Producer, header: BatchHeader) -> None:
+    """A producer's batches follow each other without a gap; a new epoch begins at 0."""
+    first = header.base_sequence
+    if header.producer_epoch != producer.epoch:
+        if first != 0 and producer.epoch != NO_PRODUCER_EPOCH:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Invalid sequence number for new epoch of producer {header.producer_id}: "
+                f"{header.producer_epoch} (request epoch), {first} (seq. number), "
+                f"{producer.epoch} (current producer epoch)",
+            )
+        return
+    last = producer.last_sequence
+    if producer.epoch == NO_PRODUCER_EPOCH or first == (last + 1) & SEQUENCE_MAX:
+        return
+    raise KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"Out of order sequence number for producer {header.producer_id}: "
+        f"{first} (incoming seq. number), {last} (current end sequence number)",
+    )
+
+
+def _ends_from(producer: Producer, offset: int) -> bool:
+    return bool(producer.batches) and producer.batches[-1].last_offset >= offset
+
+
+def _entries(data: bytes, seen_ms: int) -> Iterator[Producer]:
+    for entry in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start = entry
+        producer = Producer(producer_id)
+        producer.epoch = epoch
+        producer.last_timestamp = timestamp
+        producer.coordinator_epoch = coordinator
+        producer.seen_ms = seen_ms
+        if start >= 0:
+            producer.transaction_start = start
+        if offset >= 0 and sequence >= 0:
+            first = (sequence - delta) & SEQUENCE_MAX
+            producer.batches.append(KnownBatch(first, sequence, offset - delta, offset, timestamp))
+        yield producer
+
+
+MarkerReader = Callable[[], Marker | None]

@@ -1,0 +1,167 @@
+"""Walks over the batches of a segment file in large reads: recovery's inner loop.
+
+Every batch is judged (shape, order, CRC) before anything is learned from it. What is learned goes
+into the segment, the producers and the leader epochs; where to begin and what to do about damage is
+left to ``recovery``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from riverrun.ports.files import File
+from riverrun.records.batch import (
+    CONTROL_BIT,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_MIN,
+    MAGIC,
+    BatchHeader,
+    Buffer,
+    CorruptBatch,
+    crc_matches,
+    read_header,
+)
+from riverrun.records.record import ControlType, read_records
+from riverrun.storage.epochs import LeaderEpochs
+from riverrun.storage.index import AbortedTransaction
+from riverrun.storage.producers import Marker, Producers
+from riverrun.storage.segment import Segment
+
+CHUNK_BYTES = 4 << 20
+_MARKER_VALUE = struct.Struct(">hi")
+
+
+class Learned:
+    """What a walk over the log teaches, beside the segments themselves."""
+
+    __slots__ = ("aborted", "epochs", "note_from", "producers", "seen_ms")
+
+    def __init__(
+        self, producers: Producers, epochs: LeaderEpochs, *, note_from: int, seen_ms: int
+    ) -> None:
+        self.producers = producers
+        self.epochs = epochs
+        self.note_from = note_from
+        """The offset up to which the producers' state is known already."""
+        self.seen_ms = seen_ms
+        self.aborted: list[AbortedTransaction] = []
+
+    def note(self, header: BatchHeader, batch: Buffer) -> None:
+        """Account for one batch; ``batch`` must hold all of a control batch."""
+        if header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0 and header.base_offset >= self.note_from:
+            if not header.attributes & CONTROL_BIT:
+                self.producers.note(header, header.base_offset, self.seen_ms)
+            elif (marker := read_marker(batch)) is not None:
+                ended = self.producers.end_transaction(
+                    header, header.base_offset, marker, self.seen_ms
+                )
+                if ended is not None:
+                    self.aborted.append(ended)
+
+
+def read_marker(batch: Buffer) -> Marker | None:
+    """The end of a transaction that a control batch says, if that is what it says."""
+    for record in read_records(batch):
+        kind = ControlType.of(record.key)
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            value = record.value or b""
+            coordinator_epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= 6 else -1
+            return Marker(kind is ControlType.COMMIT, coordinator_epoch)
+    return None
+
+
+def scan(
+    file: File, segment: Segment, learned: Learned, *, start: int, size: int, below: int = 2**63
+) -> str | None:
+    """Read the batches of a segment from a position on, and below an offset, into what it knows.
+
+    Stops at the first batch that is not sound; then the reason is given, and ``segment.size`` says
+    how far it is sound. The segment must know nothing of what lies behind ``start``.
+    """
+    assert segment.size == start, f"{segment.path} is known up to {segment.size}, not {start}"
+    unpack = HEADER.unpack_from
+    epoch_known = learned.epochs.latest
+    expected = segment.next_offset
+    position, at, data = start, 0, b""
+    view = memoryview(data)
+    while position + at < size:
+        if len(data) - at < HEADER_BYTES:
+            position, at = position + at, 0
+            data = file.read_at(position, min(CHUNK_BYTES, size - position))
+            view = memoryview(data)
+            if len(data) < HEADER_BYTES:
+                return f"{len(data)} bytes at {position} are too few for a batch"
+        fields = unpack(data, at)
+        base, length, epoch, magic, _, _, delta, _, timestamp, producer_id, _, _, _ = fields
+        if length < LENGTH_MIN or magic != MAGIC or delta < 0:
+            return f"there is no batch at {position + at}"
+        if base + delta >= below:
+            return None
+        if position + at + length + 12 > size:
+            return f"the batch at {position + at} is cut short"
+        if base < expected or epoch < epoch_known:
+            return (
+                f"the batch at {position + at} goes back to offset {base} and epoch {epoch} "
+                f"from {expected} and {epoch_known}"
+            )
+        end = at + length + 12
+        if end > len(data):
+            position, at, end = position + at, 0, length + 12
+            if end > CHUNK_BYTES:
+                is_sound = _matches_in_pieces(file, position, end, fields[4])
+                data = file.read_at(position, HEADER_BYTES)  # nobody looks further into these
+            else:
+                data = file.read_at(position, min(CHUNK_BYTES, size - position))
+                is_sound = crc_matches(data, 0, end)
+            view = memoryview(data)
+        else:
+            is_sound = crc_matches(view, at, length + 12)
+        if not is_sound:
+            return f"the batch at {position + at} does not match its CRC"
+        if epoch > epoch_known or producer_id >= 0:
+            learned.note(BatchHeader(*fields), view[at:end])
+            epoch_known = learned.epochs.latest
+        segment.note(length + 12, base + delta, timestamp)
+        expected = base + delta + 1
+        at = end
+    return None
+
+
+def _matches_in_pieces(file: File, position: int, size: int, crc: int) -> bool:
+    """The CRC of a batch too large to be read at once: a length may be wrong, and then huge."""
+    found = 0
+    at = CRC_START
+    while at < size:
+        piece = file.read_at(position + at, min(CHUNK_BYTES, size - at))
+        if not piece:
+            return False
+        found = crc32c(piece, found)
+        at += len(piece)
+    return found == crc
+
+
+def headers(file: File, start: int, size: int) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Position, header and chunk rest of the batches in a range that is known to be sound."""
+    position = start
+    while position + HEADER_BYTES <= size:
+        data = file.read_at(position, min(CHUNK_BYTES, size - position))
+        at = 0
+        while at + HEADER_BYTES <= len(data):
+            header = read_header(data, at)
+            if header.length < LENGTH_MIN or header.magic != MAGIC:
+                raise CorruptBatch(f"no batch at {position + at}")
+            if header.is_control:
+                yield position + at, header, file.read_at(position + at, header.size)
+            else:
+                yield position + at, header, b""
+            at += header.size
+        if at == 0:
+            return
+        position += at

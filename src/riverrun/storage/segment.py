@@ -1,0 +1,222 @@
+"""A segment: one file of batches with its indexes, and what is known about it without reading.
+
+Only the newest segment of a log is appended to. Older ones have their index in memory only while
+they are read. Deciding what to append, read or discard is left to the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from riverrun.ports.files import Buffer, Files
+from riverrun.records.batch import NO_TIMESTAMP
+from riverrun.storage.index import (
+    OFFSET_ENTRY,
+    OFFSETS_SPAN_MAX,
+    TIME_ENTRY,
+    AbortedTransaction,
+    OffsetIndex,
+    TimeIndex,
+)
+from riverrun.storage.open_files import Handle, OpenFiles
+from riverrun.storage.reading import SegmentView
+
+INDEX_PIECE_BYTES = 4096
+"""Entries are collected up to this size before they are written."""
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """Positions are bytes of the log file. ``size`` and ``next_offset`` bound what is readable."""
+
+    __slots__ = (
+        "_open_files", "_since_entry", "base_offset", "checked_below", "checked_from",
+        "created_ms", "directory", "first_timestamp", "handle", "has_own_transactions",
+        "index", "index_bytes_max", "interval_bytes", "is_full", "is_recent", "is_warm",
+        "max_timestamp", "max_timestamp_offset", "next_offset", "offset_max", "size",
+        "synced_size", "times",
+    )  # fmt: skip
+
+    def __init__(self, open_files: OpenFiles, directory: str, base_offset: int) -> None:
+        self._open_files = open_files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.handle: Handle | None = None
+        self.is_recent = False
+        self.is_warm = False
+        """Whether the file was opened before, so that opening it again does not wait."""
+        self.size = 0
+        self.next_offset = base_offset
+        self.synced_size = 0
+        self.index: OffsetIndex | None = None
+        self.times: TimeIndex | None = None
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.first_timestamp: int | None = None
+        self.created_ms = 0
+        self.interval_bytes = 0
+        self.index_bytes_max = 0
+        self.is_full = False
+        """Whether an index has reached its limit."""
+        self.offset_max = base_offset
+        """The last offset that the indexes can express."""
+        self.has_own_transactions = False
+        """Whether it may have a transaction index."""
+        self._since_entry = 0
+        # CRCs are checked when a batch is appended, recovered, or read for the first time since
+        # the start; [0, checked_below) and [checked_from, size) need no second look.
+        self.checked_below = 0
+        self.checked_from = 0
+
+    @property
+    def path(self) -> str:
+        return self.path_of(LOG_SUFFIX)
+
+    def path_of(self, suffix: str) -> str:
+        return os.path.join(self.directory, file_name(self.base_offset, suffix))
+
+    def paths(self) -> list[str]:
+        return [self.path_of(suffix) for suffix in SEGMENT_SUFFIXES]
+
+    def view(self) -> SegmentView:
+        return SegmentView(
+            self.path, self.path_of(INDEX_SUFFIX), self.base_offset, self.size, self.next_offset,
+            self.index,
+        )  # fmt: skip
+
+    def open(self, *, create: bool = False) -> Handle:
+        """The open log file."""
+        handle = self.handle
+        if handle is None:
+            handle = self._open_files.open(self, self.path, create=create)
+            self.is_warm = True
+        self.is_recent = True
+        return handle
+
+    def close(self) -> None:
+        self._open_files.close(self)
+
+    def evict(self) -> None:
+        """Give up what can be had again: the open file, and the index of a segment at rest."""
+        self._open_files.close(self)
+        if self.times is None:
+            self.index = None
+
+    def activate(self, *, interval_bytes: int, index_bytes_max: int) -> None:
+        """Prepare for appends."""
+        self.interval_bytes = interval_bytes
+        self.index_bytes_max = index_bytes_max
+        if self.index is None:
+            self.index = OffsetIndex(self.base_offset)
+        if self.times is None:
+            self.times = TimeIndex(self.base_offset)
+        self._note_fullness()
+        last = self.index.last
+        self._since_entry = self.size - last[1] if last is not None else self.size
+        self.offset_max = self.base_offset + OFFSETS_SPAN_MAX
+
+    def _note_fullness(self) -> None:
+        """Another entry must fit, and the last one of the time index."""
+        assert self.index is not None
+        assert self.times is not None
+        self.is_full = (len(self.index) + 1) * OFFSET_ENTRY.size > self.index_bytes_max or (
+            len(self.times) + 2
+        ) * TIME_ENTRY.size > self.index_bytes_max
+
+    def write(self, data: Buffer) -> None:
+        """Put batches at the end; ``note`` each of them when this has worked."""
+        handle = self.handle
+        if handle is None:
+            handle = self.open()
+        self.is_recent = True
+        handle.file.write_at(self.size, data)
+
+    def note(self, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Account for one batch that was written at the end."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        position = self.size
+        if self._since_entry > self.interval_bytes:
+            assert self.index is not None
+            assert self.times is not None
+            self.index.append(last_offset, position)
+            self.times.append(self.max_timestamp, self.max_timestamp_offset)
+            self._since_entry = 0
+            self._note_fullness()
+        self._since_entry += size
+        if self.first_timestamp is None:
+            self.first_timestamp = max_timestamp
+        self.size = position + size
+        self.next_offset = last_offset + 1
+
+    # CRCs
+
+    def is_checked(self, start: int, stop: int) -> bool:
+        return start >= self.checked_from or stop <= self.checked_below
+
+    def mark_checked(self, start: int, stop: int) -> None:
+        if start <= self.checked_below < stop:
+            self.checked_below = stop
+        if self.checked_below >= self.checked_from:
+            self.checked_from = 0
+        elif start < self.checked_from <= stop:
+            self.checked_from = start
+
+    # index files
+
+    def index_is_due(self) -> bool:
+        return self.index is not None and len(self.index.pending) >= INDEX_PIECE_BYTES
+
+    def write_indexes(self, files: Files, *, exactly: bool = False) -> None:
+        """Write the entries that are not in the files yet; ``exactly`` cuts what is too much."""
+        if self.index is not None and (self.index.pending or exactly):
+            _append_entries(files, self.path_of(INDEX_SUFFIX), self.index, OFFSET_ENTRY.size)
+        if self.times is not None and (self.times.pending or exactly):
+            _append_entries(files, self.path_of(TIME_INDEX_SUFFIX), self.times, TIME_ENTRY.size)
+
+    def seal_times(self) -> None:
+        """End the time index with the largest timestamp, from which a later start learns it."""
+        if self.times is not None:
+            self.times.append(self.max_timestamp, self.max_timestamp_offset)
+
+    def rest(self, files: Files) -> None:
+        """No more appends: complete the index files."""
+        self.seal_times()
+        self.write_indexes(files)
+        self.times = None
+
+    def append_transaction(self, files: Files, transaction: AbortedTransaction) -> None:
+        path = self.path_of(TRANSACTION_INDEX_SUFFIX)
+        with contextlib.closing(files.open(path, create=True)) as file:
+            file.write_at(file.size(), transaction.encode())
+        self.has_own_transactions = True
+
+
+def _append_entries(
+    files: Files, path: str, index: OffsetIndex | TimeIndex, entry_bytes: int
+) -> None:
+    written = len(index) * entry_bytes - len(index.pending)
+    with contextlib.closing(files.open(path, create=True)) as file:
+        if file.size() < written:  # somebody removed it
+            written = 0
+            index.pending = bytearray(index.encode())
+        if file.size() > written:
+            file.truncate(written)
+        if index.pending:
+            file.write_at(written, index.pending)
+    index.pending = bytearray()

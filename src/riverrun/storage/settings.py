@@ -1,0 +1,273 @@
+"""Settings of logs: what a topic may override, and what belongs to a node's data directory.
+
+Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack`` and the two limits at the end of
+``DirectorySettings`` are ours. Compaction's own settings stand beside the cleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from riverrun.model.settings import (
+    DAY_MS,
+    HOUR_MS,
+    INT_MAX,
+    LONG_MAX,
+    MINUTE_MS,
+    GiB,
+    KiB,
+    Kind,
+    MiB,
+    Settings,
+    setting,
+)
+
+TOPIC_ONLY = frozenset(
+    {
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+    }
+)
+"""Settings that a node has no default of its own for."""
+
+_SYNONYMS = (
+    ("log.retention.ms", "log.retention.minutes", MINUTE_MS),
+    ("log.retention.ms", "log.retention.hours", HOUR_MS),
+    ("log.roll.ms", "log.roll.hours", HOUR_MS),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours", HOUR_MS),
+)
+"""Coarser names of the same setting; the finer one wins where both are given."""
+
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "log.retention.ms": ("log.retention.minutes", "log.retention.hours"),
+    "log.roll.ms": ("log.roll.hours",),
+    "log.roll.jitter.ms": ("log.roll.jitter.hours",),
+}
+
+
+def _in_milliseconds(texts: Mapping[str, str]) -> Mapping[str, str]:
+    found = dict(texts)
+    for fine, coarse, factor in _SYNONYMS:
+        if fine not in found and coarse in found:
+            text = found[coarse].strip()
+            number = int(text) if text.lstrip("-").isdigit() else None
+            if number is None:
+                found[fine] = text  # the parser refuses it, in words
+            else:
+                found[fine] = str(number * factor if number > 0 else number)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings(Settings):
+    """What holds for one topic's logs."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        ("delete",), name="log.cleanup.policy", topic="cleanup.policy",
+        choices=("compact", "delete"), live=True,
+        doc="Discard old segments (delete), keep the latest value of each key (compact), or both.",
+    )  # fmt: skip
+    compression_type: str = setting(
+        "producer", name="compression.type", topic="compression.type", live=True,
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        doc="Codec to store batches by; producer keeps what was sent.",
+    )  # fmt: skip
+    compression_gzip_level: int = setting(
+        -1, name="compression.gzip.level", topic="compression.gzip.level", at_least=-1, at_most=9,
+        live=True, doc="Level where compression.type is gzip; -1 is the codec's default.",
+    )  # fmt: skip
+    compression_lz4_level: int = setting(
+        9, name="compression.lz4.level", topic="compression.lz4.level", at_least=1, at_most=17,
+        live=True, doc="Level where compression.type is lz4.",
+    )  # fmt: skip
+    compression_zstd_level: int = setting(
+        3, name="compression.zstd.level", topic="compression.zstd.level", at_least=-131072,
+        at_most=22, live=True, doc="Level where compression.type is zstd.",
+    )  # fmt: skip
+    delete_retention_ms: int = setting(
+        DAY_MS, name="log.cleaner.delete.retention.ms", topic="delete.retention.ms", at_least=0,
+        live=True, doc="How long tombstones of compacted topics stay readable.",
+    )  # fmt: skip
+    file_delete_delay_ms: int = setting(
+        MINUTE_MS, name="log.segment.delete.delay.ms", topic="file.delete.delay.ms", at_least=0,
+        live=True, doc="How long the files of a discarded segment stay on disk.",
+    )  # fmt: skip
+    flush_messages: int = setting(
+        LONG_MAX, name="log.flush.interval.messages", topic="flush.messages", at_least=1,
+        kind=Kind.LONG, live=True, doc="Records after which a log is synced to its disk.",
+    )  # fmt: skip
+    flush_ms: int = setting(
+        LONG_MAX, name="log.flush.interval.ms", topic="flush.ms", at_least=0, live=True,
+        doc="Time after which a log is synced to its disk.",
+    )  # fmt: skip
+    flush_before_ack: bool = setting(
+        False, name="log.flush.before.ack", topic="flush.before.ack", live=True,
+        doc="Sync a batch to disk, by group commit, before it counts as acknowledged.",
+    )  # fmt: skip
+    follower_throttled_replicas: tuple[str, ...] = setting(
+        (), name="follower.replication.throttled.replicas", live=True,
+        topic="follower.replication.throttled.replicas",
+        doc="Replicas whose replication is throttled on the follower's side.",
+    )  # fmt: skip
+    index_interval_bytes: int = setting(
+        4 * KiB, name="log.index.interval.bytes", topic="index.interval.bytes", at_least=0,
+        kind=Kind.INT, live=True, doc="Bytes of log between two entries of its indexes.",
+    )  # fmt: skip
+    leader_throttled_replicas: tuple[str, ...] = setting(
+        (), name="leader.replication.throttled.replicas", live=True,
+        topic="leader.replication.throttled.replicas",
+        doc="Replicas whose replication is throttled on the leader's side.",
+    )  # fmt: skip
+    local_retention_bytes: int = setting(
+        -2, name="log.local.retention.bytes", topic="local.retention.bytes", at_least=-2,
+        live=True, doc="For tiered storage, which riverrun does not have.",
+    )  # fmt: skip
+    local_retention_ms: int = setting(
+        -2, name="log.local.retention.ms", topic="local.retention.ms", at_least=-2, live=True,
+        doc="For tiered storage, which riverrun does not have.",
+    )  # fmt: skip
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX, name="log.cleaner.max.compaction.lag.ms", topic="max.compaction.lag.ms",
+        at_least=1, live=True, doc="How long a record may stay uncompacted.",
+    )  # fmt: skip
+    max_message_bytes: int = setting(
+        1048588, name="message.max.bytes", topic="max.message.bytes", at_least=0, live=True,
+        kind=Kind.INT, doc="The largest batch that a producer may send.",
+    )  # fmt: skip
+    timestamp_after_max_ms: int = setting(
+        HOUR_MS, name="log.message.timestamp.after.max.ms", at_least=0, live=True,
+        topic="message.timestamp.after.max.ms",
+        doc="How far a record's time may lie ahead of the broker's.",
+    )  # fmt: skip
+    timestamp_before_max_ms: int = setting(
+        LONG_MAX, name="log.message.timestamp.before.max.ms", at_least=0, live=True,
+        topic="message.timestamp.before.max.ms",
+        doc="How far a record's time may lie behind the broker's.",
+    )  # fmt: skip
+    timestamp_type: str = setting(
+        "CreateTime", name="log.message.timestamp.type", topic="message.timestamp.type",
+        choices=("CreateTime", "LogAppendTime"), live=True,
+        doc="Whether a record bears its producer's time or that of its append.",
+    )  # fmt: skip
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, name="log.cleaner.min.cleanable.ratio", topic="min.cleanable.dirty.ratio",
+        at_least=0, at_most=1, live=True, doc="Share of uncompacted bytes that starts compaction.",
+    )  # fmt: skip
+    min_compaction_lag_ms: int = setting(
+        0, name="log.cleaner.min.compaction.lag.ms", topic="min.compaction.lag.ms", at_least=0,
+        live=True, doc="How long a record stays uncompacted at least.",
+    )  # fmt: skip
+    min_insync_replicas: int = setting(
+        1, name="min.insync.replicas", topic="min.insync.replicas", at_least=1, live=True,
+        doc="Replicas that must have a record before it is acknowledged with acks=all.",
+    )  # fmt: skip
+    preallocate: bool = setting(
+        False, name="log.preallocate", topic="preallocate", live=True,
+        doc="Accepted and ignored: readers of our files would take the zeros for damage.",
+    )  # fmt: skip
+    remote_log_copy_disable: bool = setting(
+        False, name="remote.log.copy.disable", topic="remote.log.copy.disable", live=True,
+        doc="For tiered storage, which riverrun does not have.",
+    )  # fmt: skip
+    remote_log_delete_on_disable: bool = setting(
+        False, name="remote.log.delete.on.disable", topic="remote.log.delete.on.disable",
+        live=True, doc="For tiered storage, which riverrun does not have.",
+    )  # fmt: skip
+    remote_storage_enable: bool = setting(
+        False, name="remote.storage.enable", topic="remote.storage.enable", live=True,
+        doc="For tiered storage, which riverrun does not have.",
+    )  # fmt: skip
+    retention_bytes: int = setting(
+        -1, name="log.retention.bytes", topic="retention.bytes", live=True,
+        doc="Size of a partition above which old segments are discarded; -1 is no limit.",
+    )  # fmt: skip
+    retention_ms: int = setting(
+        7 * DAY_MS, name="log.retention.ms", topic="retention.ms", at_least=-1, live=True,
+        doc="Age above which old segments are discarded; -1 is no limit.",
+    )  # fmt: skip
+    segment_bytes: int = setting(
+        GiB, name="log.segment.bytes", topic="segment.bytes", at_least=MiB, live=True,
+        kind=Kind.INT, at_most=INT_MAX, doc="Size at which the active segment is closed.",
+    )  # fmt: skip
+    segment_index_bytes: int = setting(
+        10 * MiB, name="log.index.size.max.bytes", topic="segment.index.bytes", at_least=4,
+        kind=Kind.INT, live=True, doc="Size of an index at which its segment is closed.",
+    )  # fmt: skip
+    segment_jitter_ms: int = setting(
+        0, name="log.roll.jitter.ms", topic="segment.jitter.ms", at_least=0, live=True,
+        doc="Up to how much earlier than segment.ms a segment is closed, by chance.",
+    )  # fmt: skip
+    segment_ms: int = setting(
+        7 * DAY_MS, name="log.roll.ms", topic="segment.ms", at_least=1, live=True,
+        doc="Age at which the active segment is closed.",
+    )  # fmt: skip
+    unclean_leader_election_enable: bool = setting(
+        False, name="unclean.leader.election.enable", topic="unclean.leader.election.enable",
+        live=True, doc="Let a replica lead that may lack acknowledged records.",
+    )  # fmt: skip
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def has_log_append_time(self) -> bool:
+        return self.timestamp_type == "LogAppendTime"
+
+    def changed(self, texts: Mapping[str, str], *, by_topic_name: bool = False) -> Self:
+        # Named base class: slotted dataclasses are made anew, which breaks super() without names.
+        return Settings.changed(
+            self, texts if by_topic_name else _in_milliseconds(texts), by_topic_name=by_topic_name
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorySettings(Settings):
+    """What holds for a node's data directory as a whole."""
+
+    retention_check_interval_ms: int = setting(
+        5 * MINUTE_MS, name="log.retention.check.interval.ms", at_least=1,
+        doc="Time between two looks for segments to discard.",
+    )  # fmt: skip
+    flush_check_interval_ms: int = setting(
+        LONG_MAX, name="log.flush.scheduler.interval.ms",
+        doc="Time between two looks for logs whose flush.ms has passed.",
+    )  # fmt: skip
+    recovery_point_interval_ms: int = setting(
+        MINUTE_MS, name="log.flush.offset.checkpoint.interval.ms", at_least=0,
+        doc="Time between two checkpoints of recovery points and high watermarks.",
+    )  # fmt: skip
+    start_offset_interval_ms: int = setting(
+        MINUTE_MS, name="log.flush.start.offset.checkpoint.interval.ms", at_least=0,
+        doc="Time between two checkpoints of start offsets.",
+    )  # fmt: skip
+    recovery_threads: int = setting(
+        2, name="num.recovery.threads.per.data.dir", at_least=1, live=True,
+        doc="Threads that recover logs at the start.",
+    )  # fmt: skip
+    producer_expiration_ms: int = setting(
+        DAY_MS, name="producer.id.expiration.ms", at_least=1, kind=Kind.INT, live=True,
+        doc="How long a partition remembers a producer that writes nothing.",
+    )  # fmt: skip
+    producer_expiration_check_interval_ms: int = setting(
+        10 * MINUTE_MS, name="producer.id.expiration.check.interval.ms", at_least=1,
+        kind=Kind.INT, doc="Time between two looks for producers to forget.",
+    )  # fmt: skip
+    open_files_max: int = setting(
+        4000, name="log.open.files.max", at_least=16,
+        doc="Segment files held open at most; others are opened when they are read.",
+    )  # fmt: skip
+    unflushed_bytes_max: int = setting(
+        256 * MiB, name="log.unflushed.bytes.max", at_least=MiB, live=True,
+        doc="Unsynced bytes of all logs above which the largest are synced in the background, "
+        "so that a restart after a crash has no more than that to check.",
+    )  # fmt: skip

@@ -1,0 +1,363 @@
+"""The upkeep of a log: rolling, flushing, discarding, truncating, replacing and closing segments.
+
+The base of ``log.Log``, which appends and reads. What waits for the disk is handed out as a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from uuid import UUID
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, Offset, TopicPartition
+from riverrun.ports.files import Files
+from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from riverrun.storage.epochs import LeaderEpochs
+from riverrun.storage.flush import FlushJob
+from riverrun.storage.index_files import activate, load_known_part
+from riverrun.storage.open_files import OpenFiles
+from riverrun.storage.producers import Producers
+from riverrun.storage.recovery import Recovered
+from riverrun.storage.replay import load_snapshot, recall_earlier, replay, snapshot_path
+from riverrun.storage.retention import discardable
+from riverrun.storage.scan import Learned, scan
+from riverrun.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+)
+from riverrun.storage.settings import LogSettings
+
+_SNAPSHOTS_KEPT = 2
+_NOTHING_NOTED = 2**63
+
+
+class Upkeep:
+    """Offsets are [start, end); what lies below the high watermark is committed."""
+
+    def __init__(
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        recovered: Recovered,
+        *,
+        partition: TopicPartition,
+        topic_id: UUID,
+        path: str,
+        settings: LogSettings,
+        high_watermark: int,
+        jitter: float,
+    ) -> None:
+        self._files = files
+        self._open_files = open_files
+        self.partition = partition
+        self.topic_id = topic_id
+        self.path = path
+        self.settings = settings
+        self.segments = recovered.segments
+        """All of them, the oldest first; the last one is appended to."""
+        self._bases = [segment.base_offset for segment in self.segments]
+        self.active = self.segments[-1]
+        self.start_offset = Offset(recovered.start_offset)
+        self.end_offset = Offset(self.active.next_offset)
+        self.high_watermark = Offset(
+            min(max(high_watermark, recovered.start_offset), self.end_offset)
+        )
+        self.recovery_point = Offset(recovered.recovery_point)
+        """Where checking begins after a crash: all below is durable, with indexes and snapshots."""
+        self.flushed_offset = self.recovery_point
+        """All batches below are durable."""
+        self.size_bytes = sum(segment.size for segment in self.segments)
+        self.epochs = recovered.epochs
+        self.producers = recovered.producers
+        self.damage = recovered.damage
+        """In words, when something durable was lost or is found to be corrupt."""
+        self.cut_bytes = recovered.cut_bytes
+        self.is_offline = False
+        """Set when the disk cannot be trusted any more: nothing is accepted then."""
+        self.is_new = False
+        """Whether its directory was made by this process, and is not durable yet."""
+        self.on_roll: Callable[[Upkeep], None] | None = None
+        self._jitter = jitter
+        self._hints: dict[int, tuple[Segment, int]] = {}
+        self._snapshots = dict.fromkeys(recovered.snapshots)
+        self._due_snapshots: dict[int, bytes] = {}
+        self._generation = 0
+        self._unsynced_directories = [os.path.dirname(path), path]
+        self._apply_settings()
+
+    @property
+    def is_corrupt(self) -> bool:
+        return self.damage is not None
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        return self.epochs.latest
+
+    @property
+    def unflushed_bytes(self) -> int:
+        total = 0
+        for segment in reversed(self.segments):
+            if segment.synced_size >= segment.size:
+                break
+            total += segment.size - segment.synced_size
+        return total
+
+    def configure(self, settings: LogSettings) -> None:
+        """Live settings take effect with the next append."""
+        self.settings = settings
+        self._apply_settings()
+
+    def _apply_settings(self) -> None:
+        settings = self.settings
+        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)
+        self._segment_age_max_ms = settings.segment_ms - int(self._jitter * jitter_ms)
+        self._segment_bytes_max = settings.segment_bytes
+        activate(self.active, settings)
+
+    # Rolling
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Close an active segment that has become too old, though nobody appends."""
+        segment = self.active
+        if segment.size == 0:
+            return False
+        first = segment.first_timestamp
+        begun = first if first is not None and first >= 0 else segment.created_ms
+        if now_ms - begun <= self._segment_age_max_ms:
+            return False
+        self.roll(now_ms)
+        return True
+
+    def roll(self, now_ms: int) -> Segment:
+        """Close the active segment and begin another at the end offset."""
+        old = self.active
+        segment = Segment(self._open_files, self.path, self.end_offset)
+        segment.created_ms = now_ms
+        segment.open(create=True)
+        activate(segment, self.settings)
+        with contextlib.suppress(OSError):  # entries that are missing make reads slower, no more
+            old.rest(self._files)
+        old.times = None
+        self._add(segment)
+        self._due_snapshots[self.end_offset] = self.producers.snapshot()
+        if self.path not in self._unsynced_directories:
+            self._unsynced_directories.append(self.path)
+        if self.on_roll is not None:
+            self.on_roll(self)
+        return segment
+
+    def _add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+
+    # Flushing
+
+    def begin_flush(self, *, whole: bool = False, closing: bool = False) -> FlushJob | None:
+        """A job that makes everything durable that was appended so far; None if it is already.
+
+        ``whole`` takes indexes, epochs and a producer snapshot along and moves the recovery point.
+        """
+        reached = self.recovery_point if whole else self.flushed_offset
+        is_complete = reached >= self.end_offset
+        if is_complete and not (whole and (self.epochs.is_dirty or self.is_new)):
+            return None
+        first = max(bisect_right(self._bases, reached) - 1, 0)
+        dirty = [(segment, segment.size) for segment in self.segments[first:]]
+        job = FlushJob(
+            self._files, offset=self.end_offset, generation=self._generation, segments=dirty,
+            is_whole=whole,
+        )  # fmt: skip
+        job.directories = list(self._unsynced_directories)
+        if self.is_new:
+            job.index_paths.append(os.path.join(self.path, PARTITION_METADATA))
+        if whole:
+            self._add_side_files(job, closing=closing)
+        job.handles = [segment.open().acquire() for segment, _ in dirty if segment.size]
+        return job
+
+    def _add_side_files(self, job: FlushJob, *, closing: bool) -> None:
+        if closing:
+            self.active.seal_times()
+        self.active.write_indexes(self._files)
+        for segment, _ in job.segments:
+            job.index_paths += [segment.path_of(INDEX_SUFFIX), segment.path_of(TIME_INDEX_SUFFIX)]
+            if segment.has_own_transactions:
+                job.index_paths.append(segment.path_of(TRANSACTION_INDEX_SUFFIX))
+        due = dict(self._due_snapshots)
+        if self.end_offset not in self._snapshots:
+            due[self.end_offset] = self.producers.snapshot()
+        job.snapshots = list(due)
+        side_files = {snapshot_path(self.path, offset): data for offset, data in due.items()}
+        if self.epochs.is_dirty:
+            side_files[os.path.join(self.path, LEADER_EPOCHS)] = self.epochs.encode()
+            self.epochs.is_dirty = False
+        job.side_files = side_files
+        # Beside those at the segments' beginnings, which truncation needs, the newest will do.
+        between = [offset for offset in self._snapshots if offset not in self._bases]
+        stale = sorted(between)[:-_SNAPSHOTS_KEPT]
+        stale += [offset for offset in self._snapshots if offset < self._bases[0]]
+        for offset in dict.fromkeys(stale):
+            del self._snapshots[offset]
+            job.stale_paths.append(snapshot_path(self.path, offset))
+
+    def flushed(self, job: FlushJob) -> None:
+        """Account for a job that succeeded."""
+        job.release()
+        for directory in job.directories:
+            if directory in self._unsynced_directories:
+                self._unsynced_directories.remove(directory)
+        if job.generation != self._generation:
+            return  # truncated meanwhile: the offsets may mean other batches now
+        self.is_new = False
+        for segment, size in job.segments:
+            segment.synced_size = max(segment.synced_size, size)
+        self.flushed_offset = max(self.flushed_offset, Offset(job.offset))
+        if job.is_whole:
+            self.recovery_point = max(self.recovery_point, Offset(job.offset))
+            for offset in job.snapshots:
+                self._due_snapshots.pop(offset, None)
+                self._snapshots[offset] = None
+
+    def flush_failed(self, job: FlushJob) -> None:
+        """A sync failed: nothing is known, and nothing may be tried again."""
+        job.release()
+
+    # Discarding
+
+    def delete_records_before(self, offset: int) -> None:
+        """Let the log start later. The space is freed when whole segments are below."""
+        if not 0 <= offset <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot increment the log start offset to {offset} of partition "
+                f"{self.partition} since it is larger than the high watermark "
+                f"{self.high_watermark}",
+            )
+        if offset > self.start_offset:
+            self.start_offset = Offset(offset)
+            self.epochs.truncate_start(offset)
+            self._hints.clear()
+
+    def enforce_retention(self, now_ms: int) -> list[Segment]:
+        """Drop what is too old, too much or deleted; their files bear ``.deleted`` and may go."""
+        count = discardable(
+            self.segments, self.settings, now_ms=now_ms, start_offset=self.start_offset,
+            high_watermark=self.high_watermark,
+        )  # fmt: skip
+        if count == 0:
+            return []
+        if count == len(self.segments):
+            self.roll(now_ms)
+        dropped = self.segments[:count]
+        self._take_out(0, count)
+        self.start_offset = max(self.start_offset, Offset(self.segments[0].base_offset))
+        self.epochs.truncate_start(self.start_offset)
+        return dropped
+
+    def _take_out(self, first: int, stop: int) -> None:
+        """Remove segments, and rename their files so that a restart does not find them."""
+        for segment in self.segments[first:stop]:
+            self.size_bytes -= segment.size
+            segment.close()
+            for path in segment.paths():
+                if self._files.exists(path):
+                    self._files.rename(path, path + DELETED_SUFFIX)
+        del self.segments[first:stop]
+        del self._bases[first:stop]
+        self._hints.clear()
+
+    # Truncating
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget batches from the one with this offset on. See ``LogRunner.truncate``."""
+        if offset >= self.end_offset:
+            return
+        if offset <= self._bases[0]:
+            self.truncate_fully_and_start_at(offset)
+            return
+        self._generation += 1
+        self.active.write_indexes(self._files, exactly=True)
+        last = bisect_left(self._bases, offset) - 1
+        self._take_out(last + 1, len(self.segments))
+        segment = self.active = self.segments[last]
+        self.size_bytes -= segment.size
+        size = segment.size
+        file = segment.open().file
+        load_known_part(self._files, file, segment, self.settings, trusted_offset=offset)
+        nothing = Learned(Producers(), LeaderEpochs(), note_from=_NOTHING_NOTED, seen_ms=0)
+        scan(file, segment, nothing, start=segment.size, size=size, below=offset)
+        file.truncate(segment.size)
+        segment.synced_size = min(segment.synced_size, segment.size)
+        segment.write_indexes(self._files, exactly=True)
+        self.size_bytes += segment.size
+        self._end_at(segment.next_offset)
+        for known in [known for known in self._snapshots if known > self.end_offset]:
+            self._drop_snapshot(known)
+        if not self.producers.roll_back(self.end_offset):
+            self._rebuild_producers()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget everything and begin again at an offset."""
+        self._generation += 1
+        self._take_out(0, len(self.segments))
+        for known in list(self._snapshots):
+            self._drop_snapshot(known)
+        segment = Segment(self._open_files, self.path, offset)
+        segment.open(create=True)
+        self._add(segment)
+        self._apply_settings()
+        self.start_offset = Offset(offset)
+        self.size_bytes = 0
+        self._end_at(offset)
+        self.epochs.clear()
+        self.producers = Producers()
+
+    def _end_at(self, end: int) -> None:
+        self.end_offset = Offset(end)
+        self.start_offset = min(self.start_offset, self.end_offset)
+        self.high_watermark = min(self.high_watermark, self.end_offset)
+        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+        self.recovery_point = min(self.recovery_point, self.end_offset)
+        self.epochs.truncate_end(end)
+        self._hints.clear()
+        self._due_snapshots = {
+            offset: data for offset, data in self._due_snapshots.items() if offset <= end
+        }
+
+    def _drop_snapshot(self, offset: int) -> None:
+        del self._snapshots[offset]
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(snapshot_path(self.path, offset))
+
+    def _rebuild_producers(self) -> None:
+        """Memory does not reach back far enough: start from a snapshot, and read the log."""
+        seen_ms = max((known.seen_ms for known in self.producers.known.values()), default=0)
+        found = load_snapshot(self._files, self.path, self._snapshots, seen_ms)
+        for offset in sorted(self._due_snapshots, reverse=True):
+            if found is None or offset > found[1]:
+                found = Producers.from_snapshot(self._due_snapshots[offset], seen_ms), offset
+        producers, noted = found if found is not None else (Producers(), self._bases[0])
+        learned = Learned(producers, LeaderEpochs(), note_from=noted, seen_ms=seen_ms)
+        replay(self._files, self.segments, learned, start=noted, end=self.end_offset)
+        recall_earlier(self._files, self.segments, producers, noted)
+        self.producers = producers
+
+    # Closing
+
+    def close(self) -> None:
+        """Close the files. What is not flushed by then may be lost with the power."""
+        for segment in self.segments:
+            segment.close()
+
+    def discard(self) -> None:
+        """The log goes away with its directory; jobs that are under way come to nothing."""
+        self.is_offline = True
+        self._generation += 1
+        self.close()

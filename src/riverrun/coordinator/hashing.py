@@ -1,0 +1,28 @@
+"""Which partition of ``__consumer_offsets`` a group belongs to, as Kafka computes it.
+
+Every node and every version must agree on it for ever, so it is Java's hash and nothing better.
+"""
+
+from riverrun.model.ids import PartitionIndex
+
+
+def java_string_hash(text: str) -> int:
+    """``String.hashCode``: over UTF-16 units, wrapped to 32 bits, signed."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    hashed = 0
+    for at in range(0, len(units), 2):
+        hashed = (31 * hashed + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return hashed - (1 << 32) if hashed >= 1 << 31 else hashed
+
+
+def partition_of(group_id: str, partitions: int) -> PartitionIndex:
+    """The partition whose leader coordinates a group."""
+    hashed = java_string_hash(group_id)
+    # Kafka's Utils.abs takes the least number to zero, for its absolute value does not fit.
+    return PartitionIndex(0 if hashed == -(1 << 31) else abs(hashed) % partitions)
+
+
+def hash_map_bucket(text: str) -> int:
+    """The place of a key in a Java HashMap of up to twelve keys, which decides its order there."""
+    hashed = java_string_hash(text) & 0xFFFFFFFF
+    return (hashed ^ (hashed >> 16)) & 15

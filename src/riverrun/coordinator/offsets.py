@@ -1,0 +1,291 @@
+"""Committed offsets of the groups of one partition of ``__consumer_offsets``.
+
+Only ``replay`` changes them, when the record is committed; so what a reader sees is as durable as
+data. Commits on their way to the log are counted aside: who deletes a group must delete these too.
+Which requests a group allows is judged here as well, by the state of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
+
+from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.records import TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
+from riverrun.coordinator.turn import Turn
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.wire.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+)
+from riverrun.wire.messages.offset_commit_response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
+from riverrun.wire.messages.offset_delete_response import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
+from riverrun.wire.messages.offset_fetch_response import (
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+TopicOffsets = dict[int, CommittedOffset]
+GroupOffsets = dict[str, TopicOffsets]
+
+
+class Offsets:
+    def __init__(self) -> None:
+        self.by_group: dict[str, GroupOffsets] = {}
+        self.count = 0
+        self._in_flight: dict[str, dict[tuple[str, int], int]] = {}
+
+    # What is committed
+
+    def replay(self, record: OffsetRecord) -> None:
+        if record.value is None:
+            self._remove(record.group_id, record.topic, record.partition)
+            return
+        topics = self.by_group.setdefault(record.group_id, {})
+        partitions = topics.setdefault(record.topic, {})
+        self.count += record.partition not in partitions
+        partitions[record.partition] = record.value
+
+    def _remove(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self.by_group.get(group_id)
+        if topics is None or partition not in topics.get(topic, ()):
+            return
+        del topics[topic][partition]
+        self.count -= 1
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self.by_group[group_id]
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self.by_group.get(group_id, {}).get(topic, {}).get(partition)
+
+    # What is on its way
+
+    def sent(self, record: OffsetRecord) -> None:
+        keys = self._in_flight.setdefault(record.group_id, {})
+        key = (record.topic, record.partition)
+        keys[key] = keys.get(key, 0) + 1
+
+    def settled(self, record: OffsetRecord) -> None:
+        keys = self._in_flight[record.group_id]
+        key = (record.topic, record.partition)
+        keys[key] -= 1
+        if not keys[key]:
+            del keys[key]
+            if not keys:
+                del self._in_flight[record.group_id]
+
+    def is_in_flight(self, group_id: str) -> bool:
+        return group_id in self._in_flight
+
+    def keys_of(self, group_id: str) -> list[tuple[str, int]]:
+        """All partitions of a group, with those whose commits are on their way."""
+        keys = dict.fromkeys(
+            (topic, partition)
+            for topic, partitions in self.by_group.get(group_id, {}).items()
+            for partition in partitions
+        )
+        keys.update(dict.fromkeys(self._in_flight.get(group_id, ())))
+        return list(keys)
+
+    def _has(self, group_id: str, topic: str, partition: int) -> bool:
+        if self.get(group_id, topic, partition) is not None:
+            return True
+        return (topic, partition) in self._in_flight.get(group_id, ())
+
+    # Requests
+
+    def commit(self, turn: Turn, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Records for what the group has allowed to commit (``check_commit``)."""
+        retention = request.retention_time_ms
+        expires = None if retention == -1 else turn.now_ms + retention
+        limit = turn.settings.offset_metadata_bytes_max
+        topics = []
+        for topic in request.topics:
+            results = []
+            for part in topic.partitions:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                if _fits(part.committed_metadata, limit):
+                    code = ErrorCode.NONE
+                    value = _committed(part, turn.now_ms, expires, topic.topic_id)
+                    turn.records.append(
+                        OffsetRecord(request.group_id, topic.name, part.partition_index, value)
+                    )
+                results.append(
+                    OffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=code
+                    )
+                )
+            topics.append(
+                OffsetCommitResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=tuple(results)
+                )
+            )
+        return OffsetCommitResponse(topics=tuple(topics))
+
+    def fetch(
+        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
+    ) -> tuple[OffsetFetchResponseTopics, ...]:
+        """Committed offsets of some partitions, or of all; -1 where there is none."""
+        known = self.by_group.get(group_id, {})
+        if topics is None:
+            return tuple(
+                OffsetFetchResponseTopics(
+                    name=name,
+                    partitions=tuple(_fetched(p, value) for p, value in partitions.items()),
+                )
+                for name, partitions in known.items()
+            )
+        return tuple(
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    _fetched(index, _of_topic(known.get(topic.name, {}).get(index), topic.topic_id))
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in topics
+        )
+
+    def delete(
+        self, turn: Turn, group: ClassicGroup, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse:
+        """OffsetDelete: not for topics that the group reads."""
+        topics = []
+        for topic in request.topics:
+            is_read = group.is_subscribed_to(topic.name)
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+            results = []
+            for part in topic.partitions:
+                index = part.partition_index
+                if not is_read and self._has(request.group_id, topic.name, index):
+                    turn.records.append(OffsetRecord(request.group_id, topic.name, index, None))
+                results.append(
+                    OffsetDeleteResponsePartition(partition_index=index, error_code=code)
+                )
+            topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(results)))
+        return OffsetDeleteResponse(
+            error_code=ErrorCode.NONE, throttle_time_ms=0, topics=tuple(topics)
+        )
+
+    def delete_all(self, turn: Turn, group_id: str) -> None:
+        for topic, partition in self.keys_of(group_id):
+            turn.records.append(OffsetRecord(group_id, topic, partition, None))
+
+    def delete_topics(self, turn: Turn, names: Mapping[str, None]) -> None:
+        """The topics are gone, and their offsets with them."""
+        for group_id, topics in self.by_group.items():
+            for topic in names:
+                for partition in topics.get(topic, ()):
+                    turn.records.append(OffsetRecord(group_id, topic, partition, None))
+        for group_id, keys in self._in_flight.items():
+            for topic, partition in keys:
+                if topic in names and self.get(group_id, topic, partition) is None:
+                    turn.records.append(OffsetRecord(group_id, topic, partition, None))
+
+    def expire(self, turn: Turn, group: ClassicGroup) -> bool:
+        """Records for what has expired; says whether nothing of the group is left then."""
+        if self.is_in_flight(group.group_id):
+            return False
+        known = self.by_group.get(group.group_id)
+        if known is None:
+            return True
+        if not _may_expire(group):
+            return False
+        is_all = True
+        for topic, partition, value in _each(known):
+            if not group.is_subscribed_to(topic) and _is_expired(turn, group, value):
+                turn.records.append(OffsetRecord(group.group_id, topic, partition, None))
+            else:
+                is_all = False
+        return is_all
+
+
+def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> None:
+    """Whether the group lets this caller commit: a member of its generation, or anybody when it
+    has no members."""
+    generation = request.generation_id_or_member_epoch
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return
+    if generation >= 0 or request.member_id or request.group_instance_id is not None:
+        group.check_member(request.member_id, request.group_instance_id)
+        if generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    elif group.state is not GroupState.EMPTY:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.state is GroupState.COMPLETING:
+        # Its ids are right, so it has joined and will learn its part soon.
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def _fits(metadata: str | None, limit: int) -> bool:
+    if metadata is None or len(metadata) <= min(limit, TEXT_BYTES_MAX // 4):
+        return True
+    return len(metadata) <= limit and len(metadata.encode()) <= TEXT_BYTES_MAX
+
+
+def _committed(
+    part: OffsetCommitRequestPartition, now_ms: int, expires: int | None, topic_id: UUID | None
+) -> CommittedOffset:
+    return CommittedOffset(
+        part.committed_offset,
+        part.committed_leader_epoch,
+        part.committed_metadata or "",
+        now_ms,
+        expires,
+        topic_id,
+    )
+
+
+def _of_topic(value: CommittedOffset | None, topic_id: UUID | None) -> CommittedOffset | None:
+    """The offset, unless it was committed for an earlier topic of the same name."""
+    if value is None or topic_id is None or value.topic_id is None or value.topic_id == topic_id:
+        return value
+    return None
+
+
+def _fetched(partition: int, value: CommittedOffset | None) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=-1 if value is None else value.offset,
+        committed_leader_epoch=-1 if value is None else value.leader_epoch,
+        metadata="" if value is None else value.metadata,
+        error_code=ErrorCode.NONE,
+    )
+
+
+def _each(topics: GroupOffsets) -> Iterator[tuple[str, int, CommittedOffset]]:
+    for topic, partitions in topics.items():
+        for partition, value in partitions.items():
+            yield topic, partition, value
+
+
+def _may_expire(group: ClassicGroup) -> bool:
+    """Offsets expire in groups without members, and for what a stable group no longer reads."""
+    if group.protocol_type is None or group.state is GroupState.EMPTY:
+        return True
+    is_known = group.is_consumer and group.topics is not None
+    return is_known and group.state is GroupState.STABLE
+
+
+def _is_expired(turn: Turn, group: ClassicGroup, value: CommittedOffset) -> bool:
+    if value.expire_timestamp_ms is not None:
+        return turn.now_ms >= value.expire_timestamp_ms
+    since = value.commit_timestamp_ms
+    is_empty = group.protocol_type is not None and group.state is GroupState.EMPTY
+    if is_empty and group.state_timestamp_ms is not None:
+        # KIP-211: the clock starts when the last member left.
+        since = group.state_timestamp_ms
+    return turn.now_ms - since >= turn.settings.offsets_retention_ms

@@ -1,0 +1,112 @@
+"""Settings of the group coordinator, by Kafka's names and with Kafka's defaults."""
+
+from dataclasses import dataclass
+
+from riverrun.model.settings import (
+    INT_MAX,
+    KiB,
+    Kind,
+    MiB,
+    Settings,
+    setting,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings(Settings):
+    session_timeout_min_ms: int = setting(
+        6000,
+        name="group.min.session.timeout.ms",
+        kind=Kind.INT,
+        doc="Shortest session timeout that a member may ask for.",
+    )
+    session_timeout_max_ms: int = setting(
+        1_800_000,
+        name="group.max.session.timeout.ms",
+        kind=Kind.INT,
+        doc="Longest session timeout that a member may ask for.",
+    )
+    initial_rebalance_delay_ms: int = setting(
+        3000,
+        name="group.initial.rebalance.delay.ms",
+        kind=Kind.INT,
+        doc="How long a new or empty group waits for more members before its first rebalance.",
+    )
+    size_max: int = setting(
+        INT_MAX,
+        name="group.max.size",
+        at_least=1,
+        doc="Most members that a group may have.",
+    )
+    new_member_join_timeout_ms: int = setting(
+        300_000,
+        name="group.new.member.join.timeout.ms",
+        kind=Kind.INT,
+        at_least=1,
+        doc="How long a member that joins for the first time may wait for its rebalance to end "
+        "(a constant in Kafka).",
+    )
+    offset_metadata_bytes_max: int = setting(
+        4 * KiB,
+        name="offset.metadata.max.bytes",
+        kind=Kind.INT,
+        doc="Longest text that may be committed with an offset.",
+    )
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60,
+        name="offsets.retention.minutes",
+        at_least=1,
+        doc="How long offsets are kept after their group lost its last member, or after the commit "
+        "where there are no members.",
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000,
+        name="offsets.retention.check.interval.ms",
+        at_least=1,
+        doc="How often to look for expired offsets and empty groups.",
+    )
+    offsets_commit_timeout_ms: int = setting(
+        5000,
+        name="offsets.commit.timeout.ms",
+        kind=Kind.INT,
+        at_least=1,
+        doc="How long a request waits for its records to be committed.",
+    )
+    offsets_topic_partitions: int = setting(
+        50,
+        name="offsets.topic.num.partitions",
+        at_least=1,
+        doc="Partitions of __consumer_offsets; fixed once the topic exists.",
+    )
+    offsets_topic_replication_factor: int = setting(
+        3,
+        name="offsets.topic.replication.factor",
+        kind=Kind.SHORT,
+        at_least=1,
+        doc="Copies of __consumer_offsets; never more than the cluster has nodes.",
+    )
+    offsets_topic_segment_bytes: int = setting(
+        100 * MiB,
+        name="offsets.topic.segment.bytes",
+        kind=Kind.INT,
+        at_least=1,
+        doc="Segment size of __consumer_offsets, small so that compaction keeps loading fast.",
+    )
+    batch_bytes_max: int = setting(
+        128 * KiB,
+        name="group.coordinator.batch.max.bytes",
+        kind=Kind.INT,
+        at_least=KiB,
+        doc="Size at which records of several requests stop sharing one batch.",
+    )
+    queue_records_max: int = setting(
+        100_000,
+        name="group.coordinator.queue.max.records",
+        at_least=1,
+        doc="Most records of one partition of __consumer_offsets that may wait to be written; "
+        "further requests are told to come back.",
+    )
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000

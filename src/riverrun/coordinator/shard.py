@@ -1,0 +1,364 @@
+"""All groups of one partition of ``__consumer_offsets``: requests in, records and replies out.
+
+Two kinds of state live here. What the log says (``stored`` and ``offsets``) changes in ``replay``
+alone, when a record is committed. What only the living know (``groups``: phases, waiting requests,
+deadlines) is built from it when the partition is loaded and changes with requests and time. A write
+that is refused therefore needs no undoing of the first, and takes the second back to it.
+
+TxnOffsetCommit and the consumer protocol (KIP-848) will add records and kinds of groups here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from riverrun.coordinator.deadlines import Deadlines
+from riverrun.coordinator.group import ClassicGroup, GroupState, Member
+from riverrun.coordinator.join import check_request, join
+from riverrun.coordinator.offsets import Offsets, check_commit
+from riverrun.coordinator.presence import connection_is_gone, heartbeat, leave, session_is_up
+from riverrun.coordinator.rebalance import (
+    assignment_refused,
+    assignment_stored,
+    expect_heartbeat,
+    join_error,
+    join_key,
+    join_time_is_up,
+    prepare,
+    session_key,
+    sync_error,
+    sync_key,
+    sync_time_is_up,
+)
+from riverrun.coordinator.records import CoordinatorRecord, GroupRecord, StoredGroup
+from riverrun.coordinator.settings import GroupSettings
+from riverrun.coordinator.sync import sync
+from riverrun.coordinator.turn import Caller, Timer, TimerKey, Turn, Waiter
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.randomness import Randomness
+from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
+from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribedGroupMember
+from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
+from riverrun.wire.messages.join_group_request import JoinGroupRequest
+from riverrun.wire.messages.leave_group_request import LeaveGroupRequest
+from riverrun.wire.messages.leave_group_response import LeaveGroupResponse, MemberResponse
+from riverrun.wire.messages.list_groups_response import ListedGroup
+from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
+from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
+from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
+from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
+from riverrun.wire.messages.sync_group_request import SyncGroupRequest
+
+EXPIRED_PER_TURN_MAX = 500
+"""Deadlines handled at once; the rest waits for the next turn."""
+
+GROUP_NOT_FOUND_SINCE_COMMIT = 9
+GROUP_NOT_FOUND_SINCE_DESCRIBE = 6
+
+
+class GroupShard:
+    def __init__(self, settings: GroupSettings, randomness: Randomness) -> None:
+        self.settings = settings
+        self.stored: dict[str, StoredGroup] = {}
+        self.offsets = Offsets()
+        self.groups: dict[str, ClassicGroup] = {}
+        self.deadlines: Deadlines[TimerKey] = Deadlines()
+        self._randomness = randomness
+
+    def turn(self, now: float, now_ms: int) -> Turn:
+        return Turn(
+            now=now,
+            now_ms=now_ms,
+            settings=self.settings,
+            randomness=self._randomness,
+            deadlines=self.deadlines,
+        )
+
+    # The log
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """The only place where durable state changes."""
+        if not isinstance(record, GroupRecord):
+            self.offsets.replay(record)
+        elif record.value is None:
+            self.stored.pop(record.group_id, None)
+        else:
+            self.stored[record.group_id] = record.value
+
+    def known_groups(self) -> list[str]:
+        """All groups that the log knows."""
+        return list(dict.fromkeys([*self.stored, *self.offsets.by_group]))
+
+    def revive(self, turn: Turn, group_ids: Iterable[str]) -> None:
+        """The whole log has been replayed: groups come alive, and their sessions begin."""
+        for group_id in group_ids:
+            self._revive(turn, group_id)
+
+    def sent(self, records: Iterable[CoordinatorRecord]) -> None:
+        """The records of a turn are on their way to the log."""
+        for record in records:
+            if not isinstance(record, GroupRecord):
+                self.offsets.sent(record)
+
+    def committed(self, turn: Turn, records: Iterable[CoordinatorRecord]) -> None:
+        """The records are in the log for good; who waited for them goes on."""
+        for record in records:
+            self.replay(record)
+            if not isinstance(record, GroupRecord):
+                self.offsets.settled(record)
+                continue
+            group = self.groups.get(record.group_id)
+            if group is not None and record.value is not None:
+                assignment_stored(turn, group, record.value)
+
+    def refused(self, turn: Turn, records: Iterable[CoordinatorRecord], code: ErrorCode) -> None:
+        """The records never came into the log: go on from what it says."""
+        for record in records:
+            if not isinstance(record, GroupRecord):
+                self.offsets.settled(record)
+                continue
+            group = self.groups.get(record.group_id)
+            is_known = record.group_id in self.stored or record.group_id in self.offsets.by_group
+            if group is None:
+                if is_known:
+                    self._revive(turn, record.group_id)
+            elif group.state is GroupState.COMPLETING:
+                assignment_refused(turn, group, code)
+            elif group.state is GroupState.STABLE:
+                self._dismiss(turn, group, code)
+                self._revive(turn, record.group_id)
+            elif not is_known and not group.members:
+                self._dismiss(turn, group, code)
+
+    def unload(self, turn: Turn) -> None:
+        """Another node coordinates these groups from now on: all who wait must go there."""
+        for group in self.groups.values():
+            if group.members:
+                _answer_all(turn, group, ErrorCode.NOT_COORDINATOR)
+
+    def _revive(self, turn: Turn, group_id: str) -> None:
+        stored = self.stored.get(group_id)
+        if stored is None:
+            # Offsets alone: somebody commits without being a member, a so-called simple group.
+            self.groups[group_id] = ClassicGroup(group_id, turn.now_ms)
+            return
+        group = self.groups[group_id] = ClassicGroup.from_stored(group_id, stored)
+        for member in group.members.values():
+            expect_heartbeat(turn, group, member)
+        if len(group.members) > self.settings.size_max:
+            prepare(turn, group, "the group has more members than are allowed")
+
+    def _dismiss(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+        """Forget what only the living know of a group, and answer all who wait."""
+        _answer_all(turn, group, code)
+        for member_id in (*group.members, *group.pending_joins):
+            turn.cancel_deadline(session_key(group, member_id))
+        turn.cancel_deadline(join_key(group))
+        turn.cancel_deadline(sync_key(group))
+        group.become(GroupState.DEAD, turn.now_ms)
+        del self.groups[group.group_id]
+
+    # Time
+
+    def expire(self, turn: Turn) -> None:
+        """Handle the deadlines that have come."""
+        for _ in range(EXPIRED_PER_TURN_MAX):
+            key = self.deadlines.pop_due(turn.now)
+            if key is None:
+                return
+            timer, group_id, member_id = key
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            match timer:
+                case Timer.SESSION:
+                    session_is_up(turn, group, member_id)
+                case Timer.JOIN:
+                    join_time_is_up(turn, group)
+                case Timer.SYNC:
+                    sync_time_is_up(turn, group)
+
+    def expire_offsets(self, turn: Turn, group_ids: Iterable[str]) -> None:
+        """Drop what has expired of some groups, and the groups of which nothing is left."""
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            is_bare = self.offsets.expire(turn, group)
+            if is_bare and group.state is GroupState.EMPTY and not group.pending_joins:
+                self._bury(turn, group)
+
+    def topics_deleted(self, turn: Turn, names: Iterable[str]) -> None:
+        self.offsets.delete_topics(turn, dict.fromkeys(names))
+
+    def connection_is_gone(self, turn: Turn, group_id: str, waiter: Waiter) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            connection_is_gone(turn, group, waiter)
+
+    # Membership
+
+    def join(self, turn: Turn, waiter: Waiter, caller: Caller, request: JoinGroupRequest) -> None:
+        check_request(request, caller)
+        group = self.groups.get(request.group_id)
+        is_new = group is None
+        if group is None:
+            if request.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            group = self.groups[request.group_id] = ClassicGroup(request.group_id, turn.now_ms)
+            # Written before the request changes it: the log then knows of the group what all
+            # nodes know, that it exists and is empty.
+            turn.records.append(GroupRecord(request.group_id, group.stored({})))
+        join(turn, group, waiter, caller, request)
+        assert not is_new or turn.records, f"new group {request.group_id} is not written"
+
+    def sync(self, turn: Turn, waiter: Waiter, request: SyncGroupRequest) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        sync(turn, group, waiter, request)
+
+    def heartbeat(self, turn: Turn, request: HeartbeatRequest) -> HeartbeatResponse:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return HeartbeatResponse(error_code=heartbeat(turn, group, request))
+
+    def leave(self, turn: Turn, waiter: Waiter, request: LeaveGroupRequest) -> None:
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            turn.reply(waiter, leave(turn, group, request))
+            return
+        unknown = tuple(
+            MemberResponse(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+            for member in request.members
+        )
+        turn.reply(waiter, LeaveGroupResponse(error_code=ErrorCode.NONE, members=unknown))
+
+    # Offsets
+
+    def commit(
+        self, turn: Turn, waiter: Waiter, caller: Caller, request: OffsetCommitRequest
+    ) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.generation_id_or_member_epoch >= 0:
+                is_late = caller.api_version >= GROUP_NOT_FOUND_SINCE_COMMIT
+                code = ErrorCode.GROUP_ID_NOT_FOUND if is_late else ErrorCode.ILLEGAL_GENERATION
+                raise KafkaError(code)
+            group = self.groups[request.group_id] = ClassicGroup(request.group_id, turn.now_ms)
+        check_commit(group, request)
+        member = group.members.get(request.member_id)
+        if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
+            expect_heartbeat(turn, group, member)
+        turn.reply(waiter, self.offsets.commit(turn, request))
+
+    def fetch(
+        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
+    ) -> OffsetFetchResponseGroup:
+        return OffsetFetchResponseGroup(
+            group_id=group_id, topics=self.offsets.fetch(group_id, topics)
+        )
+
+    def delete_offsets(self, turn: Turn, waiter: Waiter, request: OffsetDeleteRequest) -> None:
+        group = self._existing(request.group_id)
+        if group.state is not GroupState.EMPTY and not group.is_consumer:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        turn.reply(waiter, self.offsets.delete(turn, group, request))
+
+    # Administration
+
+    def describe(self, group_id: str, api_version: int) -> DescribedGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            is_told = api_version >= GROUP_NOT_FOUND_SINCE_DESCRIBE
+            return described_error(
+                group_id,
+                ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
+                f"Group {group_id} not found." if is_told else None,
+                state=GroupState.DEAD.value,
+            )
+        is_stable = group.state is GroupState.STABLE
+        return DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=(group.protocol_name or "") if is_stable else "",
+            members=tuple(_described(group, member) for member in group.members.values()),
+        )
+
+    def listed(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
+        """Groups in some states and of some types (lower case; an empty set means all)."""
+        return [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=group.type.value,
+            )
+            for group in self.groups.values()
+            if (not states or group.state.value.lower() in states)
+            and (not types or group.type.value in types)
+        ]
+
+    def delete_group(self, turn: Turn, waiter: Waiter, group_id: str) -> None:
+        group = self._existing(group_id)
+        if group.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        self.offsets.delete_all(turn, group_id)
+        self._bury(turn, group)
+        turn.reply(waiter, DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE))
+
+    def _existing(self, group_id: str) -> ClassicGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        return group
+
+    def _bury(self, turn: Turn, group: ClassicGroup) -> None:
+        assert not group.members, f"{group.group_id} has members"
+        turn.records.append(GroupRecord(group.group_id, None))
+        self._dismiss(turn, group, ErrorCode.UNKNOWN_MEMBER_ID)
+        turn.note("group removed", group.group_id)
+
+
+def described_error(
+    group_id: str, code: ErrorCode, message: str | None = None, *, state: str = ""
+) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+def _answer_all(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+    for member in group.members.values():
+        waiter = group.await_join(member, None)
+        if waiter is not None:
+            turn.reply(waiter, join_error(code, member.member_id))
+        if member.sync_waiter is not None:
+            turn.reply(member.sync_waiter, sync_error(code))
+            member.sync_waiter = None
+
+
+def _described(group: ClassicGroup, member: Member) -> DescribedGroupMember:
+    is_stable = group.state is GroupState.STABLE
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+        member_assignment=member.assignment,
+    )

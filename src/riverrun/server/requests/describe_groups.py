@@ -1,0 +1,39 @@
+"""DescribeGroups: state, members and assignments of classic groups.
+
+v3 authorized operations (KIP-430) · v4 instance ids · v5 flexible · v6 unknown groups are an error
+(KIP-1043), where they were dead before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from riverrun.coordinator.shard import described_error
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
+from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribeGroupsResponse
+
+GROUP_OPERATIONS: Final = 3400
+"""Read, delete, describe, and describe and alter settings: without an authorizer all may do all."""
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    def describe(group_id: str) -> DescribedGroup:
+        found = parts.groups.describe_group(group_id, context.api_version)
+        if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
+            return replace(found, authorized_operations=GROUP_OPERATIONS)
+        return found
+
+    return DescribeGroupsResponse(groups=tuple(describe(one) for one in request.groups))
+
+
+def failed(
+    request: DescribeGroupsRequest, code: ErrorCode, message: str | None
+) -> DescribeGroupsResponse:
+    groups = tuple(described_error(one, code, message) for one in request.groups)
+    return DescribeGroupsResponse(groups=groups)

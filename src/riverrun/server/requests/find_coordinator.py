@@ -1,0 +1,138 @@
+"""FindCoordinator: which node looks after a group.
+
+v0 groups only · v1 key types, messages · v3 flexible · v4 many keys (KIP-699) · v6 share groups
+(KIP-932). The topic ``__consumer_offsets`` is made when it is first needed, and the answer waits
+for it, where Kafka lets its client ask again. Transactions get an error that no client retries, for
+there are none yet; share groups the one that Kafka gives where they are not known.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from riverrun.cluster.internal_topics import offsets_topic
+from riverrun.cluster.names import OFFSETS_TOPIC
+from riverrun.coordinator.hashing import partition_of
+from riverrun.metadata.image import Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicName
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
+from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest
+from riverrun.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
+
+MANY_KEYS_SINCE: Final = 4
+TOPIC: Final = TopicName(OFFSETS_TOPIC)
+MESSAGES: Final = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or "
+        "the message was sent to an incompatible broker. See the broker logs for more details."
+    ),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "Transactions are not supported by this broker yet."
+    ),
+}
+"""Kafka's words for each outcome, the good one included."""
+
+
+class KeyType(IntEnum):
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    has_many = context.api_version >= MANY_KEYS_SINCE
+    keys = request.coordinator_keys if has_many else (request.key,)
+    is_known = request.key_type in tuple(KeyType)
+    if request.key_type == KeyType.GROUP and keys:
+        await _make_topic(parts)
+    found = [_find(parts, context, key, request.key_type) for key in keys]
+    if has_many:
+        # Kafka says a word per key only about types that it does not know.
+        words = "" if is_known else MESSAGES[ErrorCode.INVALID_REQUEST]
+        return FindCoordinatorResponse(
+            coordinators=tuple(_with_message(one, words) for one in found)
+        )
+    return _as_one(found[0])
+
+
+def failed(
+    request: FindCoordinatorRequest, code: ErrorCode, message: str | None
+) -> FindCoordinatorResponse:
+    """Both forms at once: which of them is sent depends on the version."""
+    coordinators = tuple(_unknown(key, code) for key in request.coordinator_keys)
+    return FindCoordinatorResponse(
+        error_code=code, error_message=message, node_id=-1, port=-1, coordinators=coordinators
+    )
+
+
+async def _make_topic(parts: Parts) -> None:
+    image = parts.metadata.current
+    if TOPIC in image.topics_by_name:
+        return
+    wanted = CreateTopicsRequest(topics=(offsets_topic(parts.configs, image),), timeout_ms=0)
+    try:
+        # Somebody else may make it meanwhile, or it may be refused: the image tells.
+        await parts.controller.create_topics(wanted)
+    except KafkaError as error:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
+
+
+def _find(parts: Parts, context: RequestContext, key: str, key_type: int) -> Coordinator:
+    if key_type == KeyType.TRANSACTION:
+        return _unknown(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if key_type != KeyType.GROUP:
+        return _unknown(key, ErrorCode.INVALID_REQUEST)
+    image = parts.metadata.current
+    topic = image.topics_by_name.get(TOPIC)
+    if topic is None:
+        return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
+    return _node(image, context.listener, key, leader)
+
+
+def _node(image: Image, listener: str, key: str, node_id: int) -> Coordinator:
+    broker = next((one for one in image.brokers.values() if one.id == node_id), None)
+    endpoint = None if broker is None else broker.endpoints.get(listener)
+    if broker is None or broker.is_fenced or endpoint is None:
+        return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return Coordinator(
+        key=key,
+        node_id=node_id,
+        host=endpoint.host,
+        port=endpoint.port,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+    )
+
+
+def _unknown(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
+
+
+def _with_message(one: Coordinator, message: str) -> Coordinator:
+    return Coordinator(
+        key=one.key,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+        error_code=one.error_code,
+        error_message=message,
+    )
+
+
+def _as_one(one: Coordinator) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=MESSAGES.get(one.error_code),
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )

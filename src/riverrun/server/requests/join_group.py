@@ -1,0 +1,45 @@
+"""JoinGroup: become a member, or take part in the next generation.
+
+v1 rebalance timeout · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible ·
+v7 protocol type and nullable protocol name · v8 reason (KIP-800) · v9 skip assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from riverrun.coordinator.rebalance import join_error
+from riverrun.coordinator.turn import Caller
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.join_group_request import JoinGroupRequest
+from riverrun.wire.messages.join_group_response import JoinGroupResponse
+
+NULL_PROTOCOL_SINCE: Final = 7
+
+
+def caller_of(context: RequestContext) -> Caller:
+    """Hosts are written as Java prints addresses, for tools show and compare them."""
+    return Caller(
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        api_version=context.api_version,
+    )
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse:
+    try:
+        response = await parts.groups.join_group(caller_of(context), request)
+    except KafkaError as error:
+        response = join_error(error.code, request.member_id)
+    if response.protocol_name is None and context.api_version < NULL_PROTOCOL_SINCE:
+        return replace(response, protocol_name="")
+    return response
+
+
+def failed(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> JoinGroupResponse:
+    return replace(join_error(code, request.member_id), protocol_name="")

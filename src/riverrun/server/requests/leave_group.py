@@ -1,0 +1,31 @@
+"""LeaveGroup: a member goes, or an administrator removes some.
+
+v3 many members, static ones by instance id (KIP-345) · v4 flexible · v5 reason (KIP-800).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
+from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
+
+MANY_MEMBERS_SINCE: Final = 3
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
+    if context.api_version >= MANY_MEMBERS_SINCE:
+        return await parts.groups.leave_group(request)
+    alone = replace(request, members=(MemberIdentity(member_id=request.member_id),))
+    response = await parts.groups.leave_group(alone)
+    return LeaveGroupResponse(error_code=response.members[0].error_code)
+
+
+def failed(request: LeaveGroupRequest, code: ErrorCode, message: str | None) -> LeaveGroupResponse:
+    return LeaveGroupResponse(error_code=code)

@@ -1,0 +1,22 @@
+"""ListGroups: the groups that this node coordinates.
+
+v3 flexible · v4 by states (KIP-518) · v5 by types (KIP-848). States and types are compared without
+regard to case; those that do not exist match nothing.
+"""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.list_groups_request import ListGroupsRequest
+from riverrun.wire.messages.list_groups_response import ListGroupsResponse
+
+
+def handle(parts: Parts, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    groups = parts.groups.list_groups(request.states_filter, request.types_filter)
+    return ListGroupsResponse(error_code=ErrorCode.NONE, groups=tuple(groups))
+
+
+def failed(request: ListGroupsRequest, code: ErrorCode, message: str | None) -> ListGroupsResponse:
+    return ListGroupsResponse(error_code=code, groups=())

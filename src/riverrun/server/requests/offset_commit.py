@@ -1,0 +1,109 @@
+"""OffsetCommit: how far a group has read.
+
+v2 to v4 retention time of the client's own · v6 leader epoch · v7 instance id · v8 flexible ·
+v9 consumer protocol errors (KIP-848) · v10 topic ids instead of names (KIP-848). Partitions that do
+not exist are refused one by one; the answer begins with them, as Kafka's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from riverrun.metadata.image import Image, TopicImage
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicId, TopicName
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.requests.join_group import caller_of
+from riverrun.wire.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from riverrun.wire.messages.offset_commit_response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+TOPIC_IDS_SINCE: Final = 10
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse:
+    has_ids = context.api_version >= TOPIC_IDS_SINCE
+    refused: list[OffsetCommitResponseTopic] = []
+    accepted: list[OffsetCommitRequestTopic] = []
+    for topic in request.topics:
+        known = _topic(parts.metadata.current, topic, has_ids=has_ids)
+        if known is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused.append(_results(topic, topic.partitions, code))
+            continue
+        count = len(known.partitions)
+        good = tuple(one for one in topic.partitions if 0 <= one.partition_index < count)
+        if len(good) != len(topic.partitions):
+            bad = [one for one in topic.partitions if not 0 <= one.partition_index < count]
+            refused.append(_results(topic, bad, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        if good:
+            accepted.append(replace(topic, name=known.name, topic_id=known.id, partitions=good))
+    if not accepted:
+        return OffsetCommitResponse(topics=tuple(refused))
+    wanted = replace(request, topics=tuple(accepted))
+    try:
+        committed = await parts.groups.commit_offsets(caller_of(context), wanted)
+    except KafkaError as error:
+        committed = failed(wanted, error.code, error.message)
+    if not refused:
+        return committed
+    return OffsetCommitResponse(topics=_merged(refused, committed.topics, has_ids=has_ids))
+
+
+def failed(
+    request: OffsetCommitRequest, code: ErrorCode, message: str | None
+) -> OffsetCommitResponse:
+    topics = tuple(_results(topic, topic.partitions, code) for topic in request.topics)
+    return OffsetCommitResponse(topics=topics)
+
+
+def _topic(image: Image, topic: OffsetCommitRequestTopic, *, has_ids: bool) -> TopicImage | None:
+    if not has_ids:
+        return image.topics_by_name.get(TopicName(topic.name))
+    return None if topic.topic_id is None else image.topics_by_id.get(TopicId(topic.topic_id))
+
+
+def _results(
+    topic: OffsetCommitRequestTopic,
+    partitions: Iterable[OffsetCommitRequestPartition],
+    code: ErrorCode,
+) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+            for one in partitions
+        ),
+    )
+
+
+def _merged(
+    refused: Iterable[OffsetCommitResponseTopic],
+    committed: Iterable[OffsetCommitResponseTopic],
+    *,
+    has_ids: bool,
+) -> tuple[OffsetCommitResponseTopic, ...]:
+    topics: dict[str | UUID | None, OffsetCommitResponseTopic] = {}
+    for topic in (*refused, *committed):
+        key = topic.topic_id if has_ids else topic.name
+        first = topics.get(key)
+        topics[key] = (
+            topic
+            if first is None
+            else replace(first, partitions=first.partitions + topic.partitions)
+        )
+    return tuple(topics.values())

@@ -1,0 +1,157 @@
+"""OffsetFetch: how far groups have read.
+
+v1 one group · v2 all its topics by null, error for the whole · v5 leader epoch · v6 flexible ·
+v7 stable offsets only (KIP-447) · v8 many groups (KIP-709) · v9 member epochs (KIP-848) · v10 topic
+ids instead of names. A group that nobody knows has committed nothing: -1, and no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from riverrun.metadata.image import Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicId, TopicName
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.offset_fetch_request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from riverrun.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+GROUP_ERROR_SINCE: Final = 2
+MANY_GROUPS_SINCE: Final = 8
+TOPIC_IDS_SINCE: Final = 10
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
+    version = context.api_version
+    if version >= MANY_GROUPS_SINCE:
+        found = [await _fetch(parts, request, one, version) for one in request.groups]
+        return OffsetFetchResponse(groups=tuple(found))
+    topics = request.topics
+    only = OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else tuple(
+            OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+            for one in topics
+        ),
+    )
+    answer = await _fetch(parts, request, only, version)
+    if answer.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
+        answer = replace(answer, topics=tuple(_all_failed(only, answer.error_code)))
+    return OffsetFetchResponse(
+        error_code=answer.error_code, topics=tuple(_older(topic) for topic in answer.topics)
+    )
+
+
+def failed(
+    request: OffsetFetchRequest, code: ErrorCode, message: str | None
+) -> OffsetFetchResponse:
+    """Both forms at once: which of them is sent depends on the version."""
+    groups = tuple(
+        OffsetFetchResponseGroup(group_id=one.group_id, topics=(), error_code=code)
+        for one in request.groups
+    )
+    return OffsetFetchResponse(error_code=code, groups=groups)
+
+
+async def _fetch(
+    parts: Parts, request: OffsetFetchRequest, group: OffsetFetchRequestGroup, version: int
+) -> OffsetFetchResponseGroup:
+    image = parts.metadata.current
+    has_ids = version >= TOPIC_IDS_SINCE
+    topics, unknown = _named(image, group.topics, has_ids=has_ids)
+    try:
+        if request.require_stable:
+            found = await parts.groups.fetch_stable_offsets(group.group_id, topics)
+        else:
+            found = parts.groups.fetch_offsets(group.group_id, topics)
+    except KafkaError as error:
+        code = error.code
+        if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            # Older consumers do not know this code here, and would not try again.
+            code = ErrorCode.NOT_COORDINATOR
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code)
+    if has_ids and topics is None:
+        found = replace(found, topics=_with_ids(image, found.topics))
+    return replace(found, topics=(*found.topics, *unknown)) if unknown else found
+
+
+def _named(
+    image: Image, topics: Sequence[OffsetFetchRequestTopics] | None, *, has_ids: bool
+) -> tuple[list[OffsetFetchRequestTopics] | None, list[OffsetFetchResponseTopics]]:
+    """The topics with both name and id, and the answers for ids that nobody knows."""
+    if topics is None:
+        return None, []
+    known = []
+    unknown = []
+    for topic in topics:
+        if has_ids:
+            by_id = None
+            if topic.topic_id is not None:
+                by_id = image.topics_by_id.get(TopicId(topic.topic_id))
+            if by_id is None:
+                unknown.append(_failed_topic(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+            else:
+                known.append(replace(topic, name=by_id.name))
+        else:
+            by_name = image.topics_by_name.get(TopicName(topic.name))
+            known.append(topic if by_name is None else replace(topic, topic_id=by_name.id))
+    return known, unknown
+
+
+def _with_ids(
+    image: Image, topics: Sequence[OffsetFetchResponseTopics]
+) -> tuple[OffsetFetchResponseTopics, ...]:
+    """Topics by their ids; those that are gone have none."""
+    pairs = ((topic, image.topics_by_name.get(TopicName(topic.name))) for topic in topics)
+    return tuple(replace(topic, topic_id=one.id) for topic, one in pairs if one is not None)
+
+
+def _all_failed(group: OffsetFetchRequestGroup, code: ErrorCode) -> list[OffsetFetchResponseTopics]:
+    return [_failed_topic(topic, code) for topic in group.topics or ()]
+
+
+def _failed_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=-1, metadata="", error_code=code
+            )
+            for index in topic.partition_indexes
+        ),
+    )
+
+
+def _older(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=tuple(
+            OffsetFetchResponsePartition(
+                partition_index=one.partition_index,
+                committed_offset=one.committed_offset,
+                committed_leader_epoch=one.committed_leader_epoch,
+                metadata=one.metadata,
+                error_code=one.error_code,
+            )
+            for one in topic.partitions
+        ),
+    )

@@ -1,0 +1,34 @@
+"""SyncGroup: the leader brings the assignment, everybody gets a part.
+
+v3 static members (KIP-345) · v4 flexible · v5 protocol type and name, to be checked (KIP-559).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from riverrun.coordinator.rebalance import sync_error
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.sync_group_request import SyncGroupRequest
+from riverrun.wire.messages.sync_group_response import SyncGroupResponse
+
+PROTOCOL_SINCE: Final = 5
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse:
+    is_named = request.protocol_type is not None and request.protocol_name is not None
+    if context.api_version >= PROTOCOL_SINCE and not is_named:
+        return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return await parts.groups.sync_group(request)
+
+
+def failed(request: SyncGroupRequest, code: ErrorCode, message: str | None) -> SyncGroupResponse:
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        # The rebalance was lost with the former coordinator. Clients know this code here and join
+        # again; the other one they hold for a bug.
+        code = ErrorCode.REBALANCE_IN_PROGRESS
+    return sync_error(code)

@@ -138,8 +138,8 @@ def _value(hint: Any, value: Any) -> Any:
         return tuple(_value(typing.get_args(hint)[0], item) for item in value)
     if dataclasses.is_dataclass(hint):
         return _entity(typing.cast(type, hint), value)
-    if issubclass(hint, ErrorCode):
-        return ErrorCode(value)
+    if hint is uuid.UUID:
+        return uuid.UUID(value)
     if issubclass(hint, datetime.timedelta):
         return datetime.timedelta(milliseconds=value)
     if issubclass(hint, datetime.datetime):

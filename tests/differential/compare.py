@@ -1,0 +1,83 @@
+"""Compares two servers' answers to the same script, field by field."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+MISSING = "<missing>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    script: str
+    era: str
+    ask: str
+    path: str
+    theirs: Any
+    ours: Any
+
+    def __str__(self) -> str:
+        theirs, ours = _short(self.theirs), _short(self.ours)
+        return f"[{self.era}] {self.ask} | {self.path or 'answer'}: Kafka {theirs}, ours {ours}"
+
+
+def mismatches(
+    script: str, era: str, theirs: list[dict[str, Any]], ours: list[dict[str, Any]]
+) -> Iterator[Mismatch]:
+    ended = {"ask": MISSING, "answer": MISSING}
+    for their, our in zip_longest(theirs, ours, fillvalue=ended):
+        if their["ask"] != our["ask"]:
+            ask = f"{their['ask']} / {our['ask']}"
+            yield Mismatch(
+                script=script, era=era, ask=ask, path="", theirs=their["ask"], ours=our["answer"]
+            )
+            return
+        for path, left, right in _differing("", *_comparable(their["answer"], our["answer"])):
+            yield Mismatch(
+                script=script, era=era, ask=our["ask"], path=path, theirs=left, ours=right
+            )
+
+
+def _differing(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key in theirs | ours:
+            inner = f"{path}.{key}" if path else key
+            yield from _differing(inner, theirs.get(key, MISSING), ours.get(key, MISSING))
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        for index, (left, right) in enumerate(zip_longest(theirs, ours, fillvalue=MISSING)):
+            yield from _differing(f"{path}[{_name(left, right, index)}]", left, right)
+    elif theirs != ours:
+        yield path, theirs, ours
+
+
+def _name(left: Any, right: Any, index: int) -> str:
+    """Rows that have a name are called by it."""
+    for row in (left, right):
+        if isinstance(row, dict) and isinstance(row.get("name"), str):
+            return str(row["name"])
+    return str(index)
+
+
+def _comparable(theirs: Any, ours: Any) -> tuple[Any, Any]:
+    """A broker's settings are compared where both have the setting."""
+    if not isinstance(theirs, dict) or not isinstance(ours, dict) or "only_known" not in theirs:
+        return theirs, ours
+    names = [
+        {row["name"] for result in answer["results"] for row in result["configs"]}
+        for answer in (theirs, ours)
+    ]
+    return _narrowed(theirs, names[0] & names[1]), _narrowed(ours, names[0] & names[1])
+
+
+def _narrowed(answer: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    results = [
+        {**result, "configs": [row for row in result["configs"] if row["name"] in names]}
+        for result in answer["results"]
+    ]
+    return {**answer, "results": results}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 160 else text[:157] + "..."

@@ -1,0 +1,79 @@
+"""Runs scripts against a server and keeps their answers in a readable form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.differential.normal import Normaliser
+from tests.differential.script import Script
+from tests.differential.scripts import SCRIPTS
+from tests.peers import KAFKA_VERSION
+from tests.plain_client import ConnectionClosed
+from tests.processes import until
+
+RECORDED = Path(__file__).with_name("recorded")
+COMMAND = "python -m tests.differential.record"
+LINE_COLUMNS_MAX = 110
+# Settings under which both servers run the scripts.
+SETTINGS = {
+    "num.partitions": "2",
+    "group.min.session.timeout.ms": "100",
+    "log.retention.ms": "-1",  # the scripts' records are years old
+}
+
+
+def prepare(address: tuple[str, int]) -> None:
+    """A young server answers some requests with "not yet", which depends on chance."""
+    script = Script(address, "prepare", "newest")
+    script.wait_for_coordinator()
+    fields = {"transactional_id": None, "transaction_timeout": 60000}
+    until(
+        lambda: script.quietly("init_producer_id", fields)["error_code"] == "NONE",
+        seconds=30,
+        what="the first producer id",
+    )
+    script.close()
+
+
+def run(address: tuple[str, int], name: str, era: str) -> list[dict[str, Any]]:
+    """All answers of a script in one era, normalised. Where a server's answer leaves the script
+    unable to go on, the last entry says so."""
+    script = Script(address, name, era)
+    stopped = None
+    try:
+        SCRIPTS[name](script)
+    except (AssertionError, KeyError, TypeError, IndexError, ConnectionClosed, OSError) as error:
+        stopped = f"{type(error).__name__}: {error}"
+    finally:
+        script.close()
+    normaliser = Normaliser.knowing(script.ids)
+    rows = [
+        {"ask": exchange.ask, "answer": normaliser.normal(exchange.answer)}
+        for exchange in script.exchanges
+    ]
+    if stopped is not None:
+        rows.append({"ask": "the script could not go on", "answer": stopped[:300]})
+    return rows
+
+
+def save(name: str, eras: dict[str, list[dict[str, Any]]]) -> None:
+    head = {"peer": f"Apache Kafka {KAFKA_VERSION}", "recorded by": COMMAND}
+    RECORDED.joinpath(f"{name}.json").write_text(_pretty({**head, "eras": eras}) + "\n")
+
+
+def load(name: str) -> dict[str, list[dict[str, Any]]]:
+    recorded: dict[str, Any] = json.loads(RECORDED.joinpath(f"{name}.json").read_text())
+    eras: dict[str, list[dict[str, Any]]] = recorded["eras"]
+    return eras
+
+
+def _pretty(value: Any, indent: int = 0) -> str:
+    """JSON with everything on one line that fits on one."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + indent <= LINE_COLUMNS_MAX or not isinstance(value, dict | list) or not value:
+        return line
+    inner, end = "\n" + " " * (indent + 1), "\n" + " " * indent
+    if isinstance(value, list):
+        return "[" + inner + ("," + inner).join(_pretty(v, indent + 1) for v in value) + end + "]"
+    rows = [f"{json.dumps(key)}: {_pretty(item, indent + 1)}" for key, item in value.items()]
+    return "{" + inner + ("," + inner).join(rows) + end + "}"

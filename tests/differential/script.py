@@ -1,0 +1,260 @@
+"""One script of requests against one server, and the answers that came.
+
+A script is a function that takes a `Script` and asks. It runs once per era: all APIs in their
+oldest version, in their first flexible one, in their newest. What it asks is the same for every
+server, but for ids that the server gave before.
+"""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.schema.index import schema_name_map
+
+from tests.plain_client import API_KEYS, ConnectionClosed, PlainClient, parse_response
+from tests.processes import until
+
+ERAS = ("oldest", "flexible", "newest")
+# kio knows versions that Kafka holds unstable, and does not know those that Kafka answers with an
+# error alone.
+NEWEST = {"init_producer_id": 5}
+ANSWER_SECONDS_MAX = 15
+SETTLE_SECONDS_MAX = 15
+
+
+@functools.cache
+def versions(api: str) -> range:
+    known = sorted(schema_name_map[api])
+    return range(known[0], NEWEST.get(api, known[-1]) + 1)
+
+
+def is_flexible(api: str, version: int) -> bool:
+    return bool(load_request_schema(API_KEYS[api], version).__flexible__)
+
+
+@functools.cache
+def version_of(api: str, era: str) -> int:
+    served = versions(api)
+    if era == "oldest":
+        return served[0]
+    if era == "newest":
+        return served[-1]
+    return next((version for version in served if is_flexible(api, version)), served[-1])
+
+
+@dataclass(slots=True)
+class Exchange:
+    ask: str
+    answer: Any
+
+
+@dataclass(slots=True)
+class Script:
+    address: tuple[str, int]
+    name: str
+    era: str
+    exchanges: list[Exchange] = field(default_factory=list)
+    connections: dict[str, PlainClient] = field(default_factory=dict)
+    ids: list[tuple[str, str]] = field(default_factory=list)
+
+    def note_id(self, kind: str, value: str) -> None:
+        """Ids are numbered in the order in which the script met them."""
+        if value and (kind, value) not in self.ids:
+            self.ids.append((kind, value))
+
+    def topic(self, name: str) -> str:
+        """Topics and groups are named after script and era, so that runs do not meet."""
+        return f"{self.name}-{self.era}-{name}"
+
+    def version(self, api: str) -> int:
+        return version_of(api, self.era)
+
+    def at_least(self, api: str, version: int) -> bool:
+        return self.version(api) >= version
+
+    def ask(
+        self,
+        label: str,
+        api: str,
+        fields: dict[str, Any],
+        *,
+        version: int | None = None,
+        on: str = "main",
+        only: Callable[[Any], Any] | None = None,
+        settled: Callable[[Any], bool] | None = None,
+    ) -> Any:
+        """Asks, records and returns the answer. `only` picks the part that concerns this script;
+        `settled` asks again until what an earlier request changed has reached the broker."""
+        chosen = self.version(api) if version is None else version
+        if settled is None:
+            answer = self._exchange(api, chosen, fields, on)
+        else:
+            answer = self._settled(api, chosen, fields, on, settled)
+        self._record(label, api, chosen, answer, only)
+        return answer
+
+    def begin(
+        self,
+        label: str,
+        api: str,
+        fields: dict[str, Any],
+        *,
+        version: int | None = None,
+        on: str = "main",
+    ) -> Callable[[], Any]:
+        """Sends now; the returned function waits for the answer and records it."""
+        chosen = self.version(api) if version is None else version
+        client = self._client(on)
+        client.send(api, chosen, fields)
+
+        def finish() -> Any:
+            answer = self._receive(client, api, chosen, on)
+            self._record(label, api, chosen, answer, None)
+            return answer
+
+        return finish
+
+    def quietly(self, api: str, fields: dict[str, Any], *, version: int | None = None) -> Any:
+        """Asks without recording: for what prepares a scene."""
+        chosen = self.version(api) if version is None else version
+        return self._exchange(api, chosen, fields, "quiet")
+
+    def send_raw(
+        self, label: str, frames: bytes, answers: list[tuple[str, int]], *, on: str = "raw"
+    ) -> list[Any]:
+        """Sends bytes as they are and records the answers, or that the connection was closed."""
+        client = self._client(on)
+        got = []
+        with contextlib.suppress(ConnectionClosed):
+            client.send_raw(frames)
+        for api, version in answers:
+            answer = self._receive(client, api, version, on)
+            self._record(label, api, version, answer, None)
+            got.append(answer)
+        return got
+
+    def expect_closed(self, label: str, frames: bytes, *, on: str = "raw") -> None:
+        client = self._client(on)
+        try:
+            client.send_raw(frames)
+            frame = client.receive_frame()
+            answer = f"{len(frame)} bytes"
+        except ConnectionClosed:
+            answer = "closed"
+        except TimeoutError:
+            answer = "silence"
+        self.exchanges.append(Exchange(label, answer))
+        self.hang_up(on)
+
+    def hang_up(self, on: str) -> None:
+        self.connections.pop(on).close()
+
+    def close(self) -> None:
+        for client in self.connections.values():
+            client.close()
+        self.connections.clear()
+
+    # Scenes that most scripts need; nothing of them is recorded.
+
+    def make_topic(self, name: str, *, partitions: int = 1, configs: Any = ()) -> str:
+        """Creates a topic and waits until the broker leads its partitions; returns its id."""
+        rows = [{"name": key, "value": value} for key, value in dict(configs).items()]
+        fields = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        made = self.quietly(
+            "create_topics", {"topics": [{**fields, "configs": rows}], "timeout": 10000}, version=7
+        )
+        assert made["topics"][0]["error_code"] == "NONE", made
+        return self.wait_for_topic(name, partitions)
+
+    def wait_for_topic(self, name: str, partitions: int = 1) -> str:
+        def look() -> str | None:
+            topic = self.look_up(name)
+            leaders = [row["leader_id"] for row in topic["partitions"]]
+            is_there = topic["error_code"] == "NONE" and leaders.count(1) == partitions
+            return str(topic["topic_id"]) if is_there and self._leads(name, partitions) else None
+
+        topic_id = str(until(look, seconds=SETTLE_SECONDS_MAX, what=f"topic {name}"))
+        self.note_id("topic-id", topic_id)
+        return topic_id
+
+    def _leads(self, name: str, partitions: int) -> bool:
+        """Kafka names a leader in Metadata a moment before the leader knows that it leads."""
+        rows = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+        fields = {"replica_id": -1, "topics": [{"name": name, "partitions": rows}]}
+        answer = self.quietly("list_offsets", fields, version=7)
+        return all(row["error_code"] == "NONE" for row in answer["topics"][0]["partitions"])
+
+    def wait_without_topic(self, name: str) -> None:
+        until(
+            lambda: self.look_up(name)["error_code"] == "UNKNOWN_TOPIC_OR_PARTITION",
+            seconds=SETTLE_SECONDS_MAX,
+            what=f"topic {name} is gone",
+        )
+
+    def look_up(self, name: str) -> Any:
+        fields = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        return self.quietly("metadata", fields, version=12)["topics"][0]
+
+    def wait_for_coordinator(self) -> None:
+        def look() -> bool:
+            fields = {"key_type": 0, "coordinator_keys": [self.topic("any")]}
+            answer = self.quietly("find_coordinator", fields, version=4)
+            if answer["coordinators"][0]["error_code"] != "NONE":
+                return False
+            groups = {"groups": [{"group_id": self.topic("any"), "topics": None}]}
+            return bool(
+                self.quietly("offset_fetch", groups, version=8)["groups"][0]["error_code"] == "NONE"
+            )
+
+        until(look, seconds=SETTLE_SECONDS_MAX, what="group coordinator")
+
+    def _settled(
+        self,
+        api: str,
+        version: int,
+        fields: dict[str, Any],
+        on: str,
+        settled: Callable[[Any], bool],
+    ) -> Any:
+        end = time.monotonic() + SETTLE_SECONDS_MAX
+
+        def look() -> list[Any] | None:
+            answer = self._exchange(api, version, fields, on)
+            return [answer] if settled(answer) or time.monotonic() > end else None
+
+        return until(look, seconds=SETTLE_SECONDS_MAX + 5, what=api)[0]
+
+    def _client(self, on: str) -> PlainClient:
+        if on not in self.connections:
+            self.connections[on] = PlainClient(self.address, timeout_seconds=ANSWER_SECONDS_MAX)
+        return self.connections[on]
+
+    def _exchange(self, api: str, version: int, fields: dict[str, Any], on: str) -> Any:
+        client = self._client(on)
+        try:
+            client.send(api, version, fields)
+        except ConnectionClosed:
+            self.hang_up(on)
+            return "closed"
+        return self._receive(client, api, version, on)
+
+    def _receive(self, client: PlainClient, api: str, version: int, on: str) -> Any:
+        try:
+            frame = client.receive_frame()
+        except ConnectionClosed:
+            self.hang_up(on)
+            return "closed"
+        except TimeoutError:
+            self.hang_up(on)
+            return "silence"
+        return parse_response(api, version, frame)[1]
+
+    def _record(
+        self, label: str, api: str, version: int, answer: Any, only: Callable[[Any], Any] | None
+    ) -> None:
+        kept = only(answer) if only is not None and isinstance(answer, dict) else answer
+        self.exchanges.append(Exchange(f"{api} v{version}: {label}", kept))

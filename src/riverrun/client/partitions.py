@@ -1,0 +1,186 @@
+"""Batches to a partition and back, through the pool that knows its leader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from riverrun.client.pool import Pool
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.records.batch import read_header
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from riverrun.wire.messages.fetch_response import FetchResponse
+from riverrun.wire.messages.list_offsets_request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from riverrun.wire.messages.list_offsets_response import ListOffsetsResponse
+from riverrun.wire.messages.produce_request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from riverrun.wire.messages.produce_response import ProduceResponse
+
+EARLIEST = -2
+LATEST = -1
+NO_PRODUCER_ID = -1
+BY_NAME_PRODUCE_MAX = 12
+BY_NAME_FETCH_MAX = 12
+MAY_BE_WRITTEN = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+"""Answers after which a batch may be in the log all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """Where a batch went."""
+
+    base_offset: int
+    log_append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What a fetch brought; ``records`` may begin before the asked offset."""
+
+    records: bytes
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset) of each aborted transaction, with read_committed."""
+
+
+async def produce(
+    pool: Pool,
+    topic: str,
+    partition: int,
+    batch: bytes,
+    *,
+    acks: int = -1,
+    timeout_ms: int = 30_000,
+    may_create: bool = False,
+) -> Produced:
+    """Write one batch. A batch without a producer id is not sent again when it is unclear whether
+    it was written, for that could write it twice; one with a producer id is.
+    """
+    is_idempotent = read_header(batch).producer_id != NO_PRODUCER_ID
+
+    async def once() -> Produced:
+        leader = await pool.leader(topic, partition, may_create=may_create)
+        connection = await pool.node_connection(leader)
+        topic_id = pool.cluster.topic_id(topic)
+        data = TopicProduceData(
+            name=topic,
+            topic_id=topic_id,
+            partition_data=(PartitionProduceData(index=partition, records=batch),),
+        )
+        message = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=(data,))
+        at_most = BY_NAME_PRODUCE_MAX if topic_id is None else None
+        version = connection.version_of(ApiKey.PRODUCE, at_most)
+        if acks == 0:
+            await connection.send(ApiKey.PRODUCE, message, version=version)
+            return Produced(base_offset=-1, log_append_time_ms=-1)
+        try:
+            answer: ProduceResponse = await connection.request(
+                ApiKey.PRODUCE, message, version=version
+            )
+        except OSError as error:
+            if is_idempotent:
+                raise
+            text = f"it is not known whether {topic}-{partition} has the batch: {error}"
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text) from error
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code is not ErrorCode.NONE:
+            text = result.error_message or f"{topic}-{partition}: {result.error_code.name}"
+            raise KafkaError(result.error_code, text)
+        return Produced(
+            base_offset=result.base_offset, log_append_time_ms=result.log_append_time_ms
+        )
+
+    return await pool.try_again(once, final=frozenset() if is_idempotent else MAY_BE_WRITTEN)
+
+
+async def fetch(
+    pool: Pool,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    max_bytes: int = 1024 * 1024,
+    max_wait_ms: int = 500,
+    min_bytes: int = 1,
+    is_committed_only: bool = False,
+) -> Fetched:
+    """Read from an offset on; waits up to ``max_wait_ms`` for something to come."""
+
+    async def once() -> Fetched:
+        connection = await pool.node_connection(await pool.leader(topic, partition))
+        topic_id = pool.cluster.topic_id(topic)
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+        )
+        message = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=1 if is_committed_only else 0,
+            topics=(FetchTopic(topic=topic, topic_id=topic_id, partitions=(wanted,)),),
+        )
+        at_most = BY_NAME_FETCH_MAX if topic_id is None else None
+        answer: FetchResponse = await connection.request(
+            ApiKey.FETCH,
+            message,
+            version=connection.version_of(ApiKey.FETCH, at_most),
+            timeout_s=max_wait_ms / 1000 + pool.request_timeout_s,
+        )
+        _check(answer.error_code, topic, partition)
+        result = answer.responses[0].partitions[0]
+        _check(result.error_code, topic, partition)
+        return Fetched(
+            records=result.records or b"",
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
+            log_start_offset=result.log_start_offset,
+            aborted=tuple(
+                (a.producer_id, a.first_offset) for a in result.aborted_transactions or ()
+            ),
+        )
+
+    return await pool.try_again(once)
+
+
+async def offset_at(
+    pool: Pool, topic: str, partition: int, timestamp: int, *, is_committed_only: bool = False
+) -> int:
+    """The first offset at or after a time in ms; ``EARLIEST`` and ``LATEST`` are times too.
+
+    -1 when nothing is that young.
+    """
+
+    async def once() -> int:
+        connection = await pool.node_connection(await pool.leader(topic, partition))
+        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        message = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=1 if is_committed_only else 0,
+            topics=(ListOffsetsTopic(name=topic, partitions=(wanted,)),),
+        )
+        answer: ListOffsetsResponse = await connection.request(ApiKey.LIST_OFFSETS, message)
+        result = answer.topics[0].partitions[0]
+        _check(result.error_code, topic, partition)
+        return result.offset
+
+    return await pool.try_again(once)
+
+
+def _check(code: ErrorCode, topic: str, partition: int) -> None:
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code, f"{topic}-{partition}: {code.name}")

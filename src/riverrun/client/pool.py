@@ -1,0 +1,306 @@
+"""All connections to a cluster: finds nodes, leaders, coordinators, and tries again within limits.
+
+Everything goes through ``Pool.try_again``: an operation that fails with an OSError, a timeout or a
+retriable error code forgets what it believed (metadata, coordinator) and is repeated after a
+growing pause, until its limits are reached; then the last error is raised in words. Errors of a
+cluster are ``KafkaError``, of the network ``OSError`` (of which ``TimeoutError`` is one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+from riverrun.client.connection import Connection
+from riverrun.client.retry import RETRIABLE, STALE_COORDINATOR, STALE_LEADER, RetryPolicy
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.randomness import Randomness, SystemRandomness
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest
+from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from riverrun.wire.messages.metadata_response import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+Result = TypeVar("Result")
+GROUP_COORDINATOR = 0
+Address = tuple[str, int]
+
+
+class ClusterUnreachable(ConnectionError):
+    """No node of the cluster could be reached."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What the last Metadata answers said."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: dict[int, Address] = field(default_factory=dict)
+    topics: dict[str, MetadataResponseTopic] = field(default_factory=dict)
+
+    def partition(self, topic: str, index: int) -> MetadataResponsePartition:
+        """Raises KafkaError when it is not there or has no leader."""
+        found = self.topics.get(topic)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        if found.error_code is not ErrorCode.NONE:
+            raise KafkaError(found.error_code, f"topic {topic}: {found.error_code.name}")
+        for partition in found.partitions:
+            if partition.partition_index == index:
+                return partition
+        text = f"topic {topic} has no partition {index}"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+
+    def leader(self, topic: str, index: int) -> int:
+        leader = self.partition(topic, index).leader_id
+        if leader < 0:
+            text = f"partition {topic}-{index} has no leader"
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, text)
+        return leader
+
+    def topic_id(self, topic: str) -> UUID | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.topic_id
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """``host:port,host:port``; ValueError in words."""
+    addresses = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part.strip()!r} is no address; one looks like 127.0.0.1:9092")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+class Pool:
+    """A client of one cluster. ``async with Pool([...]) as pool`` closes it."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str = "riverrun",
+        request_timeout_s: float = 30.0,
+        connect_timeout_s: float = 5.0,
+        retry: RetryPolicy | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        assert bootstrap, "a cluster has at least one address"
+        self._bootstrap = list(bootstrap)
+        self._client_id = client_id
+        self.request_timeout_s = request_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self.retry = retry or RetryPolicy()
+        self._randomness = randomness or SystemRandomness()
+        self._connections: dict[Address, Connection] = {}
+        self._locks: dict[Address, asyncio.Lock] = {}
+        self._coordinators: dict[str, int] = {}
+        self.cluster = Cluster()
+
+    async def __aenter__(self) -> Pool:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
+
+    # Requests
+
+    async def request(
+        self,
+        key: ApiKey,
+        message: Any,
+        *,
+        is_repeatable: bool = True,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Ask any node; error codes inside the answer are the caller's.
+
+        A request that is repeatable is asked again when the network fails, any other only when it
+        was not sent: it may have been carried out although its answer is lost.
+        """
+
+        async def once() -> Any:
+            connection = await self.any_connection()
+            return await connection.request(key, message, timeout_s=timeout_s)
+
+        if is_repeatable:
+            return await self.try_again(once)
+        connection = await self.try_again(self.any_connection)
+        return await connection.request(key, message, timeout_s=timeout_s)
+
+    async def request_node(
+        self, node_id: int, key: ApiKey, message: Any, *, timeout_s: float | None = None
+    ) -> Any:
+        """Ask one node, once."""
+        connection = await self.node_connection(node_id)
+        return await connection.request(key, message, timeout_s=timeout_s)
+
+    async def group_request(
+        self, group: str, key: ApiKey, message: Any, error_of: Callable[[Any], ErrorCode]
+    ) -> Any:
+        """Ask the coordinator of a group. ``error_of`` finds the error code in the answer; one
+        that may pass is tried again, others are left to the caller.
+        """
+
+        async def once() -> Any:
+            answer = await self.request_node(await self.coordinator(group), key, message)
+            code = error_of(answer)
+            if code in RETRIABLE:
+                raise KafkaError(code, f"group {group}: {code.name}")
+            return answer
+
+        return await self.try_again(once, group=group)
+
+    async def try_again(
+        self,
+        operation: Callable[[], Awaitable[Result]],
+        *,
+        group: str | None = None,
+        final: frozenset[ErrorCode] = frozenset(),
+    ) -> Result:
+        """Run an operation until it succeeds or the limits of ``retry`` are reached.
+
+        Codes in ``final`` are raised though they may pass: asking again could do harm.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.retry.total_s_max
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await operation()
+            except KafkaError as error:
+                if error.code not in RETRIABLE or error.code in final:
+                    raise
+                failure: KafkaError | OSError = error
+                if error.code in STALE_LEADER:
+                    self.cluster.topics.clear()
+                if error.code in STALE_COORDINATOR and group is not None:
+                    self._coordinators.pop(group, None)
+            except OSError as error:
+                failure = error
+                self.cluster.topics.clear()
+                if group is not None:
+                    self._coordinators.pop(group, None)
+            wait_s = self.retry.wait_s(tries, self._randomness.between(0.0, 1.0))
+            tries_max = self.retry.tries_max_after(failure)
+            if tries >= tries_max or loop.time() + wait_s > give_up_at:
+                raise failure
+            await asyncio.sleep(wait_s)
+
+    # Connections
+
+    async def any_connection(self) -> Connection:
+        """An open connection, or a new one to the first node that answers."""
+        for connection in self._connections.values():
+            if not connection.is_closed:
+                return connection
+        failures: dict[Address, str] = {}
+        for address in self._shuffled([*self.cluster.nodes.values(), *self._bootstrap]):
+            if address not in failures:
+                try:
+                    return await self._connection(address)
+                except OSError as error:
+                    failures[address] = _in_words(error)
+        tried = ", ".join(f"{host}:{port} ({why})" for (host, port), why in failures.items())
+        raise ClusterUnreachable(f"no node answers: {tried}")
+
+    async def node_connection(self, node_id: int) -> Connection:
+        if node_id not in self.cluster.nodes:
+            await self.metadata(())
+        if node_id not in self.cluster.nodes:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no node {node_id}")
+        return await self._connection(self.cluster.nodes[node_id])
+
+    async def _connection(self, address: Address) -> Connection:
+        async with self._locks.setdefault(address, asyncio.Lock()):
+            known = self._connections.get(address)
+            if known is not None and not known.is_closed:
+                return known
+            host, port = address
+            made = await Connection.connect(
+                host,
+                port,
+                client_id=self._client_id,
+                timeout_s=self.request_timeout_s,
+                connect_timeout_s=self._connect_timeout_s,
+            )
+            self._connections[address] = made
+            return made
+
+    def _shuffled(self, addresses: list[Address]) -> list[Address]:
+        """Nobody should always ask the same node first."""
+        left, drawn = list(addresses), []
+        while left:
+            drawn.append(left.pop(self._randomness.below(len(left))))
+        return drawn
+
+    # Knowledge
+
+    async def metadata(
+        self, topics: Sequence[str] | None, *, may_create: bool = False
+    ) -> MetadataResponse:
+        """Ask for topics, for all of them with None; updates ``cluster``."""
+        wanted = None
+        if topics is not None:
+            wanted = tuple(MetadataRequestTopic(name=name) for name in topics)
+        message = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
+        connection = await self.any_connection()
+        answer: MetadataResponse = await connection.request(ApiKey.METADATA, message)
+        self._learn(answer)
+        return answer
+
+    def _learn(self, answer: MetadataResponse) -> None:
+        if answer.brokers:
+            self.cluster.nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
+        self.cluster.cluster_id = answer.cluster_id
+        self.cluster.controller_id = answer.controller_id
+        for topic in answer.topics:
+            if topic.name is not None:
+                self.cluster.topics[topic.name] = topic
+
+    async def leader(self, topic: str, partition: int, *, may_create: bool = False) -> int:
+        """The node that leads a partition; asks when it is not known."""
+        if topic not in self.cluster.topics:
+            await self.metadata([topic], may_create=may_create)
+        return self.cluster.leader(topic, partition)
+
+    async def coordinator(self, group: str) -> int:
+        """The node that coordinates a group; asks when it is not known."""
+        known = self._coordinators.get(group)
+        if known is not None:
+            return known
+        message = FindCoordinatorRequest(
+            key=group, key_type=GROUP_COORDINATOR, coordinator_keys=(group,)
+        )
+        answer = await (await self.any_connection()).request(ApiKey.FIND_COORDINATOR, message)
+        # From version 4 on the answer is a list (KIP-699); before, it is the one node.
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code is not ErrorCode.NONE:
+            raise KafkaError(found.error_code, f"coordinator of {group}: {found.error_code.name}")
+        node_id: int = found.node_id
+        self.cluster.nodes[node_id] = (found.host, found.port)
+        self._coordinators[group] = node_id
+        return node_id
+
+
+def _in_words(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return error.strerror or str(error) or type(error).__name__

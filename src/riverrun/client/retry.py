@@ -1,0 +1,78 @@
+"""How often and how long the client tries again, and after which answers that makes sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from riverrun.model.errors import ErrorCode, KafkaError
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+"""What may be gone when the same is asked again a little later."""
+
+STALE_LEADER = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""What says that we asked the wrong node."""
+
+STALE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Limits of one operation, all tries together."""
+
+    tries_max: int = 10
+    tries_max_unknown: int = 3
+    """For a topic that nobody knows: it may be too new, but more likely its name is wrong."""
+    total_s_max: float = 30.0
+    backoff_s: float = 0.1
+    backoff_s_max: float = 1.0
+
+    def tries_max_after(self, failure: KafkaError | OSError) -> int:
+        if isinstance(failure, KafkaError) and failure.code in UNKNOWN:
+            return min(self.tries_max, self.tries_max_unknown)
+        return self.tries_max
+
+    def wait_s(self, tries: int, jitter: float) -> float:
+        """How long to wait after so many failed tries; ``jitter`` is in [0, 1)."""
+        doubled: float = self.backoff_s * 2.0 ** min(tries - 1, 16)
+        return min(doubled, self.backoff_s_max) * (0.8 + 0.4 * jitter)

@@ -1,0 +1,342 @@
+"""The client agrees on versions, finds leaders and coordinators, and tries again within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.partitions import EARLIEST, fetch, offset_at, produce
+from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
+from riverrun.client.retry import RetryPolicy
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.fetch import FetchResult, encode_fetch_response, parse_fetch
+from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
+from riverrun.wire.messages.list_offsets_response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from riverrun.wire.messages.metadata_request import MetadataRequest
+
+from .fakes import TOPIC_ID, FakeCluster, header_only_batch
+
+QUICK = RetryPolicy(tries_max=4, total_s_max=2.0, backoff_s=0.001, backoff_s_max=0.002)
+BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_the_newest_common_version_is_used() -> None:
+    async def scenario() -> None:
+        async with FakeCluster() as cluster:
+            node = cluster.nodes[1]
+            node.versions[ApiKey.METADATA] = replace(APIS[ApiKey.METADATA], max_version=7)
+            node.versions[ApiKey.FETCH] = replace(APIS[ApiKey.FETCH], max_version=99)
+            node.versions[ApiKey.HEARTBEAT] = replace(
+                APIS[ApiKey.HEARTBEAT], min_version=50, max_version=60
+            )
+            del node.versions[ApiKey.JOIN_GROUP]
+            connection = await Connection.connect("127.0.0.1", node.port)
+            assert connection.version_of(ApiKey.METADATA) == 7
+            assert connection.version_of(ApiKey.FETCH) == 18
+            assert connection.version_of(ApiKey.FETCH, at_most=12) == 12
+            for key in (ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP):
+                with pytest.raises(UnsupportedApi):
+                    connection.version_of(key)
+            answer = await connection.request(ApiKey.METADATA, MetadataRequest(topics=None))
+            assert answer.cluster_id == "c"
+            connection.close()
+            await connection.wait_closed()
+
+    run(scenario)
+
+
+def test_a_broker_of_old_times_is_asked_again_in_its_own_version() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for wanted in (4, 2):
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            request = await reader.readexactly(size)
+            key, version, correlation_id = struct.unpack_from(">hhi", request)
+            assert (key, version) == (18, wanted)
+            body = struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 2)
+            if version == 2:
+                body = struct.pack(">hi", 0, 1) + struct.pack(">hhh", 3, 0, 5) + bytes(4)
+            writer.write(struct.pack(">ii", len(body) + 4, correlation_id) + body)
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.connect("127.0.0.1", port)
+        assert connection.version_of(ApiKey.METADATA) == 5
+        connection.close()
+        server.close()
+
+    run(scenario)
+
+
+def test_pipelined_requests_get_their_own_answers() -> None:
+    async def scenario() -> None:
+        async def handle(_: Any, __: Any, request: HeartbeatRequest) -> HeartbeatResponse:
+            return HeartbeatResponse(error_code=ErrorCode(request.generation_id))
+
+        modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=handle)}
+        async with FakeCluster(modules=modules) as cluster:
+            connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port)
+            requests = [
+                connection.request(ApiKey.HEARTBEAT, replace(BEAT, generation_id=i))
+                for i in range(100)
+            ]
+            answers = await asyncio.gather(*requests)
+            assert [int(answer.error_code) for answer in answers] == list(range(100))
+            connection.close()
+
+    run(scenario)
+
+
+def test_silence_is_a_timeout_that_closes_the_connection() -> None:
+    async def scenario() -> None:
+        async def never(*_: Any) -> None:
+            await asyncio.Event().wait()
+
+        modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=never)}
+        async with FakeCluster(modules=modules) as cluster:
+            connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port)
+            with pytest.raises(TimeoutError, match=r"did not answer Heartbeat within 0\.01 s"):
+                await connection.request(ApiKey.HEARTBEAT, BEAT, timeout_s=0.01)
+            assert connection.is_closed
+            with pytest.raises(ConnectionResetError):
+                await connection.request(ApiKey.HEARTBEAT, BEAT)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("reply", [b"\xff\xff\xff\xff", b"\0\0\0\2xx", b"\x7f\xff\xff\xff", b""])
+def test_a_server_that_speaks_something_else_is_an_oserror(reply: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(reply)
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
+            await Connection.connect("127.0.0.1", port, connect_timeout_s=5)
+        server.close()
+
+    run(scenario)
+
+
+def test_bootstrap_addresses_are_read_or_refused_in_words() -> None:
+    assert parse_bootstrap("a:1, [::1]:9092") == [("a", 1), ("::1", 9092)]
+    for text in ("", "a", "a:", ":9", "a:x", "a:0", "a:70000", "a:1,,b:2"):
+        with pytest.raises(ValueError, match="no address"):
+            parse_bootstrap(text)
+
+
+def test_a_dead_bootstrap_node_is_passed_over() -> None:
+    async def scenario() -> None:
+        async with FakeCluster(3) as cluster:
+            await cluster.nodes[1].listener.stop()
+            for _ in range(5):
+                async with Pool(cluster.bootstrap()[:2], retry=QUICK) as pool:
+                    assert (await pool.metadata(["t"])).cluster_id == "c"
+                    assert sorted(pool.cluster.nodes) == [1, 2, 3]
+
+    run(scenario)
+
+
+def test_an_unreachable_cluster_is_said_with_its_addresses() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster(2)
+        async with cluster:
+            bootstrap = cluster.bootstrap()
+        async with Pool(bootstrap, retry=QUICK) as pool:
+            with pytest.raises(ClusterUnreachable, match="connection refused") as error:
+                await pool.request(ApiKey.METADATA, MetadataRequest(topics=None))
+            assert all(f"127.0.0.1:{port}" in str(error.value) for _, port in bootstrap)
+
+    run(scenario)
+
+
+def test_what_must_not_be_done_twice_is_asked_once() -> None:
+    async def scenario() -> None:
+        seen = []
+
+        def broken(*_: Any) -> None:
+            seen.append("asked")
+            raise AssertionError("the test wants this connection to break")
+
+        modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=broken)}
+        async with (
+            FakeCluster(modules=modules) as cluster,
+            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
+            with pytest.raises(ConnectionResetError):
+                await pool.request(ApiKey.HEARTBEAT, BEAT, is_repeatable=False)
+            assert len(seen) == 1
+            with pytest.raises(ConnectionResetError):
+                await pool.request(ApiKey.HEARTBEAT, BEAT)
+            assert len(seen) == 1 + QUICK.tries_max
+
+    run(scenario)
+
+
+def test_produce_goes_to_the_leader_and_follows_it() -> None:
+    async def scenario() -> None:
+        async with (
+            FakeCluster(3) as cluster,
+            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
+            batch = header_only_batch(5)
+            assert (await produce(pool, "t", 0, batch)).base_offset == 0
+            assert pool.cluster.topic_id("t") == TOPIC_ID
+            cluster.leader = 3
+            assert (await produce(pool, "t", 0, batch)).base_offset == 0
+            assert cluster.nodes[3].batches == [batch]
+            assert cluster.nodes[1].batches == [batch]
+            assert ApiKey.PRODUCE not in cluster.nodes[2].asked
+
+    run(scenario)
+
+
+def test_errors_that_pass_are_tried_again_and_others_are_not() -> None:
+    async def scenario() -> None:
+        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+            node, batch = cluster.nodes[1], header_only_batch(5)
+            node.produce_codes = [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT]
+            assert (await produce(pool, "t", 0, batch)).base_offset == 0
+            node.produce_codes = [ErrorCode.MESSAGE_TOO_LARGE]
+            with pytest.raises(KafkaError) as error:
+                await produce(pool, "t", 0, batch)
+            assert error.value.code is ErrorCode.MESSAGE_TOO_LARGE
+            node.produce_codes = [ErrorCode.NOT_ENOUGH_REPLICAS] * 9
+            with pytest.raises(KafkaError) as error:
+                await produce(pool, "t", 0, batch)
+            assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert len(node.produce_codes) == 9 - QUICK.tries_max
+
+    run(scenario)
+
+
+def test_a_batch_without_a_producer_id_is_not_sent_twice_when_in_doubt() -> None:
+    async def scenario() -> None:
+        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+            node = cluster.nodes[1]
+            for code in (ErrorCode.REQUEST_TIMED_OUT, None):
+                node.asked.clear()
+                node.produce_codes = [code]
+                with pytest.raises(KafkaError):
+                    await produce(pool, "t", 0, header_only_batch(-1))
+                assert node.asked.count(ApiKey.PRODUCE) == 1
+            node.produce_codes = [None]
+            assert (await produce(pool, "t", 0, header_only_batch(5))).base_offset == 0
+
+    run(scenario)
+
+
+def test_acks_zero_is_sent_and_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+            await produce(pool, "t", 0, header_only_batch(-1), acks=0)
+            assert (await produce(pool, "t", 0, header_only_batch(-1))).base_offset == 1
+
+    run(scenario)
+
+
+def test_an_unknown_topic_is_reported_soon() -> None:
+    async def scenario() -> None:
+        policy = replace(QUICK, tries_max=1000)
+        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=policy) as pool:
+            with pytest.raises(KafkaError, match="topic x") as error:
+                await produce(pool, "x", 0, header_only_batch(5))
+            assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert cluster.nodes[1].asked.count(ApiKey.METADATA) == 3
+            with pytest.raises(KafkaError, match="no partition 9"):
+                await produce(pool, "t", 9, header_only_batch(5))
+
+    run(scenario)
+
+
+def test_group_requests_go_to_the_coordinator_and_follow_it() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster(2)
+        seen = []
+
+        for number, node in cluster.nodes.items():
+
+            def handle(_: Any, __: Any, ___: Any, number: int = number) -> HeartbeatResponse:
+                seen.append(number)
+                is_here = number == cluster.coordinator
+                code = ErrorCode.NONE if is_here else ErrorCode.NOT_COORDINATOR
+                return HeartbeatResponse(error_code=code)
+
+            node.listener.router._modules[ApiKey.HEARTBEAT] = SimpleNamespace(handle=handle)  # type: ignore[index]
+        async with cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+            for coordinator in (1, 2, 2):
+                cluster.coordinator = coordinator
+                answer = await pool.group_request(
+                    "g", ApiKey.HEARTBEAT, BEAT, lambda answer: answer.error_code
+                )
+                assert answer.error_code is ErrorCode.NONE
+            assert seen == [1, 1, 2, 2]
+
+    run(scenario)
+
+
+def test_fetch_and_offsets_come_from_the_leader() -> None:
+    def handle_frame(_: Any, context: Any, buffer: memoryview, at: int) -> Any:
+        (wanted,) = parse_fetch(buffer, at, context.api_version).partitions
+        if wanted.offset > 100:
+            result = FetchResult(wanted.topic, 0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        else:
+            result = FetchResult(wanted.topic, 0, 0, 9, 8, 7, [(1, 2)], b"records")
+        return encode_fetch_response(context.api_version, [result])
+
+    def offsets(_: Any, __: Any, request: Any) -> ListOffsetsResponse:
+        partition = ListOffsetsPartitionResponse(
+            partition_index=0, error_code=ErrorCode.NONE, offset=40 + request.isolation_level
+        )
+        topic = ListOffsetsTopicResponse(name="t", partitions=(partition,))
+        return ListOffsetsResponse(topics=(topic,))
+
+    async def scenario() -> None:
+        modules = {
+            ApiKey.FETCH: SimpleNamespace(handle_frame=handle_frame),
+            ApiKey.LIST_OFFSETS: SimpleNamespace(handle=offsets),
+        }
+        async with (
+            FakeCluster(modules=modules) as cluster,
+            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
+            fetched = await fetch(pool, "t", 0, 5)
+            assert (fetched.records, fetched.high_watermark) == (b"records", 9)
+            assert (fetched.last_stable_offset, fetched.log_start_offset) == (8, 7)
+            assert fetched.aborted == ((1, 2),)
+            with pytest.raises(KafkaError) as error:
+                await fetch(pool, "t", 0, 500)
+            assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+            assert await offset_at(pool, "t", 0, EARLIEST) == 40
+            assert await offset_at(pool, "t", 0, EARLIEST, is_committed_only=True) == 41
+
+    run(scenario)
+
+
+def test_pauses_between_tries_grow_to_their_limit() -> None:
+    policy = RetryPolicy(backoff_s=0.1, backoff_s_max=1.0)
+    waits = [policy.wait_s(tries, 0.5) for tries in range(1, 7)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+    assert policy.wait_s(1, 0.0) == pytest.approx(0.08)
+    assert policy.wait_s(10_000, 0.999) < 1.2

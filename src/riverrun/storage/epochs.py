@@ -15,7 +15,7 @@ class CorruptCheckpoint(Exception):
 
 
 class LeaderEpochs:
-    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+    __slots__ = ("_epochs", "_starts", "begun_at", "is_dirty", "latest")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -23,6 +23,8 @@ class LeaderEpochs:
         self.latest = NO_EPOCH
         self.is_dirty = False
         """Whether the file lags behind."""
+        self.begun_at = -1
+        """Where an epoch begins that has no record yet, and so need not be in the file."""
 
     @property
     def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
@@ -40,6 +42,14 @@ class LeaderEpochs:
         self._starts.append(start)
         self.latest = LeaderEpoch(epoch)
         self.is_dirty = True
+
+    def begin(self, epoch: int, start: int) -> None:
+        """A leader begins its epoch; whether it writes anything is not known."""
+        is_dirty = self.is_dirty
+        self.assign(epoch, start)
+        if not is_dirty and self.is_dirty:
+            self.is_dirty = False
+            self.begun_at = start
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch that is not above the one asked for, and where it ends (KIP-279).

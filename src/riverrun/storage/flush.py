@@ -37,7 +37,9 @@ class FlushJob:
         self.index_paths: list[str] = []
         self.side_files: Mapping[str, bytes] = {}
         self.snapshots: list[int] = []
-        self.epochs_version = 0
+        self.has_epochs = False
+        self.has_synced = False
+        """Whether the batches are durable, though the files beside them may not be."""
         self.stale_paths: list[str] = []
         self.directories: list[str] = []
 
@@ -51,13 +53,17 @@ class FlushJob:
                 contextlib.closing(self._files.open(path)) as file,
             ):
                 file.sync()
+        for path in self.directories:
+            self._files.sync_directory(path)
+        self.has_synced = True
+        self._write_side_files()
+
+    def _write_side_files(self) -> None:
         for path, data in self.side_files.items():
             write_atomically(self._files, path, data)
         for path in self.stale_paths:
             with contextlib.suppress(FileNotFoundError):
                 self._files.unlink(path)
-        for path in self.directories:
-            self._files.sync_directory(path)
 
     def release(self) -> None:
         for handle in self.handles:

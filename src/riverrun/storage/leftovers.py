@@ -32,7 +32,7 @@ def tidy(files: Files, path: str) -> list[str]:
     names = files.list_directory(path)
     parts = [(name, match) for name in names if (match := _OFFSET_FILE.match(name))]
     stale = [name for name, match in parts if match[3] in (DELETED_SUFFIX, CLEANED_SUFFIX)]
-    stale += [name for name in names if name.endswith(".tmp")]
+    stale += [name for name in names if name.endswith((".tmp", SWAP_SUFFIX + DELETED_SUFFIX))]
     cleaned = [int(match[1]) for _, match in parts if match[3] == CLEANED_SUFFIX]
     swaps = [(name, match) for name, match in parts if match[3] == SWAP_SUFFIX]
     # Renaming to .swap goes from the last offset to the first: a .cleaned file that is left says

@@ -108,11 +108,17 @@ class Log(Upkeep):
             or self._is_aged(segment, header.max_timestamp, now_ms)
         ) and segment.size:
             segment = self.roll(now_ms)
-        segment.write(stored)
+        try:
+            segment.write(stored)
+        except OSError as error:
+            self.write_failed(error)
+            raise
         segment.note(size, last, header.max_timestamp)
         self._account(segment, header, base, stored, now_ms)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base)
+        elif base == self.epochs.begun_at:
+            self.epochs.is_dirty = True
         self.size_bytes += size
         self.end_offset = Offset(last + 1)
         return Appended(base, Offset(last), now_ms if self._has_log_append_time else -1)
@@ -150,7 +156,11 @@ class Log(Upkeep):
         ):
             segment = self.roll(newest)
         view = memoryview(data)[:stop]
-        segment.write(view)
+        try:
+            segment.write(view)
+        except OSError as error:
+            self.write_failed(error)
+            raise
         at = 0
         for header in found:
             segment.note(header.size, header.last_offset, header.max_timestamp)
@@ -289,14 +299,20 @@ class Log(Upkeep):
             self._files, views, handle.acquire() if handle is not None else None,
             offset=offset, position=position, max_bytes=max_bytes, end=end,
             at_least_one=at_least_one, interval_bytes=self.settings.index_interval_bytes,
-            adopt=partial(self._adopt, self._generation),
+            adopt=self._adopt, layout=self._layout, is_current=self._is_current,
+            again=partial(
+                self.read, offset, max_bytes=max_bytes, end=end, at_least_one=at_least_one
+            ),
         )  # fmt: skip
 
-    def _adopt(self, generation: int, cold: ColdRead) -> None:
+    def _is_current(self, layout: int) -> bool:
+        return layout == self._layout
+
+    def _adopt(self, cold: ColdRead) -> None:
+        if not cold.is_current:
+            return  # truncated or compacted meanwhile: positions mean something else
         if cold.damage is not None:
             self._report_damage(cold.damage)
-        if generation != self._generation:
-            return  # truncated or compacted meanwhile: positions mean something else
         for segment in self.segments:
             index = cold.indexes.get(segment.base_offset)
             if index is not None and segment.index is None:
@@ -324,7 +340,7 @@ class Log(Upkeep):
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """A leader's epoch begins at the end of the log."""
-        self.epochs.assign(epoch, self.end_offset)
+        self.epochs.begin(epoch, self.end_offset)
 
     def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         return self.epochs.end_of(epoch, self.end_offset)
@@ -353,6 +369,19 @@ class Log(Upkeep):
         return self._look_up(None)
 
     def _look_up(self, timestamp: int | None) -> OffsetAt | None:
+        while True:
+            layout = self._layout
+            try:
+                found = self._look_up_once(timestamp)
+            except KafkaError:
+                if layout == self._layout:
+                    raise
+            else:
+                if layout == self._layout:
+                    return found
+            # Compaction moved batches while we looked.
+
+    def _look_up_once(self, timestamp: int | None) -> OffsetAt | None:
         segments = [_timed(segment) for segment in list(self.segments)]
         start, end = self.start_offset, self.high_watermark
         try:

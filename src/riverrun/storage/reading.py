@@ -243,8 +243,9 @@ class ColdRead:
     """A read that must wait for the disk. ``load`` belongs in a thread, ``adopt`` on the loop."""
 
     __slots__ = (
-        "_adopt", "_at_least_one", "_end", "_files", "_handle", "_interval_bytes", "_max_bytes",
-        "_offset", "_position", "_views", "checked", "damage", "indexes",
+        "_adopt", "_at_least_one", "_end", "_files", "_handle", "_interval_bytes", "_is_current",
+        "_layout", "_max_bytes", "_offset", "_position", "_views", "again", "checked", "damage",
+        "indexes",
     )  # fmt: skip
 
     def __init__(
@@ -260,6 +261,9 @@ class ColdRead:
         at_least_one: bool,
         interval_bytes: int,
         adopt: Callable[[ColdRead], None],
+        layout: int,
+        is_current: Callable[[int], bool],
+        again: Callable[[], Slice | ColdRead],
     ) -> None:
         self._files = files
         self._views = views
@@ -271,6 +275,10 @@ class ColdRead:
         self._at_least_one = at_least_one
         self._interval_bytes = interval_bytes
         self._adopt = adopt
+        self._layout = layout
+        self._is_current = is_current
+        self.again = again
+        """The same read, of the log as it is when this is called on the loop."""
         self.indexes: dict[int, OffsetIndex] = {}
         """What ``load`` learned, by base offset of the segment."""
         self.checked: tuple[int, int, int] | None = None
@@ -321,6 +329,15 @@ class ColdRead:
             return Slice(memoryview(result.data)[:sound], base)
         self.checked = (view.base_offset, at, at + sound)
         return result
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what was loaded can be believed.
+
+        Compaction puts other batches at the positions of a file, so a read that began before it
+        may fail, or worse, skip records. Then ``again`` is to be called.
+        """
+        return self._is_current(self._layout)
 
     def adopt(self) -> None:
         """Let the log keep what the thread learned."""

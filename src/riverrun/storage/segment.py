@@ -44,7 +44,7 @@ class Segment:
     """Positions are bytes of the log file. ``size`` and ``next_offset`` bound what is readable."""
 
     __slots__ = (
-        "_open_files", "_since_entry", "base_offset", "checked_below", "checked_from",
+        "_open_files", "_since_entry", "alias", "base_offset", "checked_below", "checked_from",
         "created_ms", "directory", "first_timestamp", "handle", "has_own_transactions",
         "index", "index_bytes_max", "interval_bytes", "is_full", "is_recent", "is_warm",
         "max_timestamp", "max_timestamp_offset", "next_offset", "offset_max", "size",
@@ -54,6 +54,8 @@ class Segment:
     def __init__(self, open_files: OpenFiles, directory: str, base_offset: int) -> None:
         self._open_files = open_files
         self.directory = directory
+        self.alias = ""
+        """What its files' names end in while compaction puts it in place."""
         self.base_offset = base_offset
         self.handle: Handle | None = None
         self.is_recent = False
@@ -87,7 +89,7 @@ class Segment:
         return self.path_of(LOG_SUFFIX)
 
     def path_of(self, suffix: str) -> str:
-        return os.path.join(self.directory, file_name(self.base_offset, suffix))
+        return os.path.join(self.directory, file_name(self.base_offset, suffix) + self.alias)
 
     def paths(self) -> list[str]:
         return [self.path_of(suffix) for suffix in SEGMENT_SUFFIXES]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -78,16 +78,22 @@ class Upkeep:
         self.damage = recovered.damage
         """In words, when something durable was lost or is found to be corrupt."""
         self.cut_bytes = recovered.cut_bytes
+        self.cleaned_to = Offset(0)
+        """Where the part begins that compaction has not seen."""
         self.is_offline = False
         """Set when the disk cannot be trusted any more: nothing is accepted then."""
         self.is_new = False
         """Whether its directory was made by this process, and is not durable yet."""
         self.on_roll: Callable[[Upkeep], None] | None = None
+        self.on_write_error: Callable[[OSError], None] | None = None
         self._jitter = jitter
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._snapshots = dict.fromkeys(recovered.snapshots)
         self._due_snapshots: dict[int, bytes] = {}
         self._generation = 0
+        """Counts truncations: offsets mean other batches after one."""
+        self._layout = 0
+        """Counts truncations and compactions: positions mean other batches after one."""
         self._unsynced_directories = [os.path.dirname(path), path]
         self._apply_settings()
 
@@ -137,13 +143,16 @@ class Upkeep:
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and begin another at the end offset."""
         old = self.active
-        segment = Segment(self._open_files, self.path, self.end_offset)
+        segment = self.new_segment(self.end_offset)
         segment.created_ms = now_ms
-        segment.open(create=True)
+        try:
+            segment.open(create=True)
+        except OSError as error:
+            self.write_failed(error)
+            raise
         activate(segment, self.settings)
-        with contextlib.suppress(OSError):  # entries that are missing make reads slower, no more
+        with contextlib.suppress(OSError):  # the disk is full: the next flush tries again
             old.rest(self._files)
-        old.times = None
         self._add(segment)
         self._due_snapshots[self.end_offset] = self.producers.snapshot()
         if self.path not in self._unsynced_directories:
@@ -151,6 +160,14 @@ class Upkeep:
         if self.on_roll is not None:
             self.on_roll(self)
         return segment
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """One that is not part of the log yet."""
+        return Segment(self._open_files, self.path, base_offset)
+
+    def write_failed(self, error: OSError) -> None:
+        if self.on_write_error is not None:
+            self.on_write_error(error)
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -178,14 +195,20 @@ class Upkeep:
         if self.is_new:
             job.index_paths.append(os.path.join(self.path, PARTITION_METADATA))
         if whole:
-            self._add_side_files(job, closing=closing)
+            self._write_indexes(dirty, closing=closing)
+            self._add_side_files(job)
         job.handles = [segment.open().acquire() for segment, _ in dirty if segment.size]
         return job
 
-    def _add_side_files(self, job: FlushJob, *, closing: bool) -> None:
+    def _write_indexes(self, dirty: Sequence[tuple[Segment, int]], *, closing: bool) -> None:
+        for segment, _ in dirty:
+            if segment is not self.active:
+                segment.rest(self._files)
         if closing:
             self.active.seal_times()
         self.active.write_indexes(self._files)
+
+    def _add_side_files(self, job: FlushJob) -> None:
         for segment, _ in job.segments:
             job.index_paths += [segment.path_of(INDEX_SUFFIX), segment.path_of(TIME_INDEX_SUFFIX)]
             if segment.has_own_transactions:
@@ -198,6 +221,7 @@ class Upkeep:
         if self.epochs.is_dirty:
             side_files[os.path.join(self.path, LEADER_EPOCHS)] = self.epochs.encode()
             self.epochs.is_dirty = False
+            job.has_epochs = True
         job.side_files = side_files
         # Beside those at the segments' beginnings, which truncation needs, the newest will do.
         between = [offset for offset in self._snapshots if offset not in self._bases]
@@ -224,10 +248,13 @@ class Upkeep:
             for offset in job.snapshots:
                 self._due_snapshots.pop(offset, None)
                 self._snapshots[offset] = None
+        elif job.has_epochs:
+            self.epochs.is_dirty = True
 
     def flush_failed(self, job: FlushJob) -> None:
         """A sync failed: nothing is known, and nothing may be tried again."""
         job.release()
+        self.epochs.is_dirty |= job.has_epochs
 
     # Discarding
 
@@ -269,9 +296,32 @@ class Upkeep:
             for path in segment.paths():
                 if self._files.exists(path):
                     self._files.rename(path, path + DELETED_SUFFIX)
+        self._layout += 1
         del self.segments[first:stop]
         del self._bases[first:stop]
         self._hints.clear()
+
+    # Replacing, by compaction: see ``swap``
+
+    def find_run(self, bases: Sequence[int]) -> int | None:
+        """Where these segments stand in a row, none of them the active one."""
+        if bases[0] not in self._bases:
+            return None
+        first = self._bases.index(bases[0])
+        stop = first + len(bases)
+        is_run = self._bases[first:stop] == list(bases) and stop < len(self._bases)
+        return first if is_run else None
+
+    def replace(self, first: int, count: int, segment: Segment) -> list[Segment]:
+        """Put one segment in the place of some; their files are renamed as in retention."""
+        old = self.segments[first : first + count]
+        segment.next_offset = old[-1].next_offset
+        segment.created_ms = old[-1].created_ms
+        self._take_out(first, first + count)
+        self.segments.insert(first, segment)
+        self._bases.insert(first, segment.base_offset)
+        self.size_bytes += segment.size
+        return old
 
     # Truncating
 
@@ -283,6 +333,7 @@ class Upkeep:
             self.truncate_fully_and_start_at(offset)
             return
         self._generation += 1
+        self._layout += 1
         self.active.write_indexes(self._files, exactly=True)
         last = bisect_left(self._bases, offset) - 1
         self._take_out(last + 1, len(self.segments))
@@ -306,10 +357,11 @@ class Upkeep:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget everything and begin again at an offset."""
         self._generation += 1
+        self._layout += 1
         self._take_out(0, len(self.segments))
         for known in list(self._snapshots):
             self._drop_snapshot(known)
-        segment = Segment(self._open_files, self.path, offset)
+        segment = self.new_segment(offset)
         segment.open(create=True)
         self._add(segment)
         self._apply_settings()
@@ -325,6 +377,8 @@ class Upkeep:
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self.recovery_point = min(self.recovery_point, self.end_offset)
+        # What comes to lie there now was never compacted, though the offsets were.
+        self.cleaned_to = min(self.cleaned_to, self.end_offset)
         self.epochs.truncate_end(end)
         self._hints.clear()
         self._due_snapshots = {
@@ -360,4 +414,5 @@ class Upkeep:
         """The log goes away with its directory; jobs that are under way come to nothing."""
         self.is_offline = True
         self._generation += 1
+        self._layout += 1
         self.close()

@@ -78,6 +78,10 @@ class Listener:
             lambda: self.buffer_bytes,
         )
 
+    def configure(self, settings: NetworkSettings) -> None:
+        """Use other limits from now on; what is set when a connection begins stays with it."""
+        self.settings = settings
+
     async def start(self, name: str, host: str, port: int) -> int:
         """Listen on an address; gives the port, which is chosen when 0 was asked for."""
         loop = asyncio.get_running_loop()

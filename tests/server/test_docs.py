@@ -1,0 +1,34 @@
+"""The derived documentation is what its generator would write now."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    path = ROOT / "tools" / "generate_docs.py"
+    spec = importlib.util.spec_from_file_location("generate_docs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["compatibility.md", "settings.md", "metrics.md"])
+def test_docs_are_up_to_date(generator: ModuleType, name: str) -> None:
+    written = (ROOT / "docs" / name).read_text()
+    assert generator.generate()[name] == written, "run python tools/generate_docs.py"
+
+
+def test_every_served_api_has_its_module_and_its_line(generator: ModuleType) -> None:
+    for api in generator.APIS.values():
+        assert (generator.REQUESTS / f"{api.name}.py").exists(), f"nothing serves {api.title}"
+        assert f"| {api.title} | {int(api.key)} |" in generator.compatibility()

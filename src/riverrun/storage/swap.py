@@ -1,20 +1,23 @@
-"""Putting a compacted segment into the place of those that it replaces, whatever happens meanwhile.
+"""Puts a compacted segment into the place of those that it was made of, whatever happens meanwhile.
 
-Four steps, of which the first and third wait for the disk and belong in a thread:
+Four steps, by turns in a thread, which may wait for the disk, and on the event loop, where the log
+and the names of its files change together:
 
-    .cleaned -> .swap, durable | old segments -> .deleted | durable | .swap -> final name
+    thread  complete   .cleaned -> .swap, durable: from here on a restart finishes the rest
+    loop    enter      the log reads the new segment under its .swap name, the old are .deleted
+    thread  settle     that is durable
+    loop    finish     .swap -> the final name
 
-From the first step on a restart finishes the rest (``leftovers``); before it nothing has happened.
-Between the second and the fourth the log reads the new segment under its ``.swap`` name.
+So at every moment a restart finds either all that is old, or the new with or without remains of the
+old; ``leftovers`` tells them apart.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Protocol
 
 from riverrun.ports.files import Files
+from riverrun.storage.compaction import Cleaned
 from riverrun.storage.segment import (
     CLEANED_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -25,71 +28,67 @@ from riverrun.storage.segment import (
 from riverrun.storage.upkeep import Upkeep
 
 
-class Replacement(Protocol):
-    """A compacted segment; its files end in ``.cleaned`` and are synced."""
+class Swap:
+    """One new segment for one or more old ones."""
 
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def replaced(self) -> Sequence[int]:
-        """Base offsets of the segments that it replaces; the first is its own."""
-        ...
+    def __init__(self, files: Files, log: Upkeep, cleaned: Cleaned) -> None:
+        self._files = files
+        self._log = log
+        self._directory = log.path
+        self._cleaned = cleaned
+        self._new: Segment | None = None
 
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def max_timestamp_offset(self) -> int: ...
-    @property
-    def first_timestamp(self) -> int | None: ...
-    @property
-    def has_transactions(self) -> bool: ...
+    def complete(self) -> None:
+        """Declare the new files complete. Waits for the disk."""
+        for path in self._paths():
+            if self._files.exists(path + CLEANED_SUFFIX):
+                self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        self._files.sync_directory(self._directory)
 
+    def abandon(self) -> None:
+        """Remove new files that are not wanted any more. Waits for the disk."""
+        for path in self._paths():
+            for ending in (CLEANED_SUFFIX, SWAP_SUFFIX):
+                if self._files.exists(path + ending):
+                    self._files.unlink(path + ending)
 
-def complete(files: Files, directory: str, base_offset: int) -> None:
-    """Declare a compacted segment complete. Waits for the disk."""
-    for suffix in SEGMENT_SUFFIXES:
-        path = os.path.join(directory, file_name(base_offset, suffix))
-        if files.exists(path + CLEANED_SUFFIX):
-            files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
-    files.sync_directory(directory)
+    def can_enter(self) -> bool:
+        """Whether the log still has the segments that were compacted."""
+        return self._log.find_run(self._cleaned.replaced) is not None
 
+    def enter(self) -> list[Segment]:
+        """Let the log use the new segment; the old ones, whose files may go."""
+        cleaned = self._cleaned
+        first = self._log.find_run(cleaned.replaced)
+        assert first is not None, f"{self._log.partition} no longer has {cleaned.replaced}"
+        new = self._log.new_segment(cleaned.base_offset)
+        new.alias = SWAP_SUFFIX
+        new.size = new.synced_size = cleaned.size
+        new.max_timestamp = cleaned.max_timestamp
+        new.max_timestamp_offset = cleaned.max_timestamp_offset
+        new.first_timestamp = cleaned.first_timestamp
+        new.has_own_transactions = cleaned.has_transactions
+        self._new = new
+        return self._log.replace(first, len(cleaned.replaced), new)
 
-def abandon(files: Files, directory: str, base_offset: int) -> None:
-    """Remove a compacted segment that is not wanted any more. Waits for the disk."""
-    for suffix in SEGMENT_SUFFIXES:
-        path = os.path.join(directory, file_name(base_offset, suffix))
-        for ending in (CLEANED_SUFFIX, SWAP_SUFFIX):
-            if files.exists(path + ending):
-                files.unlink(path + ending)
+    def settle(self) -> None:
+        """Wait until the old files are gone for good."""
+        self._files.sync_directory(self._directory)
 
+    def finish(self) -> None:
+        """Give the new files their names, unless the log gave the segment up meanwhile."""
+        new = self._new
+        assert new is not None, "a swap that has not begun cannot be finished"
+        if new not in self._log.segments:
+            return
+        for path in self._paths():
+            if self._files.exists(path + SWAP_SUFFIX):
+                self._files.rename(path + SWAP_SUFFIX, path)
+        new.alias = ""
+        self._log.layout_changed()
 
-def can_enter(log: Upkeep, replacement: Replacement) -> bool:
-    """Whether the log still has the segments that were compacted."""
-    return log.find_run(replacement.replaced) is not None
-
-
-def enter(log: Upkeep, replacement: Replacement) -> tuple[Segment, list[Segment]]:
-    """Let the log use the new segment; also the old ones, whose files may go."""
-    first = log.find_run(replacement.replaced)
-    assert first is not None, f"{log.partition} no longer has {replacement.replaced}"
-    segment = log.new_segment(replacement.base_offset)
-    segment.alias = SWAP_SUFFIX
-    segment.size = segment.synced_size = segment.checked_from = replacement.size
-    segment.max_timestamp = replacement.max_timestamp
-    segment.max_timestamp_offset = replacement.max_timestamp_offset
-    segment.first_timestamp = replacement.first_timestamp
-    segment.has_own_transactions = replacement.has_transactions
-    return segment, log.replace(first, len(replacement.replaced), segment)
-
-
-def finish(files: Files, log: Upkeep, segment: Segment) -> None:
-    """Give the new segment its name, unless the log has dropped it meanwhile."""
-    if segment not in log.segments:
-        return
-    for suffix in SEGMENT_SUFFIXES:
-        path = segment.path_of(suffix)
-        if files.exists(path):
-            files.rename(path, path.removesuffix(SWAP_SUFFIX))
-    segment.alias = ""
+    def _paths(self) -> list[str]:
+        base = self._cleaned.base_offset
+        return [
+            os.path.join(self._directory, file_name(base, suffix)) for suffix in SEGMENT_SUFFIXES
+        ]

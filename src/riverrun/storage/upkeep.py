@@ -323,6 +323,10 @@ class Upkeep:
         self.size_bytes += segment.size
         return old
 
+    def layout_changed(self) -> None:
+        """Files have other names now: reads that are under way must begin again."""
+        self._layout += 1
+
     # Truncating
 
     def truncate_to(self, offset: int) -> None:

@@ -329,6 +329,11 @@ class Upkeep:
 
     # Truncating
 
+    def lower_recovery_point(self, offset: int) -> None:
+        """What lies behind is about to change."""
+        self.recovery_point = min(self.recovery_point, Offset(offset))
+        self.flushed_offset = min(self.flushed_offset, Offset(offset))
+
     def truncate_to(self, offset: int) -> None:
         """Forget batches from the one with this offset on. See ``LogRunner.truncate``."""
         if offset >= self.end_offset:

@@ -1,0 +1,472 @@
+"""Everything about logs that waits: for the disk, in threads of its own, and for time to pass.
+
+Producers that want their batches on the disk share a sync (group commit). Beside that: recovery at
+the start, cold reads, the duties that recur (flushing, retention, checkpoints, forgetting silent
+producers, compaction, removing files), and the clean stop. A sync that fails takes the directory
+offline; a disk that is full fails appends until there is room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.settings import SECOND_MS
+from riverrun.ports.clock import Clock
+from riverrun.ports.files import Files, OsFiles
+from riverrun.ports.metrics import Metrics
+from riverrun.records.batch import CorruptBatch
+from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
+from riverrun.storage.cleaner import Cleaner, CleanerSettings, Steps
+from riverrun.storage.compaction import CompactionAborted
+from riverrun.storage.directory import LogDirectory, SettingsFor
+from riverrun.storage.log import ColdRead, FlushJob, Log, Slice
+from riverrun.storage.segment import DELETED_SUFFIX, Segment
+from riverrun.storage.upkeep import Upkeep
+from riverrun.storage.worker import InlineJob, ProcessJob, StartJob
+
+Result = TypeVar("Result")
+
+SYNC_THREADS = 4
+READ_THREADS = 4
+TICK_SECONDS = 1.0
+FIRST_RETENTION_MS = 30 * SECOND_MS
+SLICE_LOGS = 500
+"""Logs that a duty looks at before it lets others run."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
+_logger = structlog.get_logger("riverrun.storage")
+
+
+@dataclass(slots=True)
+class _Duty:
+    """Something that recurs."""
+
+    interval_ms: int
+    due_ms: float
+    work: Callable[[], object]
+
+
+class LogRunner:
+    """The awaiting side of one ``LogDirectory``. ``recover`` first, then ``run`` until ``stop``."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        cleaner: CleanerSettings | None = None,
+        start_job: StartJob | None = None,
+    ) -> None:
+        self._directory = directory
+        self._files = directory.files
+        self._clock = clock
+        self._syncers = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-read")
+        self._flushes: dict[Log, asyncio.Future[None]] = {}
+        self._rolled: dict[Log, None] = {}
+        self._doomed: list[tuple[float, list[str]]] = []
+        self._checkpointing = asyncio.Lock()
+        self._is_full = False
+        self._last_flushed_ms: dict[Log, int] = {}
+        self._cleaner = Cleaner(
+            self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
+            start_job=start_job or _job_starter(self._files), metrics=metrics,
+            discard=self._remove_later,
+        )  # fmt: skip
+        self._flush_seconds = metrics.histogram(
+            "riverrun_log_flush_seconds", "Time that a sync of a log took"
+        )
+        self._refused = metrics.counter(
+            "riverrun_log_append_failures_total", "Appends that the disk refused"
+        )
+        self._retained = metrics.counter(
+            "riverrun_log_segments_discarded_total", "Segments that retention discarded"
+        )
+
+    # Threads
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Run what may wait for a read from the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def _in_sync_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._syncers, work)
+
+    async def load(self, cold: ColdRead) -> Slice:
+        """Read what is not in memory; raises KafkaError."""
+        while True:
+            try:
+                found = await self.in_thread(cold.load)
+            except KafkaError:
+                if cold.is_current:
+                    cold.adopt()
+                    raise
+            else:
+                if cold.is_current:
+                    cold.adopt()
+                    return found
+            # Compaction or retention changed the files under it.
+            again = cold.again()
+            if not isinstance(again, ColdRead):
+                return again
+            cold = again
+
+    # The start
+
+    async def recover(self, settings_for: SettingsFor) -> None:
+        """Open all logs, several at a time."""
+        directory = self._directory
+        began = self._clock.monotonic()
+        partitions = iter(await self.in_thread(directory.find))
+
+        async def open_some() -> None:
+            for partition in partitions:
+                settings = settings_for(partition.topic)
+                self._adopt(await self.in_thread(partial(directory.open_log, partition, settings)))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(directory.settings.recovery_threads):
+                group.create_task(open_some())
+        await self.in_thread(partial(self._cleaner.load, directory.logs))
+        logs = directory.logs.values()
+        _logger.info(
+            "logs opened", logs=len(logs), bytes=sum(log.size_bytes for log in logs),
+            was_clean=directory.was_clean, cut_bytes=sum(log.cut_bytes for log in logs),
+            damaged=sum(log.is_corrupt for log in logs),
+            seconds=round(self._clock.monotonic() - began, 3),
+        )  # fmt: skip
+
+    def _adopt(self, log: Log) -> None:
+        self._directory.add(log)
+        self._attend(log)
+
+    def _attend(self, log: Log) -> None:
+        log.on_roll = self._note_roll
+        log.on_write_error = self._note_write_error
+
+    def _note_roll(self, log: Upkeep) -> None:
+        assert isinstance(log, Log)
+        self._rolled[log] = None
+
+    def _note_write_error(self, error: OSError) -> None:
+        self._refused.value += 1
+        if error.errno in _FULL and not self._is_full:
+            self._is_full = True
+            _logger.error("disk full: nothing can be appended", path=self._directory.path)
+        elif error.errno in _BROKEN:
+            self._directory.fail(f"a write failed: {error}")
+
+    # Durability
+
+    async def flushed(self, log: Log, offset: int) -> None:
+        """Return when all below an offset is durable. Callers share syncs. Raises KafkaError."""
+        while log.flushed_offset < offset:
+            if offset > log.end_offset:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The log was truncated")
+            await self._flush(log)
+            if self._directory.is_offline or log.is_offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
+
+    async def _flush(self, log: Log, *, whole: bool = False, closing: bool = False) -> None:
+        """One sync of a log at a time; who comes while it runs waits for it, and looks again."""
+        running = self._flushes.get(log)
+        if running is not None:
+            await asyncio.shield(running)
+            if not whole:
+                return
+        if log in self._flushes or self._directory.is_offline or log.is_offline:
+            return
+        try:
+            job = log.begin_flush(whole=whole, closing=closing)
+        except OSError as error:
+            self._note_write_error(error)
+            return
+        if job is None:
+            return
+        done = self._flushes[log] = asyncio.get_running_loop().create_future()
+        try:
+            await self._run_flush(log, job)
+        finally:
+            del self._flushes[log]
+            done.set_result(None)
+
+    async def _run_flush(self, log: Log, job: FlushJob) -> None:
+        began = self._clock.monotonic()
+        try:
+            await self._in_sync_thread(job.run)
+        except OSError as error:
+            if log.is_offline:  # deleted meanwhile, with its files
+                log.flush_failed(job)
+                return
+            if error.errno not in _FULL or not job.has_synced:
+                log.flush_failed(job)
+                self._directory.fail(f"a sync failed: {error}")
+                return
+            # The batches are safe, only the files beside them found no room.
+            self._note_write_error(error)
+            job.is_whole = False
+        log.flushed(job)
+        self._last_flushed_ms[log] = self._clock.now_ms()
+        self._flush_seconds.observe(self._clock.monotonic() - began)
+
+    async def checkpoint(self, *names: str) -> None:
+        """Store offsets of all partitions, all or some of the files."""
+        async with self._checkpointing:
+            if self._directory.is_offline:
+                return
+            checkpoint = self._directory.checkpoint(*names)
+            try:
+                await self._in_sync_thread(checkpoint.write)
+            except OSError as error:
+                # The old file stays in place, and is as right as it was.
+                self._note_write_error(error)
+                _logger.warning("checkpoint not written", reason=str(error))
+
+    async def checkpoint_start_offsets(self) -> None:
+        """After DeleteRecords: what was deleted stays deleted."""
+        await self.checkpoint(START_OFFSETS)
+
+    async def truncate(self, log: Log, offset: int) -> None:
+        """Forget batches from an offset on, so that a crash at any moment is recovered rightly.
+
+        The recovery point on disk is lowered first: what is appended now is not yet durable.
+        """
+        if log.recovery_point > offset:
+            log.lower_recovery_point(offset)
+            await self.checkpoint(RECOVERY_POINTS)
+        while log in self._flushes:
+            await asyncio.shield(self._flushes[log])
+        log.truncate_to(offset)
+
+    # What recurs
+
+    async def run(self) -> None:
+        """Do the duties until cancelled."""
+        duties = self._duties()
+        cleaning = asyncio.create_task(self._clean(), name="compaction")
+        try:
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                now = self._clock.monotonic() * SECOND_MS
+                for duty in duties:
+                    if now >= duty.due_ms:
+                        duty.due_ms = now + duty.interval_ms
+                        await _finish(duty.work())
+                if cleaning.done():
+                    cleaning.result()
+        finally:
+            self._cleaner.abort()
+            cleaning.cancel()
+            await asyncio.gather(cleaning, return_exceptions=True)
+
+    def _duties(self) -> list[_Duty]:
+        settings = self._directory.settings
+        now = self._clock.monotonic() * SECOND_MS
+        retention_ms = settings.retention_check_interval_ms
+        expiration_ms = settings.producer_expiration_check_interval_ms
+        checkpoint_ms = settings.recovery_point_interval_ms
+        start_ms = settings.start_offset_interval_ms
+        return [
+            _Duty(0, now, self._flush_due_logs),
+            _Duty(0, now, self._remove_files),
+            _Duty(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
+            _Duty(expiration_ms, now + expiration_ms, self._expire_producers),
+            _Duty(
+                checkpoint_ms,
+                now + checkpoint_ms,
+                partial(self.checkpoint, RECOVERY_POINTS, HIGH_WATERMARKS),
+            ),
+            _Duty(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
+        ]
+
+    def _all_logs(self) -> list[Log]:
+        metadata = self._directory.metadata_log
+        return [*self._directory.logs.values(), *([metadata] if metadata is not None else [])]
+
+    async def _flush_due_logs(self) -> None:
+        """Sync what its settings, a closed segment or the sum of unsynced bytes asks for."""
+        directory = self._directory
+        for log in directory.created:
+            self._attend(log)
+        new, directory.created = directory.created, []
+        rolled, self._rolled = self._rolled, {}
+        whole = [log for log in dict.fromkeys([*new, *rolled]) if not log.is_offline]
+        await self._flush_all(whole, whole=True)
+        now_ms = self._clock.now_ms()
+        dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
+        await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
+        sizes = sorted(((log.unflushed_bytes, i, log) for i, log in enumerate(dirty)), reverse=True)
+        total = sum(size for size, _, _ in sizes)
+        largest = []
+        for size, _, log in sizes:
+            if total <= directory.settings.unflushed_bytes_max:
+                break
+            largest.append(log)
+            total -= size
+        await self._flush_all(largest, whole=True)
+        if largest or rolled:
+            await self.checkpoint(RECOVERY_POINTS)
+        self._is_full = self._is_full and await self._still_full()
+
+    async def _still_full(self) -> bool:
+        free = await self.in_thread(partial(self._files.free_bytes, self._directory.path))
+        if free > 0:
+            _logger.info("disk has room again", path=self._directory.path, free_bytes=free)
+        return free <= 0
+
+    def _is_due(self, log: Log, now_ms: int) -> bool:
+        settings = log.settings
+        if log.end_offset - log.flushed_offset >= settings.flush_messages:
+            return True
+        return now_ms - self._last_flushed_ms.setdefault(log, now_ms) >= settings.flush_ms
+
+    async def _flush_all(
+        self, logs: Iterable[Log], *, whole: bool = False, closing: bool = False
+    ) -> None:
+        waiting = iter(list(logs))
+
+        async def flush_some() -> None:
+            for log in waiting:
+                await self._flush(log, whole=whole, closing=closing)
+
+        await asyncio.gather(*(flush_some() for _ in range(SYNC_THREADS)))
+
+    async def _retain(self) -> None:
+        """Close segments that are old, and discard those that may go."""
+        if self._directory.is_offline:
+            return
+        now_ms = self._clock.now_ms()
+        for logs in _slices(self._all_logs()):
+            for log in logs:
+                if log.is_offline:
+                    continue
+                try:
+                    log.roll_if_due(now_ms)
+                    dropped = log.enforce_retention(now_ms)
+                    self._retained.value += len(dropped)
+                    self._remove_later(log, dropped)
+                except OSError as error:
+                    self._note_write_error(error)
+                    _logger.warning(
+                        "retention failed", partition=str(log.partition), reason=str(error)
+                    )
+            await asyncio.sleep(0)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._clock.now_ms()
+        expiration_ms = self._directory.settings.producer_expiration_ms
+        for logs in _slices(self._all_logs()):
+            for log in logs:
+                log.producers.expire(now_ms, expiration_ms)
+            await asyncio.sleep(0)
+
+    # Files that go
+
+    def _remove_later(self, log: Log, segments: list[Segment]) -> None:
+        due = self._clock.monotonic() + log.settings.file_delete_delay_ms / SECOND_MS
+        paths = [path + DELETED_SUFFIX for segment in segments for path in segment.paths()]
+        if paths:
+            self._doomed.append((due, paths))
+
+    async def _remove_files(self) -> None:
+        now = self._clock.monotonic()
+        due = [path for when, paths in self._doomed if when <= now for path in paths]
+        self._doomed = [entry for entry in self._doomed if entry[0] > now]
+        removals, self._directory.removals = self._directory.removals, []
+        try:
+            for removal in removals:
+                await self._in_sync_thread(removal.run)
+            if due:
+                await self._in_sync_thread(partial(_unlink_all, self._files, due))
+        except OSError as error:  # the next start removes them
+            _logger.warning("files not removed", reason=str(error))
+
+    # Compaction
+
+    async def _clean(self) -> None:
+        while True:
+            if self._cleaner.settings.enable and not self._directory.is_offline:
+                try:
+                    if await self._drive(self._cleaner.clean_once(self._directory.logs)):
+                        continue
+                except OSError as error:
+                    self._directory.fail(f"compaction failed: {error}")
+            await asyncio.sleep(self._cleaner.settings.backoff_ms / SECOND_MS)
+
+    async def _drive(self, steps: Steps) -> bool:
+        """Run a story that yields what has to wait."""
+        try:
+            work = next(steps)
+            while True:
+                try:
+                    result = await self._in_sync_thread(work)
+                except (OSError, CorruptBatch, CompactionAborted) as error:
+                    work = steps.throw(error)
+                else:
+                    work = steps.send(result)
+        except StopIteration as end:
+            return bool(end.value)
+        finally:
+            steps.close()
+
+    # The end
+
+    async def stop(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Make everything durable and say so, unless something went wrong. ``run`` has ended."""
+        try:
+            if clean and not self._directory.is_offline:
+                await self._stop_cleanly(broker_epoch)
+        finally:
+            self._syncers.shutdown(wait=False)
+            self._readers.shutdown(wait=False)
+
+    async def _stop_cleanly(self, broker_epoch: int) -> None:
+        await self._flush_all(self._all_logs(), whole=True, closing=True)
+        unflushed = [log for log in self._all_logs() if log.recovery_point < log.end_offset]
+        await self._remove_files()
+        await self.checkpoint()
+        if unflushed or self._directory.is_offline:
+            _logger.error("stopped without all data on disk", logs=len(unflushed))
+            return
+        try:
+            await self._in_sync_thread(partial(self._directory.mark_clean, broker_epoch))
+        except OSError as error:
+            _logger.error("clean stop not recorded", reason=str(error))
+
+
+def _job_starter(files: Files) -> StartJob:
+    """Compaction in a process of its own, which sees the real file system only."""
+    if isinstance(files, OsFiles):
+        return ProcessJob
+    return lambda task, _: InlineJob(files, task)
+
+
+async def _finish(result: object) -> None:
+    if asyncio.iscoroutine(result):
+        await result
+
+
+def _slices(logs: list[Log]) -> Iterator[list[Log]]:
+    for start in range(0, len(logs), SLICE_LOGS):
+        yield logs[start : start + SLICE_LOGS]
+
+
+def _unlink_all(files: Files, paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)
+    for directory in dict.fromkeys(os.path.dirname(path) for path in paths):
+        with contextlib.suppress(FileNotFoundError):
+            files.sync_directory(directory)

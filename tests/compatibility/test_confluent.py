@@ -1,0 +1,201 @@
+"""confluent-kafka (librdkafka): records, positions, time and idempotence."""
+
+import itertools
+import threading
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.compatibility.confluent import consumer, producer, read, read_partition, send
+from tests.compatibility.conftest import MakeTopic
+from tests.compatibility.data import TIMESTAMP
+from tests.processes import Server
+
+
+def test_a_large_record_arrives_whole(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(configs={"max.message.bytes": "12000000"})
+    value = bytes(range(256)) * 4 * 8192  # 8 MiB
+    send(server.bootstrap, topic, [b"small", value, b"after"], message_max_bytes=12000000)
+    with consumer(server.bootstrap, topic, fetch_message_max_bytes=1000) as reader:
+        reader.assign([TopicPartition(topic, 0, 0)])
+        assert [message.value() for message in read(reader, 3)] == [b"small", value, b"after"]
+
+
+def test_a_record_above_the_limit_is_refused(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(configs={"max.message.bytes": "1000"})
+    failed: list[KafkaError] = []
+    sender = producer(server.bootstrap)
+    sender.produce(topic, b"x" * 2000, on_delivery=lambda error, _: failed.append(error))
+    sender.flush(30)
+    assert failed[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    send(server.bootstrap, topic, [b"fits"])
+    assert read_partition(server.bootstrap, topic, 1)[0].offset() == 0
+
+
+def test_times_of_the_sender_are_kept(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    sender = producer(server.bootstrap)
+    for second in (3, 1, 2):
+        sender.produce(topic, b"%d" % second, timestamp=TIMESTAMP + second * 1000)
+    sender.flush(30)
+    found = read_partition(server.bootstrap, topic, 3)
+    kind = confluent_kafka.TIMESTAMP_CREATE_TIME
+    expected = [(kind, TIMESTAMP + second * 1000) for second in (3, 1, 2)]
+    assert [message.timestamp() for message in found] == expected
+
+
+def test_the_broker_stamps_where_the_topic_says_so(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(configs={"message.timestamp.type": "LogAppendTime"})
+    sender = producer(server.bootstrap)
+    for codec_value in (b"a", b"b"):
+        sender.produce(topic, codec_value, timestamp=TIMESTAMP)
+    sender.flush(30)
+    for message in read_partition(server.bootstrap, topic, 2):
+        kind, timestamp = message.timestamp()
+        assert kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
+        assert timestamp > TIMESTAMP
+
+
+def test_offsets_are_found_by_time(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    sender = producer(server.bootstrap)
+    for number in range(50):
+        sender.produce(topic, b"%d" % number, timestamp=TIMESTAMP + number * 1000)
+        if number % 10 == 0:
+            sender.flush(30)
+    sender.flush(30)
+    with consumer(server.bootstrap, topic) as reader:
+
+        def at(milliseconds: int) -> int:
+            asked = TopicPartition(topic, 0, TIMESTAMP + milliseconds)
+            found: int = reader.offsets_for_times([asked], timeout=10)[0].offset
+            return found
+
+        assert at(-5000) == 0
+        assert at(0) == 0
+        assert at(17000) == 17
+        assert at(17001) == 18
+        assert at(49000) == 49
+        assert at(49001) == confluent_kafka.OFFSET_END
+        assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 50)
+
+
+def test_seek_moves_back_and_forth(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    send(server.bootstrap, topic, [b"%d" % number for number in range(100)])
+    with consumer(server.bootstrap, topic) as reader:
+        reader.assign([TopicPartition(topic, 0, 0)])
+        assert [message.offset() for message in read(reader, 3)] == [0, 1, 2]
+        for offset in (90, 5, 42):
+            reader.seek(TopicPartition(topic, 0, offset))
+            assert read(reader, 1)[0].value() == b"%d" % offset
+
+
+def test_reading_beyond_the_end_resets(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    send(server.bootstrap, topic, [b"a", b"b"])
+    with consumer(server.bootstrap, topic) as reader:
+        reader.assign([TopicPartition(topic, 0, 1000)])
+        assert read(reader, 1)[0].offset() == 0
+    with consumer(server.bootstrap, topic, auto_offset_reset="error") as reader:
+        reader.assign([TopicPartition(topic, 0, 1000)])
+        message = None
+        while message is None:
+            message = reader.poll(1)
+        assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+
+
+def test_an_idempotent_producer_writes_in_order(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    values = [b"%d" % number for number in range(20000)]
+    delivered = send(server.bootstrap, topic, values, enable_idempotence=True, linger_ms=0)
+    assert [message.offset() for message in delivered] == list(range(20000))
+    found = read_partition(server.bootstrap, topic, 20000)
+    assert [message.value() for message in found] == values
+
+
+def test_concurrent_producers_never_share_an_offset(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    offsets: dict[int, list[int]] = {}
+
+    def run(who: int) -> None:
+        values = [b"%d:%d" % (who, number) for number in range(2000)]
+        done = send(server.bootstrap, topic, values, linger_ms=0, batch_num_messages=20)
+        offsets[who] = [message.offset() for message in done]
+
+    threads = [threading.Thread(target=run, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(itertools.chain(*offsets.values())) == list(range(8000))
+    found = read_partition(server.bootstrap, topic, 8000)
+    for who in range(4):
+        mine = [message for message in found if message.value().startswith(b"%d:" % who)]
+        assert [int(message.value()[2:]) for message in mine] == list(range(2000))
+        assert [message.offset() for message in mine] == offsets[who]
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_acknowledgement(acks: str, server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    send(server.bootstrap, topic, [b"%d" % number for number in range(500)], acks=acks)
+    found = read_partition(server.bootstrap, topic, 500)
+    assert [message.offset() for message in found] == list(range(500))
+
+
+def test_a_key_finds_the_same_partition_as_in_java(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(partitions=8)
+    places: dict[bytes, set[int]] = {}
+    sender = producer(server.bootstrap, partitioner="murmur2_random")
+
+    def done(error: object, message: confluent_kafka.Message) -> None:
+        assert error is None, error
+        places.setdefault(message.key(), set()).add(message.partition())
+
+    for number in range(200):
+        sender.produce(topic, b"v", b"key-%d" % (number % 20), on_delivery=done)
+    sender.flush(30)
+    assert all(len(partitions) == 1 for partitions in places.values())
+    assert len({min(partitions) for partitions in places.values()}) > 3
+
+
+def test_a_topic_is_made_when_somebody_writes_to_it(server: Server, make_name: object) -> None:
+    topic = make_name()  # type: ignore[operator]
+    assert [message.offset() for message in send(server.bootstrap, topic, [b"first"])] == [0]
+
+
+def test_keyless_records_are_refused_by_a_compacted_topic(
+    server: Server, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(configs={"cleanup.policy": "compact"})
+    failed: list[KafkaError] = []
+    sender = producer(server.bootstrap, retries=0)
+    sender.produce(topic, b"no key", on_delivery=lambda error, _: failed.append(error))
+    sender.flush(30)
+    assert failed[0].code() == KafkaError.INVALID_RECORD
+
+
+def test_a_transaction_is_refused_for_good(server: Server) -> None:
+    """Before transactions exist their start must fail, and not be retried for ever."""
+    if server.peer == "kafka":
+        pytest.skip("Apache Kafka has transactions")
+    sender = producer(server.bootstrap, transactional_id="not-yet")
+    with pytest.raises(KafkaException) as failure:
+        sender.init_transactions(20)
+    error = failure.value.args[0]
+    assert error.code() != KafkaError._TIMED_OUT, error
+    assert not error.retriable(), error
+
+
+def test_many_partitions_in_one_fetch(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(partitions=60)
+    sender = producer(server.bootstrap)
+    for number in range(600):
+        sender.produce(topic, b"%d" % number, partition=number % 60)
+    sender.flush(30)
+    with consumer(server.bootstrap, topic) as reader:
+        reader.assign([TopicPartition(topic, partition, 0) for partition in range(60)])
+        found = read(reader, 600)
+    assert sorted(int(message.value()) for message in found) == list(range(600))

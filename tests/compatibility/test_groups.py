@@ -1,0 +1,170 @@
+"""Groups of real consumers that grow and shrink, eagerly or cooperatively, and keep their place."""
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.compatibility.confluent import consumer, owned, read, send, wait_for
+from tests.compatibility.conftest import MakeTopic
+from tests.processes import Server
+
+FAST = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000}
+STRATEGIES = ("range", "roundrobin", "cooperative-sticky")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_group_grows_and_shrinks(strategy: str, server: Server, make_topic: MakeTopic) -> None:
+    """At rest every partition has one owner, whoever came or went."""
+    topic = make_topic(partitions=6)
+    settings = {**FAST, "partition_assignment_strategy": strategy}
+    with contextlib.ExitStack() as stack:
+        members: list[Consumer] = []
+        for size in (1, 2, 3):
+            member = stack.enter_context(consumer(server.bootstrap, topic, **settings))
+            member.subscribe([topic])
+            members.append(member)
+            wait_for(members, _evenly_owned(members, 6), f"{size} members share six partitions")
+        leaving = members.pop(0)
+        leaving.close()
+        wait_for(members, _evenly_owned(members, 6), "two are left")
+
+
+def test_a_group_that_changes_reads_everything_once(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(partitions=4)
+    settings = {**FAST, "partition_assignment_strategy": "cooperative-sticky"}
+    found: list[tuple[int, int]] = []
+
+    def take(member: Consumer) -> None:
+        for message in member.consume(200, 0.05):
+            assert message.error() is None, message.error()
+            found.append((message.partition(), message.offset()))
+            member.store_offsets(message)
+
+    with contextlib.ExitStack() as stack:
+        members: list[Consumer] = []
+        for _ in range(3):
+            for partition in range(4):
+                rows = [b"x"] * 100
+                send(server.bootstrap, topic, rows, partition=partition)
+            member = stack.enter_context(
+                consumer(server.bootstrap, topic, **settings, enable_auto_offset_store=False)
+            )
+            member.subscribe([topic])
+            members.append(member)
+            goal = len(members) * 400
+
+            def all_read(members: list[Consumer] = members, goal: int = goal) -> bool:
+                for each in members:
+                    take(each)
+                return len(set(found)) >= goal and _evenly_owned(members, 4)()
+
+            wait_for([], all_read, "everything is read and shared")
+    wanted = {(partition, offset) for partition in range(4) for offset in range(300)}
+    assert set(found) == wanted
+    assert len(found) == len(wanted), "something was read twice though nobody failed"
+
+
+def test_committed_offsets_are_where_the_next_member_begins(
+    server: Server, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    send(server.bootstrap, topic, [b"%d" % number for number in range(100)])
+    with consumer(server.bootstrap, topic, **FAST, enable_auto_commit=False) as reader:
+        reader.subscribe([topic])
+        last = read(reader, 40)[-1]
+        reader.commit(last, asynchronous=False)
+        read(reader, 10)
+    with consumer(server.bootstrap, topic, **FAST) as reader:
+        reader.subscribe([topic])
+        assert read(reader, 1)[0].offset() == 40
+        assert reader.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 40
+
+
+def test_the_words_of_a_commit_are_kept(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    asked = TopicPartition(topic, 0)
+    with consumer(server.bootstrap, topic, **FAST) as reader:
+        row = TopicPartition(topic, 0, 7, "why: ünïcode")
+        reader.commit(offsets=[row], asynchronous=False)
+        found = reader.committed([asked], timeout=10)[0]
+        assert (found.offset, found.metadata) == (7, "why: ünïcode")
+
+
+def test_offsets_are_committed_by_and_by(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    send(server.bootstrap, topic, [b"x"] * 10)
+    asked = [TopicPartition(topic, 0)]
+    with consumer(server.bootstrap, topic, **FAST, auto_commit_interval_ms=100) as reader:
+        reader.subscribe([topic])
+        read(reader, 10)
+        wait_for([reader], lambda: reader.committed(asked, timeout=10)[0].offset == 10, "a commit")
+
+
+def test_static_members_return_without_a_rebalance(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic(partitions=4)
+    revoked: list[object] = []
+    settings = {**FAST, "session_timeout_ms": 30000, "partition_assignment_strategy": "range"}
+    with consumer(server.bootstrap, topic, **settings, group_instance_id="one") as stays:
+        stays.subscribe([topic], on_revoke=lambda *_: revoked.append(1))
+        with contextlib.ExitStack() as stack:
+            goes = stack.enter_context(
+                consumer(server.bootstrap, topic, **settings, group_instance_id="two")
+            )
+            goes.subscribe([topic])
+            wait_for([stays, goes], _evenly_owned([stays, goes], 4), "two members")
+            before = owned(goes)
+        revoked.clear()
+        with consumer(server.bootstrap, topic, **settings, group_instance_id="two") as back:
+            back.subscribe([topic])
+            wait_for([stays, back], _evenly_owned([stays, back], 4), "it is back")
+            assert owned(back) == before
+            assert not revoked, "the other member was disturbed"
+
+
+def test_a_member_that_dies_is_replaced(server: Server, make_topic: MakeTopic) -> None:
+    """A consumer that stops without a word loses its partitions when its session ends."""
+    topic = make_topic(partitions=2)
+    with consumer(server.bootstrap, topic, **FAST, max_poll_interval_ms=6000) as silent:
+        silent.subscribe([topic])
+        wait_for([silent], lambda: len(owned(silent)) == 2, "the first owns all")
+        with consumer(server.bootstrap, topic, **FAST) as other:
+            other.subscribe([topic])
+            wait_for([other], lambda: len(owned(other)) == 2, "the silent one is out")
+
+
+def test_a_pattern_follows_new_topics(server: Server, make_topic: MakeTopic) -> None:
+    first = make_topic()
+    pattern = f"^{first}.*"
+    settings = {**FAST, "topic_metadata_refresh_interval_ms": 300}
+    with consumer(server.bootstrap, f"{first}-group", **settings) as reader:
+        reader.subscribe([pattern])
+        wait_for([reader], lambda: len(reader.assignment()) == 1, "the first topic")
+        second = f"{first}-more"
+        send(server.bootstrap, second, [b"x"])
+        wait_for(
+            [reader],
+            lambda: {row.topic for row in reader.assignment()} == {first, second},
+            "the second topic",
+        )
+
+
+def test_two_groups_do_not_disturb_each_other(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    send(server.bootstrap, topic, [b"%d" % number for number in range(20)])
+    for group in ("a", "b"):
+        with consumer(server.bootstrap, f"{topic}-{group}", **FAST) as reader:
+            reader.subscribe([topic])
+            assert [message.offset() for message in read(reader, 20)] == list(range(20))
+
+
+def _evenly_owned(members: list[Consumer], partitions: int) -> Callable[[], bool]:
+    """Each partition with exactly one member, and no member idle."""
+
+    def look() -> bool:
+        shares = [owned(member) for member in members]
+        everything = sorted(partition for share in shares for partition in share)
+        return everything == list(range(partitions)) and all(shares)
+
+    return look

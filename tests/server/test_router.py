@@ -34,8 +34,8 @@ def ask(network: Network, data: bytes) -> Any:
 
 
 def one(frames: Any) -> bytes:
-    assert isinstance(frames, list)
-    joined = b"".join(frames)
+    assert isinstance(frames, bytes | list)
+    joined = frames if isinstance(frames, bytes) else b"".join(frames)
     assert int.from_bytes(joined[:4], "big") == len(joined) - 4
     return joined[4:]
 

@@ -159,3 +159,30 @@ def test_responses_are_written_as_the_codec_writes_them(seed: int, version: int)
         version, results, throttle_ms=made.throttle_time_ms, node_endpoints=endpoints
     )
     assert written == kio_bytes(as_kio(ApiKey.PRODUCE, version, "response", made))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_common_answer_has_a_short_way_to_the_same_bytes(version: int) -> None:
+    topic = UUID(int=9) if version >= 13 else "t" * 200
+    fine = ProduceResult(topic, 3, ErrorCode.NONE, 77, -1, 5)
+    odd = [
+        fine,
+        fine._replace(error_message="words"),
+        fine._replace(record_errors=[(1, None)]),
+        fine._replace(leader=(4, 5)),
+        fine._replace(error_code=ErrorCode.INVALID_RECORD),
+    ]
+    for result in odd:
+        read = codec.decode_response(
+            ApiKey.PRODUCE, version, encode_produce_response(version, [result], throttle_ms=6)
+        )
+        (answer,) = read.responses[0].partition_responses
+        assert (answer.index, answer.error_code, answer.base_offset) == (3, result.error_code, 77)
+        if version >= 5:
+            assert answer.log_start_offset == 5
+        if version >= 8:
+            assert answer.error_message == result.error_message
+            assert len(answer.record_errors) == len(result.record_errors)
+        if version >= 10:
+            assert answer.current_leader.leader_id == (-1 if result.leader is None else 4)
+        assert read.throttle_time_ms == 6

@@ -232,8 +232,12 @@ class Connection(asyncio.BufferedProtocol):
     # Answers
 
     def _add(self, frame: Frame) -> None:
-        self._out += frame
-        self._out_bytes += sum(map(len, frame))
+        if isinstance(frame, bytes):
+            self._out.append(frame)
+            self._out_bytes += len(frame)
+        else:
+            self._out += frame
+            self._out_bytes += sum(map(len, frame))
 
     def _flush(self) -> None:
         out = self._out

@@ -7,7 +7,7 @@ may give None for "no answer". A ``KafkaError`` becomes a response here and nowh
 module's ``failed(request, code, message)`` or, where it has none, by the response's error code.
 
 What a client must not send, and what can only be our bug, raises ``Refused``: it costs the
-connection and nothing more.
+connection and nothing more. A handler may raise it too, where Kafka answers by closing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from riverrun.ports.metrics import Counter, Histogram, Metrics
 from riverrun.server.context import Peer, RequestContext
 from riverrun.wire.apis import APIS, Api, ApiKey
 from riverrun.wire.codec import decode_request, encode_response, message_class
-from riverrun.wire.headers import has_flexible_response_header, response_start
+from riverrun.wire.headers import flexible_header_from, response_start
 from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 from riverrun.wire.primitives import Buffer, MalformedRequest, skip_tagged_fields
 from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_produce
@@ -36,8 +36,8 @@ HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
 JOINED_BYTES_MAX: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">hhih")
 
-Frame = list[Buffer]
-"""A framed response, as the buffers to be written one after the other."""
+Frame = bytes | list[Buffer]
+"""A framed response, whole or as the buffers to be written one after the other."""
 
 
 class Refused(Exception):
@@ -56,6 +56,7 @@ class Route:
     handle: Callable[..., Any]
     failed: Callable[[Any, ErrorCode, str | None], Any] | None
     is_hot: bool
+    flexible_header_from: int
     requests: Counter
     seconds: Histogram
 
@@ -137,28 +138,36 @@ class Router:
         route = self._routes.get(key) or self._route(key)
         route.requests.value += 1
         context = RequestContext(version, correlation_id, client_id, *peer)
-        call = Call(route, context, None, self._clock.monotonic())
-        return self._begin(call, frame, at)
+        return self._begin(route, context, frame, at)
 
-    def _begin(self, call: Call, frame: memoryview, at: int) -> Frame | Call | None:
-        route, context = call.route, call.context
+    def _begin(
+        self, route: Route, context: RequestContext, frame: memoryview, at: int
+    ) -> Frame | Call | None:
+        started = self._clock.monotonic()
+        request = None
         try:
             if route.is_hot:
                 result = route.handle(self._parts, context, frame, at)
             else:
-                call.request = decode_request(route.api.key, context.api_version, frame, at)
-                result = route.handle(self._parts, context, call.request)
-            if type(result) is bytes or type(result) is list:
-                return self._end(call, result)
-            if inspect.isawaitable(result):
-                call.wait = result
-                return call
+                request = decode_request(route.api.key, context.api_version, frame, at)
+                result = route.handle(self._parts, context, request)
         except KafkaError as error:
-            result = self._failure(call, error)
+            call = Call(route, context, request, started)
+            return self._end(call, self._failure(call, error))
         except MalformedRequest as error:
             raise Refused("malformed", str(error)) from error
+        except Refused:
+            raise
         except Exception as error:
-            raise self._bug(call, error) from error
+            raise self._bug(Call(route, context, request, started), error) from error
+        kind = type(result)
+        if kind is bytes or kind is list or (result is None and route.is_hot):
+            route.seconds.observe(self._clock.monotonic() - started)
+            return None if result is None else self._framed(route, context, result)
+        call = Call(route, context, request, started)
+        if inspect.isawaitable(result):
+            call.wait = result
+            return call
         return self._end(call, result)
 
     def finish(self, call: Call, done: asyncio.Future[Any]) -> Frame | None:
@@ -172,28 +181,32 @@ class Router:
             return self._end(call, self._failure(call, error))
         if isinstance(error, MalformedRequest):
             raise Refused("malformed", str(error)) from error
+        if isinstance(error, Refused):
+            raise error
         raise self._bug(call, error) from error
 
     def _end(self, call: Call, result: Any) -> Frame | None:
         """Frame a body: bytes, buffers, or a message that is yet to be written."""
         route, context = call.route, call.context
-        call.route.seconds.observe(self._clock.monotonic() - call.started)
+        route.seconds.observe(self._clock.monotonic() - call.started)
         if result is None and route.is_hot:
             return None
-        api, version = route.api, context.api_version
-        is_flexible = has_flexible_response_header(api, version)
-        if type(result) is list:
-            size = sum(map(len, result))
-            return [response_start(context.correlation_id, size, is_flexible=is_flexible), *result]
-        if type(result) is not bytes:
+        if type(result) is not bytes and type(result) is not list:
             try:
-                result = encode_response(api.key, version, result)
+                result = encode_response(route.api.key, context.api_version, result)
             except AssertionError as error:
                 raise self._bug(call, error) from error
-        start = response_start(context.correlation_id, len(result), is_flexible=is_flexible)
-        if len(result) <= JOINED_BYTES_MAX:
-            return [start + result]
-        return [start, result]
+        return self._framed(route, context, result)
+
+    def _framed(self, route: Route, context: RequestContext, body: bytes | list[Buffer]) -> Frame:
+        is_flexible = context.api_version >= route.flexible_header_from
+        if type(body) is list:
+            size = sum(map(len, body))
+            start = response_start(context.correlation_id, size, is_flexible=is_flexible)
+            return [start, *body]
+        assert type(body) is bytes, f"a body is bytes or a list of buffers, not {type(body)}"
+        start = response_start(context.correlation_id, len(body), is_flexible=is_flexible)
+        return start + body if len(body) <= JOINED_BYTES_MAX else [start, body]
 
     def _failure(self, call: Call, error: KafkaError) -> Any:
         """The response that says what went wrong with the request as a whole."""
@@ -229,13 +242,13 @@ class Router:
             )
             message = ApiVersionsResponse(error_code=code, api_keys=(known,))
             body = encode_response(api.key, 0, message)
-            return [response_start(correlation_id, len(body), is_flexible=False) + body]
+            return response_start(correlation_id, len(body), is_flexible=False) + body
         if api.key is ApiKey.PRODUCE and 0 <= version < api.min_version:
             produce = parse_produce(frame, at, version)
             if produce.acks != 0:
                 results = [ProduceResult(p.topic, p.partition, code) for p in produce.partitions]
                 body = encode_produce_response(version, results)
-                return [response_start(correlation_id, len(body), is_flexible=False) + body]
+                return response_start(correlation_id, len(body), is_flexible=False) + body
         raise Refused("unsupported_version", f"{api.name} has no version {version} here")
 
     def _route(self, key: int) -> Route:
@@ -250,6 +263,7 @@ class Router:
             handle=module.handle_frame if is_hot else module.handle,
             failed=getattr(module, "failed", None),
             is_hot=is_hot,
+            flexible_header_from=flexible_header_from(api),
             requests=self._metrics.counter(
                 "riverrun_requests_total", "Requests received.", api=api.title
             ),

@@ -30,7 +30,7 @@ RESPONSE: Final = "response"
 
 
 def decode_request(key: ApiKey, version: int, buffer: Buffer, at: int = 0) -> Any:
-    """The request that fills ``buffer`` from ``at`` to its end."""
+    """The request in ``buffer`` from ``at`` on."""
     return _decode(key, version, REQUEST, buffer, at)
 
 
@@ -54,13 +54,11 @@ def message_class(key: ApiKey, side: str) -> type[Any]:
 def _decode(key: ApiKey, version: int, side: str, buffer: Buffer, at: int) -> Any:
     end = len(buffer)
     try:
-        message, stop = _reader(key, version, side)(buffer, at, end)
+        message, _ = _reader(key, version, side)(buffer, at, end)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{ALL_APIS[key].name} v{version} {side}: {error}") from error
-    if stop != end:
-        raise MalformedRequest(
-            f"{ALL_APIS[key].name} v{version} {side}: {end - stop} bytes too many"
-        )
+    # Bytes behind the message are ignored, as Kafka ignores them: librdkafka 2.16 sends three too
+    # many in the request for the metadata of all topics.
     return message
 
 

@@ -66,8 +66,13 @@ def request_frame(
     return LENGTH.pack(len(header) + len(body)) + header + body
 
 
+def flexible_header_from(api: Api) -> int:
+    """The first version whose response has header 1."""
+    return 2**15 if api.key is ApiKey.API_VERSIONS else api.flexible_from
+
+
 def has_flexible_response_header(api: Api, version: int) -> bool:
-    return version >= api.flexible_from and api.key is not ApiKey.API_VERSIONS
+    return version >= flexible_header_from(api)
 
 
 def response_start(correlation_id: int, body_bytes: int, *, is_flexible: bool) -> bytes:

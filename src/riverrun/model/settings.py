@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -108,7 +108,18 @@ class Setting:
         return str(value)
 
 
-_LIMITS = {Kind.INT: (-(2**31), INT_MAX), Kind.SHORT: (-(2**15), 2**15 - 1), Kind.LONG: (-(2**63), LONG_MAX)}
+_LIMITS = {
+    Kind.INT: (-(2**31), INT_MAX),
+    Kind.SHORT: (-(2**15), 2**15 - 1),
+    Kind.LONG: (-(2**63), LONG_MAX),
+}
+_KINDS: dict[type, Kind] = {
+    bool: Kind.BOOLEAN,
+    int: Kind.INT,
+    float: Kind.DOUBLE,
+    str: Kind.STRING,
+    tuple: Kind.LIST,
+}
 
 
 def setting(
@@ -128,15 +139,21 @@ def setting(
     ``live`` says that a change takes effect without a restart.
     """
     if kind is None:
-        by_type = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple: Kind.LIST}
-        kind = by_type[type(default)]
-        if kind is Kind.INT and (at_most is None or at_most > INT_MAX) and name.endswith((".ms", ".bytes")):
+        kind = _KINDS[type(default)]
+        is_wide = at_most is None or at_most > INT_MAX
+        if kind is Kind.INT and is_wide and name.endswith((".ms", ".bytes")):
             kind = Kind.LONG
     low, high = _LIMITS.get(kind, (None, None))
     declared = {
-        "name": name, "topic": topic, "kind": kind, "at_least": low if at_least is None else at_least,
-        "at_most": high if at_most is None else at_most, "choices": choices, "live": live, "doc": doc,
-    }  # fmt: skip
+        "name": name,
+        "topic": topic,
+        "kind": kind,
+        "at_least": low if at_least is None else at_least,
+        "at_most": high if at_most is None else at_most,
+        "choices": choices,
+        "live": live,
+        "doc": doc,
+    }
     return field(default=default, metadata={"setting": declared})
 
 
@@ -149,7 +166,7 @@ class Settings:
     @cache
     def declared(cls) -> tuple[Setting, ...]:
         return tuple(
-            Setting(field=f.name, default=f.default, **f.metadata["setting"])
+            Setting(field=f.name, default=cast(Value, f.default), **f.metadata["setting"])
             for f in dataclasses.fields(cls)
             if "setting" in f.metadata
         )

@@ -1,7 +1,7 @@
 """Files. Positions are explicit, nothing is buffered in the process, errors are ``OSError``.
 
-Calls that may wait for a disk (``sync``, ``read_at`` of cold data, everything on directories) belong
-in a thread once the node serves clients; ``write_at`` goes to the page cache and
+Calls that may wait for a disk (``sync``, ``read_at`` of cold data, everything on directories)
+belong in a thread once the node serves clients; ``write_at`` goes to the page cache and
 ``read_cached_at`` never waits, so both may be called from the event loop.
 """
 
@@ -31,7 +31,9 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """All of it. When that fails the file is cut back to the size it had, and OSError raised."""
+        """All of it. When that fails the file is cut back to the size it had, and OSError
+        raised.
+        """
         ...
 
     def truncate(self, size: int) -> None: ...

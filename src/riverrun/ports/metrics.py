@@ -1,7 +1,7 @@
 """Numbers about the node. Counting is an integer addition; all formatting happens at scrape.
 
-The hot path holds on to a ``Counter`` and adds to its ``value``; gauges are functions that are asked
-only when somebody looks. ``server/http.py`` writes them in Prometheus' form.
+The hot path holds on to a ``Counter`` and adds to its ``value``; gauges are functions that are
+asked only when somebody looks. ``server/http.py`` writes them in Prometheus' form.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Histogram:
         self.counts[-1] += 1
 
 
-SECONDS_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+MILLISECONDS_BOUNDS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
+SECONDS_BOUNDS = tuple(bound / 1000 for bound in MILLISECONDS_BOUNDS)
 
 
 @dataclass(slots=True)
@@ -69,7 +70,8 @@ class Metrics:
 
     def counter(self, name: str, doc: str, **labels: str) -> Counter:
         """The counter of that name and labels; the same one when asked again."""
-        return self._family(name, doc, "counter").counters.setdefault(tuple(sorted(labels.items())), Counter())
+        known = self._family(name, doc, "counter").counters
+        return known.setdefault(tuple(sorted(labels.items())), Counter())
 
     def histogram(self, name: str, doc: str, **labels: str) -> Histogram:
         known = self._family(name, doc, "histogram").histograms

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.ports.files import Buffer
 from riverrun.replication.partition import Partition
-from riverrun.storage.log import AbortedTransaction, ColdRead, Slice
+from riverrun.storage.index import AbortedTransaction
+from riverrun.storage.reading import ColdRead, Slice
 
 
 @dataclass(slots=True)
@@ -25,7 +27,7 @@ class PartitionRead:
     log_start_offset: int = -1
     aborted: tuple[AbortedTransaction, ...] | None = None
     diverging: tuple[LeaderEpoch, Offset] | None = None
-    data: bytes = b""
+    data: Buffer = b""
     cold: ColdRead | None = None
 
     def fill(self, slice_: Slice) -> None:

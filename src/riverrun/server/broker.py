@@ -105,13 +105,13 @@ class Broker:
         )
         self._directory = directory
         log_runner = self._log_runner = LogRunner(
-            directory, clock=self._clock, metrics=self.metrics
+            directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
         )
         metadata = self._metadata = await self._open_metadata(directory)
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
         )
-        await log_runner.load(lambda topic: configs.log_settings(metadata.current, topic))
+        await log_runner.recover(lambda topic: configs.log_settings(metadata.current, topic))
         flusher = self._flusher = Flusher(log_runner)
         replicas = Replicas(directory, settings.node_id, configs.log_settings, flusher.request)
         controller = ControllerRunner(metadata, Controller(configs, self._randomness))
@@ -256,7 +256,7 @@ class Broker:
 
     def health(self) -> Mapping[str, object]:
         """What ``/health/ready`` says."""
-        offline = self._directory.is_offline if self._directory is not None else None
+        offline = self._directory.offline_reason if self._directory is not None else None
         return {
             "ready": self._is_serving and not self._ending.is_set() and not offline,
             "node": int(self.settings.node_id),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from riverrun.ports.metrics import Family, Labels, Metrics
 
@@ -88,10 +88,9 @@ class _HttpConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has a type of its own
         if not self._server.opened(self):
-            transport.abort()
+            self._transport.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, self.abort)
 

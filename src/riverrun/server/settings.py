@@ -20,6 +20,7 @@ from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.network_settings import NetworkSettings
+from riverrun.storage.cleaner import CleanerSettings
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
@@ -125,6 +126,7 @@ class NodeSettings:
     network: NetworkSettings
     log: LogSettings
     directory: DirectorySettings
+    cleaner: CleanerSettings
     metadata: MetadataSettings
     replication: ReplicationSettings
     group: GroupSettings
@@ -191,6 +193,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "network": NetworkSettings,
     "log": LogSettings,
     "directory": DirectorySettings,
+    "cleaner": CleanerSettings,
     "metadata": MetadataSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import confluent_kafka
 import psutil
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 MB = 1_000_000
 QUEUE_KILOBYTES = 262_144
@@ -70,10 +71,10 @@ class Servers:
         self._processes = [psutil.Process(pid) for pid in pids]
 
     def cpu_seconds(self) -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in self._processes)
+        return float(sum(sum(process.cpu_times()[:2]) for process in self._processes))
 
     def resident_megabytes(self) -> float:
-        return sum(process.memory_info().rss for process in self._processes) / MB
+        return float(sum(process.memory_info().rss for process in self._processes)) / MB
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
@@ -227,7 +228,7 @@ def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
         cpu, began = servers.cpu_seconds(), time.monotonic()
         while received < wanted:
             messages = consumer.consume(10_000, 1.0)
-            received += sum(len(m.value()) for m in messages if m.error() is None)
+            received += sum(len(m.value() or b"") for m in messages if m.error() is None)
             if time.monotonic() - began > DRAIN_SECONDS_MAX:
                 raise BenchmarkError(f"only {received // MB} of {shape.megabytes} MB came")
         seconds = time.monotonic() - began
@@ -257,7 +258,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
         while len(latencies) < total and not done.is_set():
             message = consumer.poll(0.05)
             if message is not None and message.error() is None:
-                latencies.append(time.time() - float(message.value()[:20]))
+                latencies.append(time.time() - float((message.value() or b"")[:20]))
 
     with contextlib.closing(consumer):
         reader = threading.Thread(target=read)

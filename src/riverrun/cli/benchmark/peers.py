@@ -181,7 +181,7 @@ def _ready(bootstrap: str, pids: tuple[int, ...], began: float) -> Running:
 def _resident(pids: tuple[int, ...]) -> float:
     import psutil
 
-    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
+    return float(sum(psutil.Process(pid).memory_info().rss for pid in pids)) / 1e6
 
 
 @contextlib.contextmanager

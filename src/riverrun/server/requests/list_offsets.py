@@ -107,7 +107,7 @@ async def _find(
 
 
 def _epoch_at(partition: Partition, offset: Offset) -> LeaderEpoch:
-    return partition.log.epoch_at(offset)
+    return partition.log.epochs.epoch_at(offset)
 
 
 async def _in_thread(parts: Parts, partition: Partition, timestamp: int) -> OffsetAt | None:

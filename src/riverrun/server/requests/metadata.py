@@ -52,10 +52,10 @@ def handle(
         return _all_topics(parts, context, request)
     has_ids = any(topic.topic_id is not None for topic in asked)
     is_named = all(topic.name is not None for topic in asked)
-    if (not is_named and not has_ids) or (
-        version < FIRST_ASKED_BY_ID and (has_ids or not is_named)
-    ):
+    if version < FIRST_ASKED_BY_ID and (has_ids or not is_named):
         return failed(request, ErrorCode.INVALID_REQUEST, None)
+    if not is_named and not has_ids:
+        return failed(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)  # Kafka fails over it
     if has_ids:
         return _by_id(parts, context, request, asked)
     names = list(dict.fromkeys(TopicName(topic.name or "") for topic in asked))
@@ -69,6 +69,7 @@ def failed(request: MetadataRequest, code: ErrorCode, message: str | None) -> Me
     return MetadataResponse(
         brokers=(),
         topics=tuple(_unknown(code, one.name or "", one.topic_id) for one in request.topics or ()),
+        error_code=code,
     )
 
 

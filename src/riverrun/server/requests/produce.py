@@ -19,7 +19,7 @@ from riverrun.model.ids import Offset
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
 from riverrun.server.context import RequestContext
-from riverrun.server.requests.outcome import CloseConnection
+from riverrun.server.router import Refused
 from riverrun.wire.produce import (
     NO_RECORDS,
     SERVED_FROM,
@@ -92,7 +92,7 @@ def _answer_all(
     version: int, call: ProduceCall, refusal: tuple[ErrorCode, str | None]
 ) -> bytes | None:
     if call.acks == ACKS_NONE:
-        raise CloseConnection(f"produce with acks=0 refused: {refusal[0].name}")
+        raise Refused("unanswered", f"produce with acks=0 refused: {refusal[0].name}")
     results = [
         ProduceResult(w.topic, w.partition, refusal[0], error_message=refusal[1])
         for w in call.partitions
@@ -148,7 +148,7 @@ def _check_unanswered(results: list[ProduceResult]) -> None:
     for result in results:
         if result.error_code:
             code = ErrorCode(result.error_code).name
-            raise CloseConnection(f"produce with acks=0 failed on {result.topic}: {code}")
+            raise Refused("unanswered", f"produce with acks=0 failed on {result.topic}: {code}")
 
 
 class _ProduceWait:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 from riverrun.cluster.config_values import BadValue, check_texts
+from riverrun.cluster.fixed_names import FIXED_NAMES
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
@@ -141,13 +142,17 @@ class Configs:
                 f"max.compaction.lag.ms ({most})",
             )
 
+    def _is_fixed(self, name: str) -> bool:
+        declared = self.node.get(name)
+        return name in FIXED_NAMES if declared is None else not declared.live
+
     def check_broker(self, texts: Mapping[str, str]) -> None:
         """All settings of one broker or of the cluster; raises INVALID_REQUEST, as Kafka does.
 
         Names that nobody declares are let through: they may belong to a newer version.
         """
         known = {name: text for name, text in texts.items() if name in self.node}
-        fixed = sorted(name for name in known if not self.node[name].live)
+        fixed = sorted(name for name in texts if self._is_fixed(name))
         if fixed:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

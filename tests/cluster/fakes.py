@@ -1,0 +1,122 @@
+"""A metadata log in memory, lots that are drawn from a seed, and images to judge."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from riverrun.cluster.configs import Configs
+from riverrun.cluster.controller import Controller
+from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.registration import Registration, register_broker
+from riverrun.metadata.delta import Delta
+from riverrun.metadata.image import Endpoint, Image
+from riverrun.metadata.records import FeatureLevelRecord, Record
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.settings import Kind, Setting, Settings, setting
+from riverrun.storage.settings import DirectorySettings, LogSettings
+
+
+class SeededRandomness:
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128) | 1 << 127)
+
+    def below(self, limit: int) -> int:
+        return self._random.randrange(limit)
+
+    def between(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLevel(Settings):
+    """Settings of other packages that the controller reads, and one of each special kind."""
+
+    node_id: int = setting(1, name="node.id", doc="id")
+    partitions: int = setting(1, name="num.partitions", at_least=1, doc="partitions")
+    replicas: int = setting(1, name="default.replication.factor", at_least=1, doc="replicas")
+    delete_enable: bool = setting(True, name="delete.topic.enable", doc="delete")
+    connections: int = setting(7, name="max.connections", at_least=0, live=True, doc="many")
+    secret: str = setting("", name="secret.word", kind=Kind.PASSWORD, live=True, doc="hidden")
+    offsets_partitions: int = setting(50, name="offsets.topic.num.partitions", doc="fifty")
+    offsets_replicas: int = setting(3, name="offsets.topic.replication.factor", doc="three")
+    offsets_segment: int = setting(
+        104857600, name="offsets.topic.segment.bytes", kind=Kind.INT, doc="small"
+    )
+
+
+def declared() -> tuple[Setting, ...]:
+    return (*LogSettings.declared(), *DirectorySettings.declared(), *NodeLevel.declared())
+
+
+def make_configs(given: Mapping[str, str] | None = None, node: int = 1) -> Configs:
+    texts = dict(given or {})
+    return Configs(declared(), given=texts, node_id=NodeId(node), log=LogSettings.from_texts(texts))
+
+
+def make_controller(given: Mapping[str, str] | None = None, seed: int = 1) -> Controller:
+    return Controller(make_configs(given), SeededRandomness(seed))
+
+
+def replayed(image: Image, records: Iterable[Record]) -> Image:
+    """The image after some records, as the log would publish it."""
+    known = list(records)
+    delta = Delta(image)
+    for record in known:
+        delta.replay(record)
+    return delta.publish(
+        offset=Offset(image.offset + len(known)), epoch=LeaderEpoch(1), timestamp=image.timestamp
+    )
+
+
+def registration(node: int, rack: str | None = None, incarnation: int = 1) -> Registration:
+    return Registration(
+        node=NodeId(node),
+        incarnation=UUID(int=1000 * node + incarnation),
+        endpoints={"PLAINTEXT": Endpoint(host=f"host{node}", port=9092)},
+        rack=rack,
+        directories=(UUID(int=5_000_000 + node),),
+    )
+
+
+def cluster_of(*nodes: int, racks: Mapping[int, str] | None = None) -> Image:
+    """Registered, unfenced brokers and the features of a new cluster."""
+    features: list[Record] = [
+        FeatureLevelRecord(name="metadata.version", feature_level=30),
+        FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1),
+    ]
+    image = replayed(Image(), features)
+    for node in nodes or (1,):
+        outcome = register_broker(image, registration(node, (racks or {}).get(node)))
+        image = replayed(image, outcome.records)
+    return image
+
+
+class MemoryLog:
+    """A metadata log without a disk; ``gate`` holds appends back, ``error`` makes them fail."""
+
+    def __init__(self, image: Image | None = None) -> None:
+        self.current = image if image is not None else cluster_of(1)
+        self.appended: list[tuple[Record, ...]] = []
+        self.gate: asyncio.Event | None = None
+        self.error: OSError | None = None
+
+    async def append(self, records: Sequence[Record]) -> Image:
+        image = replayed(self.current, records)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.appended.append(tuple(records))
+        self.current = image
+        return image
+
+    def apply(self, outcome: Outcome[object]) -> None:
+        if outcome.records:
+            self.current = replayed(self.current, outcome.records)

@@ -1,0 +1,291 @@
+"""AlterConfigs and IncrementalAlterConfigs, with the answers of Kafka 4.3.1."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from riverrun.cluster.config_changes import Operation
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.errors import ErrorCode
+from riverrun.wire.messages import alter_configs_request as replacing
+from riverrun.wire.messages import incremental_alter_configs_request as incremental
+from tests.cluster.fakes import make_controller, replayed
+from tests.cluster.test_partitions import image_of
+
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = Operation
+Change = tuple[str, int, str | None]
+Answer = tuple[ErrorCode, str | None]
+DONE: Answer = (ErrorCode.NONE, None)
+
+
+def change(
+    image: Image, kind: int, name: str, *changes: Change, validate_only: bool = False
+) -> tuple[Answer, Image]:
+    resource = incremental.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=tuple(
+            incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in changes
+        ),
+    )
+    request = incremental.IncrementalAlterConfigsRequest(
+        resources=(resource,), validate_only=validate_only
+    )
+    outcome = make_controller().incremental_alter_configs(image, request)
+    (answer,) = outcome.response.responses
+    after = replayed(image, outcome.records) if outcome.records else image
+    return (answer.error_code, answer.error_message), after
+
+
+def replace(
+    image: Image, kind: int, name: str, texts: Mapping[str, str | None]
+) -> tuple[Answer, Image]:
+    resource = replacing.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=tuple(replacing.AlterableConfig(name=k, value=v) for k, v in texts.items()),
+    )
+    request = replacing.AlterConfigsRequest(resources=(resource,), validate_only=False)
+    outcome = make_controller().alter_configs(image, request)
+    (answer,) = outcome.response.responses
+    after = replayed(image, outcome.records) if outcome.records else image
+    return (answer.error_code, answer.error_message), after
+
+
+def texts(image: Image, name: str = "t", kind: int = TOPIC) -> dict[str, str]:
+    return dict(image.config(ConfigType(kind), name))
+
+
+@pytest.fixture
+def image() -> Image:
+    return image_of("t")
+
+
+def test_set_and_delete(image: Image) -> None:
+    answer, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "7"))
+    assert answer == DONE
+    assert texts(image) == {"retention.ms": "5", "segment.ms": "7"}
+    answer, image = change(image, TOPIC, "t", ("retention.ms", DELETE, None))
+    assert answer == DONE
+    assert texts(image) == {"segment.ms": "7"}
+
+
+def test_append_and_subtract_begin_with_the_default(image: Image) -> None:
+    steps = []
+    for operation, value in ((APPEND, "compact"), (APPEND, "compact,delete"), (SUBTRACT, "delete")):
+        answer, image = change(image, TOPIC, "t", ("cleanup.policy", operation, value))
+        assert answer == DONE
+        steps.append(texts(image)["cleanup.policy"])
+    assert steps == ["delete,compact", "delete,compact", "compact"]
+
+
+def test_the_last_item_can_be_subtracted(image: Image) -> None:
+    _, image = change(image, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete"))
+    assert texts(image) == {"cleanup.policy": ""}
+
+
+def test_what_does_not_change_a_topic_writes_nothing(image: Image) -> None:
+    _, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"))
+    _, after = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("no.such", DELETE, None))
+    assert after is image
+
+
+def test_a_brokers_setting_is_written_again_so_that_it_is_read_again(image: Image) -> None:
+    _, image = change(image, BROKER, "1", ("log.retention.ms", SET, "5"))
+    _, after = change(image, BROKER, "1", ("log.retention.ms", SET, "5"))
+    assert after.offset == image.offset + 1
+
+
+def test_validate_only_writes_nothing(image: Image) -> None:
+    answer, after = change(image, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True)
+    assert answer == DONE
+    assert after is image
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code", "sentence"),
+    [
+        (
+            TOPIC, "t", [("foo", SET, "1")],
+            ErrorCode.INVALID_CONFIG, "Unknown topic config name: foo",
+        ),
+        (
+            TOPIC, "t", [("retention.ms", SET, None), ("foo", SET, None)],
+            ErrorCode.INVALID_REQUEST, "Null value not supported for : retention.ms, foo",
+        ),
+        (
+            TOPIC, "t", [("retention.ms", APPEND, "1")],
+            ErrorCode.INVALID_CONFIG,
+            "Can't APPEND to key retention.ms because its type is not LIST.",
+        ),
+        (
+            TOPIC, "t", [("foo", SUBTRACT, "1")],
+            ErrorCode.INVALID_CONFIG, "Can't SUBTRACT to key foo because its type is not LIST.",
+        ),
+        (TOPIC, "t", [("retention.ms", 9, "1")], ErrorCode.UNKNOWN_SERVER_ERROR, None),
+        (
+            TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)],
+            ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys",
+        ),
+        (
+            TOPIC, "nope", [("foo", DELETE, None)],
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'nope' does not exist.",
+        ),
+        (
+            TOPIC, "", [("retention.ms", SET, "1")],
+            ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.",
+        ),
+        (
+            TOPIC, "t", [("retention.ms", SET, "5"), ("segment.bytes", SET, "x")],
+            ErrorCode.INVALID_CONFIG,
+            "Invalid value x for configuration segment.bytes: Not a number of type INT",
+        ),
+        (
+            BROKER, "1", [("node.id", SET, "5")],
+            ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: [node.id]",
+        ),
+        (
+            BROKER, "1", [("node.id", APPEND, "5")],
+            ErrorCode.INVALID_CONFIG, "Config value append is not allowed for config key: node.id",
+        ),
+        (
+            BROKER, "1", [("foo", APPEND, "5")],
+            ErrorCode.INVALID_CONFIG, "Unknown config name: foo",
+        ),
+        (
+            BROKER, "7", [("log.retention.ms", SET, "5")],
+            ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1, but received 7",
+        ),
+        (
+            BROKER, "abc", [("log.retention.ms", SET, "5")],
+            ErrorCode.INVALID_REQUEST, "Node id must be an integer, but it is: abc",
+        ),
+        (
+            BROKER, "1", [("min.insync.replicas", SET, "1")],
+            ErrorCode.INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        ),
+        (
+            GROUP, "g", [("consumer.session.timeout.ms", SET, "1")],
+            ErrorCode.INVALID_CONFIG,
+            "consumer.session.timeout.ms must be greater than or equal to "
+            "group.consumer.min.session.timeout.ms",
+        ),
+        (
+            GROUP, "g", [("foo", SET, "1")],
+            ErrorCode.INVALID_CONFIG, "Unknown group config name: foo",
+        ),
+        (
+            GROUP, "", [("foo", SET, "1")],
+            ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.",
+        ),
+        (
+            METRICS, "m", [("interval.ms", SET, "1")],
+            ErrorCode.INVALID_REQUEST,
+            "Invalid value 1 for interval.ms, interval must be between 100 and 3600000 (1 hour)",
+        ),
+        (
+            METRICS, "", [("interval.ms", SET, "1")],
+            ErrorCode.INVALID_REQUEST, "Subscription name can't be empty",
+        ),
+        (
+            LOGGER, "1", [("root", SET, "XX")],
+            ErrorCode.INVALID_CONFIG,
+            "Cannot set the log level of root to XX as it is not a supported log level. Valid log "
+            "levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
+        ),
+        (
+            LOGGER, "1", [("root", DELETE, None)],
+            ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed",
+        ),
+        (
+            LOGGER, "7", [("root", SET, "WARN")],
+            ErrorCode.INVALID_REQUEST, "Unexpected node id. Expected 1, but received 7",
+        ),
+        (77, "x", [("a", SET, "1")], ErrorCode.INVALID_REQUEST, "Unknown resource type 77"),
+    ],
+)  # fmt: skip
+def test_refusals_are_kafkas(
+    image: Image, kind: int, name: str, changes: list[Change], code: ErrorCode, sentence: str | None
+) -> None:
+    answer, after = change(image, kind, name, *changes)
+    assert answer == (code, sentence)
+    assert after is image
+
+
+def test_the_cluster_keeps_its_min_insync_replicas_with_elr(image: Image) -> None:
+    answer, image = change(image, BROKER, "", ("min.insync.replicas", SET, "2"))
+    assert answer == DONE
+    sentence = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+    answer, _ = change(image, BROKER, "", ("min.insync.replicas", DELETE, None))
+    assert answer == (ErrorCode.INVALID_CONFIG, sentence)
+    answer, _ = replace(image, BROKER, "", {})
+    assert answer == (ErrorCode.INVALID_CONFIG, sentence)
+
+
+def test_replacing_takes_away_what_is_not_named(image: Image) -> None:
+    _, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "7"))
+    answer, image = replace(image, TOPIC, "t", {"segment.ms": "8", "segment.bytes": "2000000"})
+    assert answer == DONE
+    assert texts(image) == {"segment.ms": "8", "segment.bytes": "2000000"}
+    _, image = replace(image, TOPIC, "t", {})
+    assert texts(image) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "given", "code", "sentence"),
+    [
+        (
+            TOPIC, "t", {"segment.bytes": None},
+            ErrorCode.INVALID_REQUEST, "Null value not supported for : segment.bytes",
+        ),
+        (
+            TOPIC, "nope", {"segment.bytes": "1"},
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'nope' does not exist.",
+        ),
+        (
+            BROKER, "1", {"node.id": "5"},
+            ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: [node.id]",
+        ),
+        (LOGGER, "1", {"root": "WARN"}, ErrorCode.INVALID_REQUEST, "Unknown resource type 8"),
+        (99, "1", {}, ErrorCode.INVALID_REQUEST, "Unknown resource type 99"),
+    ],
+)  # fmt: skip
+def test_replacing_is_refused_as_by_kafka(
+    image: Image,
+    kind: int,
+    name: str,
+    given: dict[str, str | None],
+    code: ErrorCode,
+    sentence: str,
+) -> None:
+    answer, after = replace(image, kind, name, given)
+    assert answer == (code, sentence)
+    assert after is image
+
+
+def test_a_resource_that_comes_twice_is_refused_and_others_are_not(image: Image) -> None:
+    def resource(name: str, value: str) -> incremental.AlterConfigsResource:
+        one = incremental.AlterableConfig(name="retention.ms", config_operation=SET, value=value)
+        return incremental.AlterConfigsResource(
+            resource_type=TOPIC, resource_name=name, configs=(one,)
+        )
+
+    image = image_of("t", "u")
+    request = incremental.IncrementalAlterConfigsRequest(
+        resources=(resource("t", "1"), resource("u", "2"), resource("t", "3")),
+        validate_only=False,
+    )
+    outcome = make_controller().incremental_alter_configs(image, request)
+    assert [one.error_code for one in outcome.response.responses] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert outcome.response.responses[0].error_message == (
+        "Each resource must appear at most once."
+    )
+    after = replayed(image, outcome.records)
+    assert (texts(after, "t"), texts(after, "u")) == ({}, {"retention.ms": "2"})

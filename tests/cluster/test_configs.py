@@ -1,0 +1,116 @@
+"""Where settings come from, what may be set, and what then holds."""
+
+import pytest
+
+from riverrun.cluster.configs import Configs, effective_log_settings
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.storage.settings import LogSettings
+from tests.cluster.fakes import NodeLevel, cluster_of, make_configs, replayed
+
+
+def image_with(*texts: tuple[ConfigType, str, str, str]) -> Image:
+    return replayed(
+        cluster_of(1),
+        [
+            ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=text)
+            for kind, resource, name, text in texts
+        ],
+    )
+
+
+BROKER, TOPIC = ConfigType.BROKER, ConfigType.TOPIC
+
+
+def test_the_topic_wins_over_the_broker_the_cluster_and_the_file() -> None:
+    texts = [
+        (BROKER, "", "log.retention.ms", "3000"),
+        (BROKER, "1", "log.retention.ms", "2000"),
+        (TOPIC, "t", "retention.ms", "1000"),
+    ]
+    static = LogSettings.from_texts({"log.retention.ms": "4000"})
+    seen = [
+        effective_log_settings(image_with(*texts[:count]), "t", NodeId(1), static).retention_ms
+        for count in range(1, 4)
+    ]
+    assert seen == [3000, 2000, 1000]
+    assert effective_log_settings(cluster_of(1), "t", NodeId(1), static).retention_ms == 4000
+
+
+def test_another_brokers_settings_do_not_count() -> None:
+    image = image_with((BROKER, "2", "log.retention.ms", "2000"))
+    assert make_configs().log_settings(image, "t") == LogSettings()
+
+
+def test_a_value_that_this_version_cannot_read_is_left_out() -> None:
+    image = image_with((TOPIC, "t", "retention.ms", "soon"), (TOPIC, "t", "segment.ms", "7"))
+    settings = make_configs().log_settings(image, "t")
+    assert (settings.retention_ms, settings.segment_ms) == (LogSettings().retention_ms, 7)
+
+
+def test_only_live_settings_of_a_node_change_while_it_runs() -> None:
+    image = image_with(
+        (BROKER, "", "max.connections", "5"),
+        (BROKER, "1", "max.connections", "6"),
+        (BROKER, "1", "num.partitions", "9"),
+    )
+    assert make_configs().effective(image, NodeLevel()) == NodeLevel(connections=6)
+
+
+def test_static_texts_are_the_file_else_the_default() -> None:
+    configs = make_configs({"num.partitions": "3"})
+    assert configs.static_int("num.partitions") == 3
+    assert configs.static_text("delete.topic.enable") == "true"
+    assert configs.static_text("log.retention.ms") is None
+    assert configs.static_text("log.retention.hours") == "168"
+    assert configs.static_text("no.such.setting") is None
+
+
+def refused(configs: Configs, **texts: str) -> tuple[ErrorCode, str | None]:
+    named = {name.replace("_", "."): text for name, text in texts.items()}
+    with pytest.raises(KafkaError) as error:
+        configs.check_broker(named)
+    return error.value.code, error.value.message
+
+
+def test_fixed_settings_of_a_broker_are_refused_together() -> None:
+    code, message = refused(
+        make_configs(), num_partitions="1", node_id="3", log_retention_ms="x", process_roles="b"
+    )
+    assert code is ErrorCode.INVALID_REQUEST
+    assert message == (
+        "Cannot update these configs dynamically: [node.id, num.partitions, process.roles]"
+    )
+
+
+def test_bad_values_of_a_broker_are_invalid_requests() -> None:
+    assert refused(make_configs(), log_retention_ms="x") == (
+        ErrorCode.INVALID_REQUEST,
+        "Invalid value x for configuration log.retention.ms: Not a number of type LONG",
+    )
+
+
+def test_names_that_nobody_knows_are_let_through_for_brokers() -> None:
+    make_configs().check_broker({"foo.bar": "1"})
+
+
+def test_topic_settings_must_agree_with_each_other() -> None:
+    with pytest.raises(KafkaError) as error:
+        make_configs().check_topic(
+            {"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"}
+        )
+    assert error.value.message == (
+        "conflict topic config setting min.compaction.lag.ms (2000) > max.compaction.lag.ms (1000)"
+    )
+
+
+def test_there_is_no_tiered_storage() -> None:
+    with pytest.raises(KafkaError, match="Tiered Storage functionality is disabled"):
+        make_configs().check_topic({"remote.storage.enable": "true"})
+
+
+def test_unknown_names_come_before_bad_values() -> None:
+    with pytest.raises(KafkaError, match="Unknown topic config name: foo"):
+        make_configs().check_topic({"retention.ms": "abc", "foo": "1"})

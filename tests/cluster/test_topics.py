@@ -1,0 +1,336 @@
+"""CreateTopics and DeleteTopics, judged against images and replayed."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from riverrun.cluster.controller import Controller
+from riverrun.cluster.outcome import Outcome
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import PartitionRecord, TopicRecord
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicName
+from riverrun.wire.messages.create_topics_request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from riverrun.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
+from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from riverrun.wire.messages.delete_topics_response import DeletableTopicResult
+from tests.cluster.fakes import cluster_of, make_controller, replayed
+
+
+def topic(
+    name: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    assigned: Mapping[int, tuple[int, ...]] | None = None,
+    **configs: str | None,
+) -> CreatableTopic:
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=tuple(
+            CreatableReplicaAssignment(partition_index=index, broker_ids=nodes)
+            for index, nodes in (assigned or {}).items()
+        ),
+        configs=tuple(
+            CreatableTopicConfig(name=name.replace("_", "."), value=value)
+            for name, value in configs.items()
+        ),
+    )
+
+
+def judge(
+    *topics: CreatableTopic,
+    image: Image | None = None,
+    controller: Controller | None = None,
+    validate_only: bool = False,
+) -> Outcome[CreateTopicsResponse]:
+    request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
+    return (controller or make_controller()).create_topics(image or cluster_of(1), request)
+
+
+def result(one: CreatableTopic, image: Image | None = None) -> CreatableTopicResult:
+    outcome = judge(one, image=image)
+    assert outcome.records == () or outcome.response.topics[0].error_code is ErrorCode.NONE
+    return outcome.response.topics[0]
+
+
+def with_topics(*names: str) -> Image:
+    image = cluster_of(1)
+    return replayed(image, judge(*(topic(name, 2) for name in names), image=image).records)
+
+
+def test_a_topic_is_made_with_its_partitions_and_settings() -> None:
+    image = cluster_of(1)
+    outcome = judge(topic("t", 3, retention_ms="1000"), image=image)
+    after = replayed(image, outcome.records)
+    made = after.topics_by_name[TopicName("t")]
+    assert len(made.partitions) == 3
+    for partition in made.partitions:
+        assert (partition.leader, partition.isr, partition.leader_epoch) == (1, (1,), 0)
+        assert partition.directories == image.brokers[partition.leader].directories
+    assert after.config(ConfigType.TOPIC, "t") == {"retention.ms": "1000"}
+    answer = outcome.response.topics[0]
+    assert (answer.error_code, answer.topic_id) == (ErrorCode.NONE, made.id)
+    assert (answer.num_partitions, answer.replication_factor) == (3, 1)
+
+
+def test_the_answer_lists_all_settings_in_order_with_their_sources() -> None:
+    answer = result(topic("t", retention_ms=" 100 "))
+    rows = {row.name: row for row in answer.configs or ()}
+    assert list(rows) == sorted(rows)
+    assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == (" 100 ", 1)
+    assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == ("1073741824", 5)
+
+
+def test_a_coarser_setting_of_the_node_is_a_source_for_new_topics() -> None:
+    controller = make_controller({"log.retention.hours": "24"})
+    answer = judge(topic("t"), controller=controller).response.topics[0]
+    rows = {row.name: (row.value, row.config_source) for row in answer.configs or ()}
+    assert rows["retention.ms"] == ("86400000", 4)
+
+
+def test_minus_one_means_the_defaults_of_the_node() -> None:
+    given = {"num.partitions": "5", "default.replication.factor": "2"}
+    image = cluster_of(1, 2, 3)
+    outcome = judge(topic("t", -1, -1), image=image, controller=make_controller(given))
+    partitions = [record for record in outcome.records if isinstance(record, PartitionRecord)]
+    assert [len(record.replicas) for record in partitions] == [2] * 5
+
+
+def test_validate_only_answers_and_writes_nothing() -> None:
+    outcome = judge(topic("t", 2), validate_only=True)
+    assert outcome.records == ()
+    assert outcome.response.topics[0].num_partitions == 2
+    assert outcome.response.topics[0].topic_id is not None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "sentence"),
+    [
+        (topic("old"), ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'old' already exists."),
+        (
+            topic("c_d.e"),
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "Topic 'c_d.e' collides with existing topic: c.d_e",
+        ),
+        (
+            topic("t", 0),
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
+        ),
+        (
+            topic("t", 0, 0),
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        ),
+        (
+            topic("t", 10001),
+            ErrorCode.POLICY_VIOLATION,
+            "Excessively large number of partitions per request.",
+        ),
+        (
+            topic("t", -1, 1, {0: (1,)}),
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to "
+            "-1.",
+        ),
+        (
+            topic("t", 1, -1, {0: (1,)}),
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        ),
+        (
+            topic("t", -1, -1, {0: (1,), 2: (1,)}),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        ),
+        (
+            topic("t", -1, -1, {0: (1, 1)}),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The manual partition assignment includes the broker 1 more than once.",
+        ),
+        (
+            topic("t", -1, -1, {0: (1, 5)}),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The manual partition assignment includes broker 5, but no such broker is registered.",
+        ),
+        (
+            topic("t", -1, -1, {0: ()}),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The manual partition assignment includes an empty replica list.",
+        ),
+        (topic("t", foo="1"), ErrorCode.INVALID_CONFIG, "Unknown topic config name: foo"),
+        (
+            topic("t", retention_ms=None, foo="1"),
+            ErrorCode.INVALID_CONFIG,
+            "Null value not supported for topic configs: retention.ms",
+        ),
+        (
+            topic("__cluster_metadata"),
+            ErrorCode.INVALID_REQUEST,
+            "Creation of internal topic __cluster_metadata is prohibited.",
+        ),
+    ],
+)
+def test_refusals_are_kafkas(wanted: CreatableTopic, code: ErrorCode, sentence: str) -> None:
+    answer = result(wanted, with_topics("old", "c.d_e"))
+    assert (answer.error_code, answer.error_message) == (code, sentence)
+    assert (answer.num_partitions, answer.replication_factor) == (-1, -1)
+    assert answer.configs == ()
+    assert answer.topic_id is None
+
+
+def test_settings_are_judged_before_partitions_and_after_names() -> None:
+    image = with_topics("old")
+    assert result(topic("t", 0, 0, foo="1"), image).error_code is ErrorCode.INVALID_CONFIG
+    assert result(topic("old", 0, foo="1"), image).error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_one_bad_topic_does_not_keep_the_others_from_being_made() -> None:
+    image = with_topics("old")
+    outcome = judge(topic("a"), topic("old"), topic("b", 0), topic("c"), image=image)
+    codes = [(one.name, one.error_code) for one in outcome.response.topics]
+    assert codes == [
+        ("a", ErrorCode.NONE),
+        ("old", ErrorCode.TOPIC_ALREADY_EXISTS),
+        ("b", ErrorCode.INVALID_PARTITIONS),
+        ("c", ErrorCode.NONE),
+    ]
+    assert [r.name for r in outcome.records if isinstance(r, TopicRecord)] == ["a", "c"]
+
+
+def test_a_name_that_comes_twice_is_refused_once() -> None:
+    outcome = judge(topic("a"), topic("a"), topic("b"))
+    assert [(one.name, one.error_code) for one in outcome.response.topics] == [
+        ("b", ErrorCode.NONE),
+        ("a", ErrorCode.INVALID_REQUEST),
+    ]
+    assert outcome.response.topics[1].error_message == "Duplicate topic name."
+
+
+def test_replicas_by_hand_are_taken_as_they_are() -> None:
+    image = cluster_of(1, 2, 3)
+    outcome = judge(topic("t", -1, -1, {1: (2, 3), 0: (3, 1)}), image=image)
+    made = replayed(image, outcome.records).topics_by_name[TopicName("t")]
+    assert [one.replicas for one in made.partitions] == [(3, 1), (2, 3)]
+    assert [one.leader for one in made.partitions] == [3, 2]
+
+
+def test_partitions_by_hand_must_have_equally_many_replicas() -> None:
+    answer = result(topic("t", -1, -1, {0: (1,), 1: (2, 3)}), cluster_of(1, 2, 3))
+    assert answer.error_message == (
+        "The manual partition assignment includes a partition with 2 replica(s), but this is not "
+        "consistent with previous partitions, which have 1 replica(s)."
+    )
+
+
+def test_a_request_that_needs_too_many_records_is_refused_as_a_whole() -> None:
+    topics = tuple(topic(f"t{number}", 1) for number in range(5001))
+    with pytest.raises(KafkaError) as refused:
+        judge(*topics)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+
+
+# -- Deletion ------------------------------------------------------------------------------------
+
+
+def delete(image: Image, *wanted: tuple[str | None, UUID | None]) -> list[DeletableTopicResult]:
+    request = DeleteTopicsRequest(
+        timeout_ms=1,
+        topics=tuple(DeleteTopicState(name=name, topic_id=one) for name, one in wanted),
+    )
+    return list(make_controller().delete_topics(image, request).response.responses)
+
+
+def test_a_topic_goes_with_its_settings() -> None:
+    image = cluster_of(1)
+    image = replayed(image, judge(topic("t", retention_ms="1"), topic("u"), image=image).records)
+    request = DeleteTopicsRequest(timeout_ms=1, topic_names=("t",))
+    outcome = make_controller().delete_topics(image, request)
+    after = replayed(image, outcome.records)
+    assert list(after.topics_by_name) == ["u"]
+    assert after.config(ConfigType.TOPIC, "t") == {}
+    assert outcome.response.responses[0].error_code is ErrorCode.NONE
+
+
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    image = with_topics("a", "b")
+    by_id = image.topics_by_name[TopicName("b")].id
+    answers = delete(image, ("a", None), (None, by_id))
+    assert {one.name: one.error_code for one in answers} == {
+        "a": ErrorCode.NONE,
+        "b": ErrorCode.NONE,
+    }
+    assert {one.topic_id for one in answers} == {one.id for one in image.topics_by_name.values()}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "sentence"),
+    [
+        (
+            (("nope", None),),
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "This server does not host this topic-partition.",
+        ),
+        (
+            ((None, UUID(int=7)),),
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            "This server does not host this topic ID.",
+        ),
+        (
+            (("a", UUID(int=7)),),
+            ErrorCode.INVALID_REQUEST,
+            "You may not specify both topic name and topic id.",
+        ),
+        (
+            ((None, None),),
+            ErrorCode.INVALID_REQUEST,
+            "Neither topic name nor id were specified.",
+        ),
+        ((("a", None), ("a", None)), ErrorCode.INVALID_REQUEST, "Duplicate topic name."),
+        (
+            ((None, UUID(int=7)), (None, UUID(int=7))),
+            ErrorCode.INVALID_REQUEST,
+            "Duplicate topic id.",
+        ),
+    ],
+)
+def test_deletions_are_refused_as_by_kafka(
+    wanted: tuple[tuple[str | None, UUID | None], ...], code: ErrorCode, sentence: str
+) -> None:
+    answers = delete(with_topics("a"), *wanted)
+    assert [(one.error_code, one.error_message) for one in answers] == [(code, sentence)]
+
+
+def test_a_name_and_an_id_of_the_same_topic_contradict_each_other() -> None:
+    image = with_topics("a")
+    answers = delete(image, ("a", None), (None, image.topics_by_name[TopicName("a")].id))
+    assert [one.error_message for one in answers] == [
+        "The provided topic name maps to an ID that was already supplied."
+    ]
+
+
+def test_deletion_can_be_switched_off() -> None:
+    controller = make_controller({"delete.topic.enable": "false"})
+    request = DeleteTopicsRequest(timeout_ms=1, topic_names=("a",))
+    with pytest.raises(KafkaError) as refused:
+        controller.delete_topics(with_topics("a"), request)
+    assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
+
+
+def test_a_topic_made_again_is_another_topic() -> None:
+    controller = make_controller()
+    image = cluster_of(1)
+    image = replayed(image, judge(topic("t"), image=image, controller=controller).records)
+    first = image.topics_by_name[TopicName("t")].id
+    request = DeleteTopicsRequest(timeout_ms=1, topic_names=("t",))
+    image = replayed(image, controller.delete_topics(image, request).records)
+    image = replayed(image, judge(topic("t"), image=image, controller=controller).records)
+    assert image.topics_by_name[TopicName("t")].id != first

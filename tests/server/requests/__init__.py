@@ -1,0 +1,1 @@
+"""Tests of request handlers, called as the router calls them."""

@@ -1,0 +1,71 @@
+"""The parts of a node that admin requests use, over a metadata log in memory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from riverrun.cluster.controller import Controller
+from riverrun.cluster.runner import ControllerRunner
+from riverrun.metadata.image import Image
+from riverrun.metadata.quorum import Voter
+from riverrun.model.errors import KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.server.answers import Answers
+from riverrun.server.context import RequestContext
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.codec import decode_response, encode_response
+from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
+
+
+class Node:
+    """Handlers see ``parts``; ``ask`` calls one of them and reads its answer from the bytes."""
+
+    def __init__(self, image: Image | None = None, given: Mapping[str, str] | None = None) -> None:
+        self.log = MemoryLog(image)
+        self.configs = make_configs(given)
+        log: Any = self.log
+        log.node_id = NodeId(1)
+        log.epoch = 4
+        log.high_watermark = log.end_offset = 17
+        log.voters = (
+            Voter(id=NodeId(1), directory_id=None, endpoints={"CONTROLLER": ("c", 9093)}),
+        )
+        texts = dict(given or {})
+        self.parts: Any = SimpleNamespace(
+            settings=SimpleNamespace(
+                node_id=NodeId(1),
+                topics=SimpleNamespace(
+                    auto_create=texts.get("auto.create.topics.enable", "true") == "true"
+                ),
+                identity=SimpleNamespace(log_level="warning"),
+            ),
+            clock=SimpleNamespace(now_ms=lambda: 99),
+            metadata=log,
+            configs=self.configs,
+            controller=ControllerRunner(log, Controller(self.configs, SeededRandomness())),
+            logs=SimpleNamespace(cluster_id="cluster-of-tests"),
+            answers=Answers(),
+        )
+
+    async def ask(
+        self, api: ApiKey, version: int, request: Any, *, listener: str = "PLAINTEXT"
+    ) -> Any:
+        written = await self.written(api, version, request, listener=listener)
+        return decode_response(api, version, written)
+
+    async def written(
+        self, api: ApiKey, version: int, request: Any, *, listener: str = "PLAINTEXT"
+    ) -> bytes:
+        module = import_module(f"riverrun.server.requests.{api.name.lower()}")
+        context = RequestContext(version, 1, "test", "127.0.0.1", listener, 1)
+        try:
+            answer = module.handle(self.parts, context, request)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except KafkaError as error:
+            answer = module.failed(request, error.code, error.message)
+        return answer if isinstance(answer, bytes) else encode_response(api, version, answer)

@@ -1,0 +1,61 @@
+"""ApiVersions: all that is served, and who may ask."""
+
+import asyncio
+
+import pytest
+
+from riverrun.model.errors import ErrorCode
+from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
+from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
+from tests.server.requests.node import Node
+
+GOOD = ApiVersionsRequest(client_software_name="a.b-c", client_software_version="1.0-x")
+
+
+def ask(node: Node, version: int, request: ApiVersionsRequest = GOOD) -> ApiVersionsResponse:
+    answer: ApiVersionsResponse = asyncio.run(node.ask(ApiKey.API_VERSIONS, version, request))
+    return answer
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_served_api_is_listed_with_its_versions(version: int) -> None:
+    answer = ask(Node(), version)
+    assert answer.error_code is ErrorCode.NONE
+    assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys} == {
+        key: (0 if key == ApiKey.PRODUCE else api.min_version, api.max_version)
+        for key, api in APIS.items()
+    }
+
+
+def test_features_are_told_from_version_3_and_those_from_level_0_from_version_4() -> None:
+    node = Node()
+    assert ask(node, 2).supported_features == ()
+    assert [one.name for one in ask(node, 3).supported_features] == ["metadata.version"]
+    newest = ask(node, 4)
+    assert "eligible.leader.replicas.version" in [one.name for one in newest.supported_features]
+    finalized = {one.name: one.max_version_level for one in newest.finalized_features}
+    assert finalized == dict(node.log.current.features)
+    assert newest.finalized_features_epoch == node.log.current.offset
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("", ""), ("a b", "1"), ("abc", "1 2"), ("-a", "1"), ("a-", "1"), ("é", "1"), ("a\n", "1")],
+)
+def test_software_without_a_proper_name_is_refused(name: str, version: str) -> None:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    answer = ask(Node(), 3, request)
+    assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, ())
+
+
+def test_the_bytes_are_kept_until_the_image_changes() -> None:
+    node = Node()
+
+    def written() -> bytes:
+        return asyncio.run(node.written(ApiKey.API_VERSIONS, 4, GOOD))
+
+    first = written()
+    assert written() is first
+    node.log.current = Node(given={"num.partitions": "2"}).log.current
+    assert written() is not first

@@ -1,0 +1,351 @@
+"""Metadata: every version, kept bytes, and topics that are made on the way."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.cluster.topics import create_topics
+from riverrun.metadata.image import Endpoint, Image
+from riverrun.metadata.records import BrokerRegistrationChangeRecord
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NodeId, TopicName
+from riverrun.server.requests import metadata as handler
+from riverrun.server.splice import Splice
+from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.codec import encode_response
+from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from riverrun.wire.messages.metadata_response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tests.cluster.fakes import SeededRandomness, cluster_of, make_configs, replayed
+from tests.server.requests.node import Node
+
+API = ApiKey.METADATA
+VERSIONS = range(APIS[API].min_version, APIS[API].max_version + 1)
+
+
+def image_of(*names: str, brokers: tuple[int, ...] = (1,), partitions: int = 2) -> Image:
+    image = cluster_of(*brokers)
+    topics = tuple(
+        CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=len(brokers),
+            assignments=(),
+            configs=(),
+        )
+        for name in names
+    )
+    request = CreateTopicsRequest(topics=topics)
+    outcome = create_topics(make_configs(), image, request, SeededRandomness())
+    return replayed(image, outcome.records)
+
+
+def names(*wanted: str | None, ids: tuple[UUID, ...] = (), **more: bool) -> MetadataRequest:
+    by_name = tuple(MetadataRequestTopic(name=name) for name in wanted)
+    by_id = tuple(MetadataRequestTopic(name=None, topic_id=one) for one in ids)
+    return MetadataRequest(topics=by_name + by_id, **more)
+
+
+ALL = MetadataRequest(topics=None)
+
+
+def ask(node: Node, version: int, request: MetadataRequest, **more: Any) -> MetadataResponse:
+    answer: MetadataResponse = asyncio.run(node.ask(API, version, request, **more))
+    return answer
+
+
+def codes(answer: MetadataResponse) -> list[tuple[str | None, ErrorCode]]:
+    return [(topic.name, topic.error_code) for topic in answer.topics]
+
+
+# -- Putting bytes together ----------------------------------------------------------------------
+
+partition_rows = st.builds(
+    MetadataResponsePartition,
+    error_code=st.just(ErrorCode.NONE),
+    partition_index=st.integers(0, 9),
+    leader_id=st.integers(-1, 9),
+    replica_nodes=st.tuples(st.integers(0, 9)),
+)
+topic_rows = st.builds(
+    MetadataResponseTopic,
+    error_code=st.sampled_from([ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]),
+    name=st.text(max_size=5),
+    partitions=st.lists(partition_rows, max_size=3).map(tuple),
+    is_internal=st.booleans(),
+    topic_id=st.uuids(),
+)
+answers = st.builds(
+    MetadataResponse,
+    brokers=st.lists(
+        st.builds(
+            MetadataResponseBroker,
+            node_id=st.integers(0, 9),
+            host=st.text(max_size=5),
+            port=st.integers(0, 65535),
+            rack=st.none() | st.text(max_size=3),
+        ),
+        max_size=3,
+    ).map(tuple),
+    topics=st.lists(topic_rows, max_size=4).map(tuple),
+    controller_id=st.integers(-1, 9),
+    cluster_id=st.text(max_size=9),
+)
+
+
+@given(st.sampled_from(VERSIONS), answers)
+def test_topics_put_together_are_the_answer_written_at_once(
+    version: int, answer: MetadataResponse
+) -> None:
+    splice = Splice.of_metadata(version)
+    elements = [
+        splice.element(MetadataResponse(brokers=(), topics=(topic,))) for topic in answer.topics
+    ]
+    frame = encode_response(API, version, replace(answer, topics=()))
+    assert splice.join(frame, elements) == encode_response(API, version, answer)
+
+
+def test_more_topics_than_fit_in_one_byte_are_counted_right() -> None:
+    node = Node(image_of(*(f"t{number}" for number in range(300)), partitions=1))
+    for version in (8, 12):
+        assert len(ask(node, version, ALL).topics) == 300
+
+
+# -- Answers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_describes_a_topic(version: int) -> None:
+    node = Node(image_of("t"))
+    answer = ask(node, version, names("t"))
+    (topic,) = answer.topics
+    assert (topic.name, topic.error_code) == ("t", ErrorCode.NONE)
+    assert [one.leader_id for one in topic.partitions] == [1, 1]
+    assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [(1, "host1", 9092)]
+    if version >= 10:
+        assert topic.topic_id == node.log.current.topics_by_name[TopicName("t")].id
+    if version >= 2:
+        assert answer.cluster_id == "cluster-of-tests"
+    if version >= 1:
+        assert answer.controller_id == 1
+
+
+def test_an_empty_list_means_all_in_version_0_and_none_later() -> None:
+    node = Node(image_of("a", "b"))
+    assert codes(ask(node, 0, names())) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+    assert codes(ask(node, 1, names())) == []
+    assert codes(ask(node, 13, names())) == []
+    assert len(ask(node, 13, ALL).topics) == 2
+
+
+def test_unknown_and_bad_names_come_after_those_that_exist() -> None:
+    node = Node(image_of("a", "b"))
+    answer = ask(node, 13, names("zz", "b", "bad name", "a", "b", allow_auto_topic_creation=False))
+    assert codes(answer) == [
+        ("b", ErrorCode.NONE),
+        ("a", ErrorCode.NONE),
+        ("zz", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+
+
+def test_topics_are_found_by_id() -> None:
+    node = Node(image_of("a", "b"))
+    known = node.log.current.topics_by_name[TopicName("b")].id
+    answer = ask(node, 12, names("a", ids=(UUID(int=5), known)))
+    assert codes(answer) == [(None, ErrorCode.UNKNOWN_TOPIC_ID), ("b", ErrorCode.NONE)]
+
+
+def test_ids_are_refused_before_version_12() -> None:
+    answer = ask(Node(), 11, names(ids=(UUID(int=5),)))
+    assert [(one.error_code, one.topic_id) for one in answer.topics] == [
+        (ErrorCode.INVALID_REQUEST, UUID(int=5))
+    ]
+    assert answer.brokers == ()
+
+
+def test_operations_are_told_when_asked_for() -> None:
+    node = Node(image_of("t"))
+    plain = ask(node, 10, names("t"))
+    told = ask(
+        node,
+        10,
+        names(
+            "t",
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=True,
+        ),
+    )
+    again = ask(node, 10, names("t"))
+    assert told.topics[0].topic_authorized_operations == 3576
+    assert told.cluster_authorized_operations == 8096
+    assert plain == again
+    assert plain.topics[0].topic_authorized_operations == -(2**31)
+    assert plain.cluster_authorized_operations == -(2**31)
+
+
+def test_internal_topics_are_marked() -> None:
+    node = Node(image_of("__consumer_offsets", "t"))
+    assert [one.is_internal for one in ask(node, 13, ALL).topics] == [True, False]
+
+
+def fenced(image: Image, node: int) -> Image:
+    epoch = image.brokers[NodeId(node)].epoch
+    record = BrokerRegistrationChangeRecord(broker_id=node, broker_epoch=epoch, fenced=1)
+    return replayed(image, [record])
+
+
+def test_replicas_on_fenced_brokers_are_offline() -> None:
+    image = fenced(image_of("t", brokers=(1, 2), partitions=1), 2)
+    partition = image.topics_by_name[TopicName("t")].partitions[0]
+    led_by_two = partition.leader == 2
+    node = Node(image)
+    newest = ask(node, 13, names("t")).topics[0].partitions[0]
+    assert newest.offline_replicas == (2,)
+    assert set(newest.replica_nodes) == {1, 2}
+    expected = ErrorCode.LEADER_NOT_AVAILABLE if led_by_two else ErrorCode.NONE
+    assert newest.error_code is expected
+    oldest = ask(node, 0, names("t")).topics[0].partitions[0]
+    assert oldest.replica_nodes == (1,)
+    assert oldest.error_code is (expected or ErrorCode.REPLICA_NOT_AVAILABLE)
+
+
+def test_a_leader_without_the_listener_is_not_shown() -> None:
+    node = Node(image_of("t", partitions=1))
+    partition = ask(node, 13, names("t"), listener="OTHER").topics[0].partitions[0]
+    assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LISTENER_NOT_FOUND)
+    assert ask(node, 5, names("t"), listener="OTHER").topics[0].partitions[0].error_code is (
+        ErrorCode.LEADER_NOT_AVAILABLE
+    )
+
+
+# -- Topics made on the way ------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_asked_for_is_made_and_answered() -> None:
+    node = Node(given={"num.partitions": "3"})
+    answer = ask(node, 13, names("new", "bad name"))
+    assert codes(answer) == [
+        ("new", ErrorCode.NONE),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+    assert len(answer.topics[0].partitions) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"), [({"auto.create.topics.enable": "false"}, True), ({}, False)]
+)
+def test_topics_are_made_only_where_node_and_client_agree(
+    given: dict[str, str], allowed: bool
+) -> None:
+    node = Node(given=given)
+    answer = ask(node, 13, names("new", allow_auto_topic_creation=allowed))
+    assert codes(answer) == [("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert node.log.appended == []
+
+
+def test_asking_for_all_topics_makes_none() -> None:
+    node = Node()
+    ask(node, 13, ALL)
+    assert node.log.appended == []
+
+
+def test_what_cannot_be_made_is_unknown() -> None:
+    node = Node(image_of("a.b"), given={"default.replication.factor": "3"})
+    assert codes(ask(node, 13, names("a_b", "c"))) == [
+        ("a_b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+
+
+def test_the_offsets_topic_is_made_with_its_own_settings() -> None:
+    node = Node()
+    answer = ask(node, 13, names("__consumer_offsets", "__transaction_state"))
+    assert codes(answer) == [
+        ("__consumer_offsets", ErrorCode.NONE),
+        ("__transaction_state", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert len(answer.topics[0].partitions) == 50
+    settings = node.configs.log_settings(node.log.current, "__consumer_offsets")
+    assert settings.cleanup_policy == ("compact",)
+    assert settings.segment_bytes == 104857600
+
+
+# -- Kept bytes ------------------------------------------------------------------------------------
+
+
+def test_the_whole_answer_is_kept_until_the_image_changes() -> None:
+    node = Node(image_of("a", "b"))
+    first = asyncio.run(node.written(API, 12, ALL))
+    assert asyncio.run(node.written(API, 12, ALL)) is first
+    node.log.current = image_of("a", "b", "c")
+    assert len(ask(node, 12, ALL).topics) == 3
+
+
+def test_a_change_of_one_topic_is_seen_and_others_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(image_of("a", "b", partitions=1))
+    ask(node, 12, ALL)
+    written: list[MetadataResponse] = []
+    element = Splice.element
+
+    def counting(splice: Splice, message: MetadataResponse) -> bytes:
+        written.append(message)
+        return element(splice, message)
+
+    monkeypatch.setattr(Splice, "element", counting)
+    image = node.log.current
+    topic = image.topics_by_name[TopicName("b")]
+    changed = replace(topic, partitions=topic.partitions * 2)
+    node.log.current = replace(image, topics_by_name={**image.topics_by_name, topic.name: changed})
+    answer = ask(node, 12, ALL)
+    assert [len(one.partitions) for one in answer.topics] == [1, 2]
+    assert [one.topics[0].name for one in written] == ["b"]
+
+
+def test_a_change_of_brokers_changes_every_topic() -> None:
+    image = image_of("t", brokers=(1, 2), partitions=1)
+    node = Node(image)
+    assert ask(node, 13, ALL).topics[0].partitions[0].offline_replicas == ()
+    node.log.current = fenced(image, 2)
+    assert ask(node, 13, ALL).topics[0].partitions[0].offline_replicas == (2,)
+
+
+def test_listeners_have_answers_of_their_own() -> None:
+    image = image_of("t")
+    broker = image.brokers[NodeId(1)]
+    endpoints = {**broker.endpoints, "INSIDE": Endpoint(host="inside", port=7)}
+    brokers = {NodeId(1): replace(broker, endpoints=endpoints)}
+    node = Node(replace(image, brokers=brokers))
+    assert ask(node, 12, ALL).brokers[0].host == "host1"
+    assert ask(node, 12, ALL, listener="INSIDE").brokers[0].host == "inside"
+
+
+def test_a_large_answer_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(image_of(*(f"t{number}" for number in range(50)), partitions=3))
+    whole = ask(node, 12, ALL)
+    monkeypatch.setattr(handler, "SLICE_PARTITIONS", 20)
+    sliced = Node(node.log.current)
+
+    async def count_turns() -> tuple[int, Any]:
+        turns = 0
+        task = asyncio.ensure_future(sliced.ask(API, 12, ALL))
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns, task.result()
+
+    turns, answer = asyncio.run(count_turns())
+    assert answer == whole
+    assert turns >= 10

@@ -45,18 +45,26 @@ def _differing(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, An
             inner = f"{path}.{key}" if path else key
             yield from _differing(inner, theirs.get(key, MISSING), ours.get(key, MISSING))
     elif isinstance(theirs, list) and isinstance(ours, list):
-        for index, (left, right) in enumerate(zip_longest(theirs, ours, fillvalue=MISSING)):
-            yield from _differing(f"{path}[{_name(left, right, index)}]", left, right)
+        for name, left, right in _matched(theirs, ours):
+            yield from _differing(f"{path}[{name}]", left, right)
     elif theirs != ours:
         yield path, theirs, ours
 
 
-def _name(left: Any, right: Any, index: int) -> str:
-    """Rows that have a name are called by it."""
-    for row in (left, right):
-        if isinstance(row, dict) and isinstance(row.get("name"), str):
-            return str(row["name"])
-    return str(index)
+def _matched(theirs: list[Any], ours: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Rows that have names of their own are compared by name, others by their place."""
+    named = [_by_name(theirs), _by_name(ours)]
+    if named[0] is None or named[1] is None:
+        for place, (left, right) in enumerate(zip_longest(theirs, ours, fillvalue=MISSING)):
+            yield str(place), left, right
+        return
+    for name in named[0] | named[1]:
+        yield name, named[0].get(name, MISSING), named[1].get(name, MISSING)
+
+
+def _by_name(rows: list[Any]) -> dict[str, Any] | None:
+    names = [row["name"] for row in rows if isinstance(row, dict) and row.get("name")]
+    return dict(zip(names, rows, strict=True)) if len({*names}) == len(rows) else None
 
 
 def _comparable(theirs: Any, ours: Any) -> tuple[Any, Any]:

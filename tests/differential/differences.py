@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tests.differential.compare import Mismatch
+from tests.differential.compare import MISSING, Mismatch
 
 ANY = object()
 
@@ -33,4 +33,48 @@ class Difference:
         )
 
 
-DIFFERENCES: tuple[Difference, ...] = ()
+DIFFERENCES = (
+    Difference(
+        reason="flush.before.ack is a setting of ours: fsync before an acknowledgement.",
+        script="configs-topic",
+        path="*.configs[[]flush.before.ack]",
+        theirs=MISSING,
+    ),
+    Difference(
+        reason="We say why a batch was refused also where Kafka gives only the code.",
+        script="produce*",
+        path="*.error_message",
+        theirs=None,
+        ours="<words>",
+    ),
+    Difference(
+        reason="We do not open compressed batches; Kafka does and fails without a word of its own.",
+        script="produce-broken-inside",
+    ),
+    Difference(
+        reason="Kafka fails at an isolation level that does not exist; we read uncommitted.",
+        script="*",
+        ask="* unknown isolation level",
+    ),
+    Difference(
+        reason="Kafka fails at a negative size; we take it for no bytes beyond the first batch.",
+        script="fetch-sizes",
+        ask="* negative limit",
+    ),
+    Difference(
+        reason="Transactions come later: whatever has a transactional id is refused for good.",
+        script="producer-ids",
+        ask="* timeout too long",
+        path="error_code",
+    ),
+    Difference(
+        reason="Kafka names the newest record although DeleteRecords has taken it away.",
+        script="offsets-delete",
+        ask="* no newest",
+    ),
+    Difference(
+        reason="Produce 0 to 2 get UNSUPPORTED_VERSION; Kafka hangs up.",
+        script="bad-frames",
+        ask="produce 0",
+    ),
+)

@@ -39,6 +39,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "produce-good": producing.good,
         "produce-unknown": producing.unknown,
         "produce-broken": producing.broken,
+        "produce-broken-inside": producing.broken_inside,
         "produce-limits": producing.limits,
         "produce-compacted": producing.compacted,
         "produce-append-time": producing.append_time,

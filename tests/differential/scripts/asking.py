@@ -138,17 +138,15 @@ def create_topic(
         configs=configs,
     )
     fields = {"topics": [topic], "timeout": 10000, "validate_only": validate_only}
-    return script.ask(label, "create_topics", fields, only=sorted_configs)
+    return script.ask(label, "create_topics", fields, only=without_defaults)
 
 
-def sorted_configs(answer: Any) -> Any:
-    """Kafka lists settings in the order of a hash table; of the defaults the number will do, for
-    the scripts on settings look at each."""
+def without_defaults(answer: Any) -> Any:
+    """Without the settings that have their defaults: the scripts on settings look at each."""
     for topic in answer["topics"]:
         if topic.get("configs"):
-            rows = sorted(topic["configs"], key=lambda row: row["name"])
+            rows = topic["configs"]
             topic["configs"] = [row for row in rows if row["config_source"] != DEFAULT_CONFIG]
-            topic["count of configs"] = len(rows)
     return answer
 
 

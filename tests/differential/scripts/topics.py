@@ -8,7 +8,7 @@ from tests.differential.scripts.asking import (
     delete_topics,
     metadata_fields,
     new_topic,
-    sorted_configs,
+    without_defaults,
 )
 
 STRANGER = "11111111-2222-3333-4444-555555555555"
@@ -278,7 +278,7 @@ def _own_topics(script: Script) -> Any:
 
 def _sorted_topics(answer: Any) -> Any:
     topics = sorted(answer["topics"], key=lambda topic: topic["name"])
-    return sorted_configs({**answer, "topics": topics})
+    return without_defaults({**answer, "topics": topics})
 
 
 def _sorted_results(answer: Any) -> Any:

@@ -12,8 +12,8 @@ from tests.differential.scripts.asking import (
     new_topic,
     offset_fetch_fields,
     produce_fields,
-    sorted_configs,
     sorted_offsets,
+    without_defaults,
 )
 from tests.differential.scripts.members import Member
 from tests.plain_client import API_KEYS, request_body, request_frame
@@ -205,7 +205,7 @@ def _simple_request(script: Script, api: str, version: int) -> tuple[dict[str, A
             return SOFTWARE, _served
         case "create_topics":
             new = new_topic(script.topic(f"made-{version}"))
-            return {"topics": [new], "timeout": 10000}, sorted_configs
+            return {"topics": [new], "timeout": 10000}, without_defaults
         case "delete_topics":
             made = script.topic(f"made-{version + 1}")
             rows = [{"name": made, "topic_id": None}]

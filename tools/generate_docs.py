@@ -101,7 +101,9 @@ BEHAVIOUR = """\
   close their connection, as in Kafka; each is counted in `riverrun_connections_refused_total`.
 - Requests of one connection are handled in order, one at a time, as in Kafka; only Produce requests
   that follow each other overlap, while they wait for their acknowledgement.
-- Tagged fields that riverrun does not know are skipped.
+- Tagged fields that riverrun does not know are skipped. Bytes behind a request are ignored, as in
+  Kafka (librdkafka 2.16 sends three when it asks for all topics), but for Produce and Fetch, where
+  they close the connection.
 
 ## What is not looked at
 - The records inside a batch are stored as they came: the header's CRC, length, count, offsets,

@@ -79,6 +79,19 @@ class FakeTransport(asyncio.Transport):
         return found
 
 
+class FakeListener(Listener):
+    """Its next turn comes when ``take_turns`` is called."""
+
+    turns: list[Callable[[], None]]
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.turns.append(callback)
+
+    def take_turns(self) -> None:
+        while self.turns:
+            self.turns.pop(0)()
+
+
 class Network:
     """A listener with fake request modules, and connections to it that nobody opened."""
 
@@ -93,12 +106,13 @@ class Network:
             modules=modules or {},
             on_bug=self.bugs.append,
         )
-        self.listener = Listener(
+        self.listener = FakeListener(
             self.router,
             NetworkSettings(**settings),
             clock=self.clock,
             metrics=self.metrics,
         )
+        self.listener.turns = []
 
     def connect(self, host: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
         connection = self.listener._connect("PLAINTEXT")
@@ -119,10 +133,13 @@ class Network:
         return counter.value if counter else 0
 
 
-def feed(connection: Connection, data: bytes, step: int | None = None) -> bytes:
+def feed(
+    connection: Connection, data: bytes, step: int | None = None, *, take_turns: bool = True
+) -> bytes:
     """Deliver bytes as a transport does, at most ``step`` at a time; gives what was not taken."""
-    transport = connection._transport
+    transport, listener = connection._transport, connection._listener
     assert isinstance(transport, FakeTransport)
+    assert isinstance(listener, FakeListener)
     while data and transport.is_reading_now:
         view = connection.get_buffer(-1)
         assert len(view) > 0
@@ -130,6 +147,8 @@ def feed(connection: Connection, data: bytes, step: int | None = None) -> bytes:
         view[:count] = data[:count]
         data = data[count:]
         connection.buffer_updated(count)
+        if take_turns:
+            listener.take_turns()
     return data
 
 

@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.connection import BUFFER_BYTES_MIN, READ_AHEAD_BYTES_MAX
+from riverrun.server.connection import (
+    BUFFER_BYTES_MIN,
+    FRAMES_PER_TURN,
+    READ_AHEAD_BYTES_MAX,
+)
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
@@ -46,6 +50,19 @@ def test_many_frames_of_one_read_are_answered_by_one_write() -> None:
     assert correlations(transport.frames()) == list(range(50))
     assert answer(ApiKey.HEARTBEAT, 4, transport.frames()[49]) == (49, FINE)
     assert transport.writes == 1
+
+
+def test_a_busy_connection_lets_others_have_their_turn() -> None:
+    network = Network(HEARTBEATS)
+    connection, transport = network.connect()
+    data = frame(ApiKey.HEARTBEAT, 4, BEAT) * (2 * FRAMES_PER_TURN + 10)
+    assert not feed(connection, data[: len(data) // 2], take_turns=False)
+    assert len(transport.frames()) == FRAMES_PER_TURN
+    assert not transport.is_reading_now
+    network.listener.take_turns()
+    assert transport.is_reading_now
+    assert not feed(connection, data[len(data) // 2 :])
+    assert len(transport.frames()) == 2 * FRAMES_PER_TURN + 10
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,6 +17,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.wire import codec
 from riverrun.wire.apis import ALL_APIS, APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest
+from riverrun.wire.compiler import compile_reader
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
@@ -46,6 +47,15 @@ def encode(key: ApiKey, version: int, side: str, made: Any) -> bytes:
 def decode(key: ApiKey, version: int, side: str, data: bytes | memoryview, at: int = 0) -> Any:
     function = codec.decode_request if side == "request" else codec.decode_response
     return function(key, version, data, at)
+
+
+def decode_exactly(key: ApiKey, version: int, data: bytes) -> Any:
+    """A request that fills the data to its last byte, as Produce and Fetch must."""
+    read = decode(key, version, "request", data)
+    _, stop = compile_reader(module_of(key, "request"), version)(data, 0, len(data))
+    if stop != len(data):
+        raise MalformedRequest("bytes too many")
+    return read
 
 
 def kio_bytes(made: Any) -> bytes:
@@ -78,8 +88,13 @@ def test_mutated_and_truncated_messages_are_malformed_or_read(api: Any, side: st
         for cut in {rnd.randrange(len(good)) for _ in range(6)} if good else ():
             with pytest.raises(MalformedRequest):
                 decode(api.key, version, side, good[:cut])
-        with pytest.raises(MalformedRequest):
-            decode(api.key, version, side, good + b"\0")
+        if side == "request":
+            assert decode(api.key, version, side, good + b"xyz") == decode(
+                api.key, version, side, good
+            )
+        else:
+            with pytest.raises(MalformedRequest, match="3 bytes too many"):
+                decode(api.key, version, side, good + b"xyz")
         for _ in range(20):
             bad = bytearray(good)
             for _ in range(rnd.randrange(1, 4)):
@@ -112,6 +127,12 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert codec.decode_request(ApiKey.HEARTBEAT, 4, tagged) == made
     with pytest.raises(MalformedRequest, match="beyond the end"):
         codec.decode_request(ApiKey.HEARTBEAT, 4, data[:-1] + b"\x01\x05\x63abc")
+
+
+def test_what_librdkafka_sends_for_all_topics_is_read() -> None:
+    sent = bytes.fromhex("00000000010000")  # captured from librdkafka 2.16.0, Metadata v13
+    read = codec.decode_request(ApiKey.METADATA, 13, sent)
+    assert read.topics is None
 
 
 def test_times_are_whole_milliseconds_however_extreme() -> None:

@@ -26,7 +26,7 @@ from riverrun.wire.messages import fetch_request, fetch_response
 from riverrun.wire.produce import NodeEndpoint
 
 from .arbitrary import as_kio, message
-from .test_codec import kio_bytes
+from .test_codec import decode_exactly, kio_bytes
 
 VERSIONS = range(4, 19)
 SEEDS = st.integers(0, 2**32)
@@ -97,7 +97,7 @@ def test_broken_requests_are_malformed_or_read_like_the_codec_does(
     del bad[data.draw(st.integers(0, len(bad))) :]
     broken = bytes(bad)
     try:
-        read = codec.decode_request(ApiKey.FETCH, version, broken)
+        read = decode_exactly(ApiKey.FETCH, version, broken)
     except MalformedRequest:
         with pytest.raises(MalformedRequest):
             parse_fetch(broken, 0, version)

@@ -27,7 +27,7 @@ from riverrun.wire.produce import (
 )
 
 from .arbitrary import as_kio, message
-from .test_codec import kio_bytes
+from .test_codec import decode_exactly, kio_bytes
 
 VERSIONS = range(3, 14)
 SEEDS = st.integers(0, 2**32)
@@ -111,7 +111,7 @@ def test_broken_requests_are_malformed_or_read_like_the_codec_does(
     del bad[data.draw(st.integers(0, len(bad))) :]
     broken = bytes(bad)
     try:
-        read = codec.decode_request(ApiKey.PRODUCE, version, broken)
+        read = decode_exactly(ApiKey.PRODUCE, version, broken)
     except MalformedRequest:
         with pytest.raises(MalformedRequest):
             parse_produce(broken, 0, version)

@@ -1,6 +1,6 @@
 """One client connection: bytes to frames, frames to the router, answers back in order.
 
-All frames that one read brought are handled in one go and their answers written together. A request
+The frames that one read brought are handled in one go and their answers written together. A request
 whose answer comes later holds a slot, so that answers leave in the order of the requests; later
 requests wait in the buffer meanwhile, as in Kafka, but for Produce after Produce. Whoever does not
 read his answers, or has too many requests in flight, is not read from either.
@@ -29,6 +29,8 @@ BUFFER_BYTES_MIN: Final = 16 * 1024
 READ_AHEAD_BYTES_MAX: Final = 256 * 1024
 """A buffer that small requests fill grows so far, to take many of them in one read."""
 FLUSH_BYTES: Final = 128 * 1024
+FRAMES_PER_TURN: Final = 256
+"""Then the other connections have their turn, for no turn of the loop should take 10 ms."""
 
 
 class Slot:
@@ -151,6 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self) -> None:
         """Handle every whole frame that may be handled now, then write the answers."""
         buffer = self._buffer
+        last = self.frames + FRAMES_PER_TURN
         while buffer is not None and self._end - self._start >= 4:
             size: int = LENGTH.unpack_from(buffer, self._start)[0]
             if not 0 <= size <= self._request_bytes_max:
@@ -164,6 +167,10 @@ class Connection(asyncio.BufferedProtocol):
             frame = self._view[begin:stop]
             if not self._may_begin(frame):
                 self._hold()
+                break
+            if self.frames == last:
+                self._hold()
+                self._listener.soon(self._go_on)
                 break
             self._start = stop
             self.frames += 1
@@ -310,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._start + wanted <= capacity and self._end < capacity:
             return
         if self._start > 0:
-            buffer[:held] = buffer[self._start : self._end]
+            self._view[:held] = self._view[self._start : self._end]
             self._start, self._end = 0, held
         if self._end == capacity and not self._is_held:
             larger = min(max(wanted, READ_AHEAD_BYTES_MAX), capacity * 2)

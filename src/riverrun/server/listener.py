@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -120,6 +121,10 @@ class Listener:
         return Connection(self, name, self._next_id)
 
     # What connections ask and tell
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back in the next turn of the loop."""
+        asyncio.get_running_loop().call_soon(callback)
 
     def tune(self, raw: socket.socket) -> None:
         """Set the options of a new socket."""

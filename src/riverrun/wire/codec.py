@@ -30,7 +30,11 @@ RESPONSE: Final = "response"
 
 
 def decode_request(key: ApiKey, version: int, buffer: Buffer, at: int = 0) -> Any:
-    """The request in ``buffer`` from ``at`` on."""
+    """The request in ``buffer`` from ``at`` on.
+
+    Bytes behind it are ignored, as Kafka ignores them: librdkafka 2.16 sends three too many when it
+    asks for the metadata of all topics.
+    """
     return _decode(key, version, REQUEST, buffer, at)
 
 
@@ -54,11 +58,11 @@ def message_class(key: ApiKey, side: str) -> type[Any]:
 def _decode(key: ApiKey, version: int, side: str, buffer: Buffer, at: int) -> Any:
     end = len(buffer)
     try:
-        message, _ = _reader(key, version, side)(buffer, at, end)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        message, stop = _reader(key, version, side)(buffer, at, end)
+        if stop != end and side == RESPONSE:
+            raise MalformedRequest(f"{end - stop} bytes too many")
+    except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{ALL_APIS[key].name} v{version} {side}: {error}") from error
-    # Bytes behind the message are ignored, as Kafka ignores them: librdkafka 2.16 sends three too
-    # many in the request for the metadata of all topics.
     return message
 
 

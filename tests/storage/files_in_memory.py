@@ -1,7 +1,5 @@
 """A file system that is a dict, for tests of what only reads and writes files."""
 
-import os
-
 
 class MemoryFile:
     def __init__(self, content: bytearray) -> None:
@@ -60,9 +58,9 @@ class MemoryFiles:
         return 0
 
     def list_directory(self, path: str) -> list[str]:
-        return sorted(
-            os.path.basename(other) for other in self.contents if os.path.dirname(other) == path
-        )
+        start = len(path.rstrip("/")) + 1
+        inside = [other[start:] for other in self.contents if other.startswith(path + "/")]
+        return sorted({other.split("/")[0] for other in inside})
 
     def make_directory(self, path: str) -> None:
         pass
@@ -85,6 +83,9 @@ class MemoryFiles:
 
     def free_bytes(self, path: str) -> int:
         return 1 << 40
+
+    def total_bytes(self, path: str) -> int:
+        return 1 << 41
 
     def lock(self, path: str) -> MemoryLock:
         return MemoryLock()

@@ -63,7 +63,7 @@ class Swap:
         assert first is not None, f"{self._log.partition} no longer has {cleaned.replaced}"
         new = self._log.new_segment(cleaned.base_offset)
         new.alias = SWAP_SUFFIX
-        new.size = new.synced_size = cleaned.size
+        new.size = new.synced_size = new.checked_from = cleaned.size
         new.max_timestamp = cleaned.max_timestamp
         new.max_timestamp_offset = cleaned.max_timestamp_offset
         new.first_timestamp = cleaned.first_timestamp

@@ -1,0 +1,445 @@
+"""The cleaner on real logs: what it chooses, what stays readable, and what a crash leaves."""
+
+import contextlib
+import random
+from collections.abc import Callable, Generator
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from riverrun.model.ids import (
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    TopicName,
+    TopicPartition,
+)
+from riverrun.ports.metrics import Metrics
+from riverrun.records.batch import CorruptBatch, batches
+from riverrun.records.record import NewRecord, Record, build_batch, read_records
+from riverrun.storage.cleaner import Cleaner, CleanerSettings, judge
+from riverrun.storage.compaction import CompactionAborted
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.reading import ColdRead
+from riverrun.storage.segment import Segment
+from riverrun.storage.settings import LogSettings
+from riverrun.storage.worker import InlineJob
+
+from .files_in_memory import MemoryFiles
+from .volatile_files import Halt, VolatileFiles
+
+PARTITION = TopicPartition(TopicName("t"), PartitionIndex(0))
+COMPACT = LogSettings(cleanup_policy=("compact",), index_interval_bytes=200)
+NOW = 1_700_000_000_000
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.milliseconds = NOW
+
+    def now_ms(self) -> int:
+        return self.milliseconds
+
+    def monotonic(self) -> float:
+        return self.milliseconds / 1000
+
+
+class SeededRandomness:
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128))
+
+    def below(self, limit: int) -> int:
+        return self._random.randrange(limit)
+
+    def between(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+
+class Node:
+    """A data directory with one log and a cleaner."""
+
+    def __init__(self, files: MemoryFiles, log_settings: LogSettings = COMPACT) -> None:
+        self.files = files
+        self.clock = FixedClock()
+        self.directory = LogDirectory.open(
+            files, "/data", node_id=NodeId(1), clock=self.clock, randomness=SeededRandomness()
+        )
+        list(self.directory.load(lambda topic: log_settings))
+        if PARTITION in self.directory.logs:
+            self.log = self.directory.logs[PARTITION]
+        else:
+            self.log = self.directory.create(PARTITION, UUID(int=500), log_settings)
+        self.dropped: list[Segment] = []
+        self.metrics = Metrics()
+        self.cleaner = Cleaner(
+            files,
+            "/data",
+            clock=self.clock,
+            settings=CleanerSettings(),
+            start_job=lambda task, _: InlineJob(files, task),
+            metrics=self.metrics,
+            discard=lambda _, segments: self.dropped.extend(segments),
+        )
+        self.cleaner.load(self.directory.logs)
+        self.log.advance_high_watermark(self.log.end_offset)
+
+    def put(self, key: str, value: str | None, *, producer: int = -1, sequence: int = -1) -> int:
+        record = NewRecord(None if value is None else value.encode(), key.encode(), NOW)
+        batch = build_batch(
+            [record], producer_id=producer, producer_epoch=0 if producer >= 0 else -1,
+            base_sequence=sequence,
+        )  # fmt: skip
+        appended = self.log.append_as_leader(
+            bytearray(batch), leader_epoch=LeaderEpoch(1), now_ms=self.clock.now_ms()
+        )
+        self.log.advance_high_watermark(self.log.end_offset)
+        return appended.base_offset
+
+    def roll(self) -> None:
+        self.log.roll(self.clock.now_ms())
+
+    def flush(self) -> None:
+        job = self.log.begin_flush(whole=True)
+        if job is not None:
+            job.run()
+            self.log.flushed(job)
+        self.directory.checkpoint().write()
+
+    def clean(self) -> bool:
+        return drive(self.cleaner.clean_once(self.directory.logs))
+
+    def records(self) -> list[Record]:
+        """Everything, as a consumer would read it."""
+        found: list[Record] = []
+        offset = self.log.start_offset
+        while offset < self.log.high_watermark:
+            result = self.log.read(offset, max_bytes=150, end=self.log.high_watermark)
+            if isinstance(result, ColdRead):
+                data = result.load()
+                assert result.is_current
+                result.adopt()
+                result = data
+            assert result.next_offset > offset
+            for position, header in batches(bytes(result.data)):
+                batch = bytes(result.data)[position : position + header.size]
+                found += [each for each in read_records(batch) if each.offset >= offset]
+            offset = Offset(result.next_offset)
+        return found
+
+    def latest(self) -> dict[bytes | None, bytes]:
+        state: dict[bytes | None, bytes] = {}
+        for record in self.records():
+            if record.value is None:
+                state.pop(record.key, None)
+            else:
+                state[record.key] = record.value
+        return state
+
+
+def drive(steps: Generator[Callable[[], object], object, bool]) -> bool:
+    """As the runner does, without waiting."""
+    result: object = None
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = step()
+            except (OSError, CorruptBatch, CompactionAborted) as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return bool(end.value)
+
+
+def filled(node: Node, *, keys: int = 5, rounds: int = 4) -> dict[bytes | None, bytes]:
+    for number in range(rounds):
+        for key in range(keys):
+            node.put(f"k{key}", f"v{number}")
+        node.roll()
+    node.put("active", "1")
+    return node.latest()
+
+
+def test_log_is_compacted_and_readers_do_not_notice() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    end, size = node.log.end_offset, node.log.size_bytes
+    assert node.clean()
+    assert node.latest() == before
+    assert len(node.records()) == 6
+    assert node.log.end_offset == end
+    assert node.log.size_bytes < size
+    assert node.log.size_bytes == sum(segment.size for segment in node.log.segments)
+    assert node.log.cleaned_to == 20
+    assert [segment.base_offset for segment in node.log.segments] == [0, 20]
+    assert [segment.base_offset for segment in node.dropped] == [0, 5, 10, 15]
+    assert not node.clean(), "there is nothing new"
+
+
+def test_names_of_files_are_in_order_afterwards() -> None:
+    node = Node(MemoryFiles())
+    filled(node)
+    node.clean()
+    names = [name for name in node.files.list_directory("/data/t-0") if name[0] == "0"]
+    assert [name for name in names if not name.endswith((".deleted", ".snapshot"))] == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000020.log",
+    ]
+    assert node.files.contents["/data/cleaner-offset-checkpoint"] == b"0\n1\nt 0 20\n"
+
+
+def test_checkpoint_survives_a_restart() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    node.clean()
+    node.flush()
+    again = Node(node.files)
+    assert again.log.cleaned_to == 20
+    assert again.latest() == before
+    assert not again.clean()
+
+
+def test_damaged_checkpoint_means_that_all_is_dirty() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    node.clean()
+    node.flush()
+    node.files.contents["/data/cleaner-offset-checkpoint"][:] = b"nonsense"
+    again = Node(node.files)
+    assert again.log.cleaned_to == 0
+    again.roll()
+    assert again.clean()
+    assert again.latest() == before
+
+
+def test_truncation_makes_dirty_again() -> None:
+    node = Node(MemoryFiles())
+    filled(node)
+    node.clean()
+    node.log.truncate_to(12)
+    assert node.log.cleaned_to <= node.log.end_offset <= 20
+
+
+def candidate_ratio(node: Node) -> float | None:
+    found = judge(node.log, node.log.cleaned_to, node.clock.now_ms())
+    return None if found is None else found.ratio
+
+
+def test_only_compacted_topics_and_never_the_active_segment() -> None:
+    node = Node(MemoryFiles(), LogSettings(cleanup_policy=("delete",)))
+    filled(node)
+    assert candidate_ratio(node) is None
+    node.log.configure(COMPACT)
+    assert candidate_ratio(node) == 1.0
+    node = Node(MemoryFiles())
+    node.put("a", "1")
+    assert candidate_ratio(node) is None
+
+
+def test_compaction_stops_at_the_high_watermark() -> None:
+    node = Node(MemoryFiles())
+    for _ in range(3):
+        node.put("a", "1")
+        node.roll()
+    node.put("a", "2")
+    node.log.high_watermark = Offset(2)
+    found = judge(node.log, 0, NOW)
+    assert found is not None
+    assert [segment.base_offset for segment in found.segments] == [0, 1]
+
+
+def test_compaction_stops_at_an_open_transaction() -> None:
+    node = Node(MemoryFiles())
+    node.put("a", "1")
+    node.roll()
+    batch = build_batch(
+        [NewRecord(b"v", b"a", NOW)], producer_id=1, producer_epoch=0, base_sequence=0,
+        transactional=True,
+    )  # fmt: skip
+    node.log.append_as_leader(bytearray(batch), leader_epoch=LeaderEpoch(1), now_ms=NOW)
+    node.log.advance_high_watermark(node.log.end_offset)
+    node.roll()
+    node.put("a", "2")
+    found = judge(node.log, 0, NOW)
+    assert found is not None
+    assert [segment.base_offset for segment in found.segments] == [0]
+
+
+def test_young_records_wait_and_old_ones_do_not() -> None:
+    lag = LogSettings(cleanup_policy=("compact",), min_compaction_lag_ms=1000)
+    node = Node(MemoryFiles(), lag)
+    filled(node)
+    assert candidate_ratio(node) is None
+    node.clock.milliseconds += 1000
+    assert candidate_ratio(node) == 1.0
+    node.log.configure(
+        LogSettings(
+            cleanup_policy=("compact",), max_compaction_lag_ms=5000, min_cleanable_dirty_ratio=1.0
+        )
+    )
+    assert not node.clean()
+    node.clock.milliseconds += 5000
+    assert node.clean()
+
+
+def test_dirty_ratio_decides() -> None:
+    node = Node(MemoryFiles())
+    filled(node, keys=20)
+    assert node.clean()
+    node.put("k1", "new")
+    node.roll()
+    ratio = candidate_ratio(node)
+    assert ratio is not None
+    assert ratio < 0.5
+    assert not node.clean()
+    node.log.configure(LogSettings(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0))
+    assert node.clean()
+
+
+def test_producer_goes_on_where_it_was() -> None:
+    node = Node(MemoryFiles())
+    for number in range(4):
+        node.put("a", str(number), producer=5, sequence=number)
+        node.roll()
+    node.put("a", "end")
+    node.roll()
+    node.put("b", "active")
+    assert node.clean()
+    node.flush()
+    for path in [path for path in node.files.contents if path.endswith(".snapshot")]:
+        node.files.unlink(path)
+    again = Node(node.files)
+    last = again.put("a", "3", producer=5, sequence=3)
+    assert last == 3, "a retry of the last batch is a duplicate"
+    assert again.put("a", "4", producer=5, sequence=4) == again.log.end_offset - 1
+
+
+def test_damage_is_reported_once_and_nothing_changes() -> None:
+    node = Node(MemoryFiles())
+    filled(node)
+    node.files.contents[node.log.segments[1].path][80] ^= 1
+    before = {path: bytes(content) for path, content in node.files.contents.items()}
+    assert not node.clean()
+    assert list(node.cleaner.uncleanable) == [PARTITION]
+    assert node.files.contents == before
+    assert not node.clean()
+    node.directory.logs.clear()
+    node.clean()
+    assert not node.cleaner.uncleanable
+
+
+def test_compaction_that_is_overtaken_by_truncation_is_given_up() -> None:
+    node = Node(MemoryFiles())
+    filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    result = next(steps)()
+    node.log.truncate_fully_and_start_at(100)
+    with pytest.raises(StopIteration):
+        step = steps.send(result)
+        while True:
+            step = steps.send(step())
+    assert not [name for name in node.files.list_directory("/data/t-0") if ".swap" in name]
+    assert not [name for name in node.files.list_directory("/data/t-0") if ".cleaned" in name]
+    assert node.log.start_offset == node.log.end_offset == 100
+
+
+def test_abort_ends_a_compaction() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    step = next(steps)
+    node.cleaner.abort()
+    with pytest.raises(StopIteration) as end:
+        while True:
+            try:
+                result = step()
+            except CompactionAborted as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    assert end.value.value is False
+    assert node.latest() == before
+
+
+def test_cold_read_that_compaction_overtakes_is_not_believed() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    segment = node.log.segments[1]
+    segment.evict()
+    segment.is_warm = False
+    cold = node.log.read(7, max_bytes=1000, end=node.log.high_watermark)
+    assert isinstance(cold, ColdRead)
+    node.clean()
+    assert not cold.is_current
+    assert not node.log.is_corrupt
+    assert node.latest() == before
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 70), st.randoms(use_true_random=False), st.booleans(), st.booleans())
+def test_no_crash_and_no_power_cut_loses_or_revives_anything(
+    operations: int, chance: random.Random, is_power_cut: bool, is_first_cleaning: bool
+) -> None:
+    files = VolatileFiles(chance)
+    small = LogSettings(
+        cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=100,
+        delete_retention_ms=0, min_cleanable_dirty_ratio=0.0,
+    )  # fmt: skip
+    node = Node(files, small)
+
+    def write(keys: int, rounds: int) -> None:
+        for number in range(rounds):
+            for key in range(keys):
+                is_deletion = chance.random() < 0.4
+                node.put(f"k{key}", None if is_deletion else f"v{number}")
+        node.put("active", "1")
+        node.roll()
+
+    write(keys=12, rounds=3)
+    if not is_first_cleaning:
+        assert node.clean()  # gives the tombstones their horizon
+        node.clock.milliseconds += 10
+        write(keys=6, rounds=4)
+    node.flush()
+    files.sync_everything()
+    before, end = node.latest(), node.log.end_offset
+    files.halt_after(operations)
+    with contextlib.suppress(Halt):
+        node.clean()
+    files.go_on()
+    if is_power_cut:
+        files.lose_power()
+    again = Node(files, small)
+    assert again.log.damage is None
+    assert again.log.end_offset == end
+    assert again.latest() == before
+    offsets = [record.offset for record in again.records()]
+    assert offsets == sorted(set(offsets))
+    again.log.cleaned_to = Offset(0)
+    assert again.clean()
+    assert again.latest() == before
+
+
+def test_log_can_be_read_at_every_step_of_its_compaction() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    step = next(steps)
+    count = 0
+    with pytest.raises(StopIteration):
+        while True:
+            result = step()
+            assert node.latest() == before
+            step = steps.send(result)
+            assert node.latest() == before
+            count += 1
+    assert count >= 4

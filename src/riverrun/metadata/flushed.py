@@ -1,8 +1,9 @@
 """The offset up to which the metadata log was durable, remembered beside it.
 
 A voter that lost what it had synced must not speak as if it had it: what it acknowledged may be
-gone. The number is written after each sync and not synced itself, so it can only be too low, which
-is safe: it proves loss, never its absence.
+gone. The number is written after each sync, before anything is published, and not synced itself:
+after a kill it is exact, after a power cut it can only be too low. So it proves loss, and tells
+from where on the log may have been read from memory alone.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ class FlushedOffset:
         self._path = os.path.join(folder, NAME)
         self._file = files.open(self._path, create=True)
 
+    def read(self) -> Offset:
+        """0 when nothing is known."""
+        match = _FORM.fullmatch(self._file.read_at(0, 256))
+        return Offset(0 if match is None else int(match[1]))
+
     def check(self, end: Offset) -> None:
         """Refuse a log that ends before what was durable."""
-        match = _FORM.fullmatch(self._file.read_at(0, 256))
-        if match is None or int(match[1]) <= end:
-            return
-        raise MetadataError(
-            f"the metadata log ends at offset {end}, yet it was durable up to {int(match[1])}: "
-            "what was acknowledged is missing. Restore the directory from a copy, or, to go on "
-            f"with what is left, delete {self._path}"
-        )
+        durable = self.read()
+        if durable > end:
+            raise MetadataError(
+                f"the metadata log ends at offset {end}, yet it was durable up to {durable}: what "
+                "was acknowledged is missing. Restore the directory from a copy, or, to go on with "
+                f"what is left, delete {self._path}"
+            )
 
     def write(self, offset: Offset) -> None:
         self._file.write_at(0, b"0\n1\n__cluster_metadata 0 %020d\n" % offset)

@@ -139,7 +139,7 @@ def read_quorum_state(files: Files, folder: str) -> QuorumState | None:
         return None
     try:
         return QuorumState.parse(read_whole(files, path).decode())
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         # Without it the node could vote twice in one epoch, or lead an epoch that another led.
         raise MetadataError(
             f"{path} cannot be read ({error}): restore it from a copy of this directory; a node "

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -32,8 +32,10 @@ from riverrun.metadata.snapshot import BOOTSTRAP, SnapshotId, snapshot_batches
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
+from riverrun.records.batch import read_header
 from riverrun.records.record import NewRecord, build_batch
-from riverrun.storage.reading import ColdRead, Slice
+from riverrun.storage.log import ColdRead, Log
+from riverrun.storage.segment import DELETED_SUFFIX
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
@@ -52,38 +54,6 @@ SNAPSHOT_RETRY_SECONDS: Final = 60.0
 log = structlog.get_logger(__name__)
 
 
-class FlushJob(Protocol):
-    """A sync of the log up to where it ended when the job was made; ``run`` blocks."""
-
-    def run(self) -> None: ...
-
-
-class LocalLog(Protocol):
-    """The log of ``__cluster_metadata-0`` on this disk, which is ``storage.log.Log``."""
-
-    path: str
-
-    @property
-    def start_offset(self) -> Offset: ...
-    @property
-    def end_offset(self) -> Offset: ...
-    @property
-    def flushed_offset(self) -> Offset: ...
-    @property
-    def high_watermark(self) -> Offset: ...
-    @property
-    def latest_epoch(self) -> LeaderEpoch: ...
-
-    def append_as_follower(self, batches: bytes) -> object: ...
-    def read(self, offset: Offset, *, max_bytes: int, end: Offset) -> Slice | ColdRead: ...
-    def advance_high_watermark(self, offset: Offset) -> None: ...
-    def begin_flush(self) -> FlushJob | None: ...
-    def flushed(self, job: FlushJob) -> None: ...
-    def delete_records_before(self, offset: Offset) -> object: ...
-    def truncate_fully_and_start_at(self, offset: Offset) -> object: ...
-    def close(self) -> object: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """An image that waits for its records to be durable."""
@@ -91,14 +61,15 @@ class _Pending:
     delta: Delta
     image: Image
     size: int
-    waiter: asyncio.Future[Image]
+    waiter: asyncio.Future[Image] | None
+    """None for what a start writes by itself."""
 
 
 class MetadataLog:
     """Opened by ``open``, kept going by ``run``, ended by ``stop``."""
 
     def __init__(
-        self, store: LocalLog, *, files: Files, me: Voter, clock: Clock, settings: MetadataSettings
+        self, store: Log, *, files: Files, me: Voter, clock: Clock, settings: MetadataSettings
     ) -> None:
         self.node_id = me.id
         self.epoch = LeaderEpoch(0)
@@ -118,12 +89,14 @@ class MetadataLog:
         self._work = asyncio.Event()
         self._failure: BaseException | None = None
         self._snapshot_due = asyncio.Event()
+        self._snapshotting = asyncio.Lock()
+        self._snapshot_offset = Offset(0)
         self._bytes_behind_snapshot = 0
 
     @classmethod
     async def open(
         cls,
-        store: LocalLog,
+        store: Log,
         *,
         files: Files,
         node_id: NodeId,
@@ -169,15 +142,19 @@ class MetadataLog:
         An assertion fails, and nothing changes, for records that cannot follow; OSError, and
         nothing changes, when there is no room for them.
         """
-        pending = self._write(records)
+        waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
+        self._write(records, waiter)
         self._work.set()
-        return await pending.waiter
+        return await waiter
 
     async def run(self) -> None:
         """Sync, publish and write snapshots until cancelled; raises when the disk fails."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._commit_forever())
-            tasks.create_task(self._snapshot_forever())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._commit_forever())
+                tasks.create_task(self._snapshot_forever())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
 
     async def stop(self) -> None:
         """Make durable what was appended, and close. To be called when ``run`` has ended."""
@@ -202,6 +179,11 @@ class MetadataLog:
         loading = Loading()
         if found is not None:
             await _in_slices(loading.take_snapshot(*found))
+        if self._store.damage is not None:
+            raise MetadataError(
+                f"the metadata log in {self._store.path} has lost what was durable "
+                f"({self._store.damage}): restore the directory from a copy"
+            )
         self._flushed.check(max(self._store.end_offset, Offset(loading.offset + 1)))
         if self._store.end_offset <= loading.offset:
             # The log ended before the snapshot, or nothing of it was left.
@@ -213,7 +195,11 @@ class MetadataLog:
             )
         while loading.offset + 1 < self._store.end_offset:
             data = await self._read(Offset(loading.offset + 1))
+            if not data or read_header(data).base_offset > loading.offset + 1:
+                await self._cut(Offset(loading.offset + 1))
+                break
             await _in_slices(loading.take_batches(data))
+        self._flushed.check(self._store.end_offset)
         return loading
 
     async def _read(self, offset: Offset) -> bytes:
@@ -222,8 +208,17 @@ class MetadataLog:
             cold = found
             found = await self._in_thread(cold.load)
             cold.adopt()
-        assert found.data, f"nothing to read at {offset} of {self._store.end_offset}"
         return bytes(found.data)
+
+    async def _cut(self, offset: Offset) -> None:
+        """Cut off what follows a hole.
+
+        A power cut may take the end of one segment and leave the beginning of the next. Syncs go
+        in the order of the log, so nothing behind the hole was ever durable for anybody.
+        """
+        log.warning("metadata log cut at a hole", path=self._store.path, offset=offset)
+        self._store.truncate_to(offset)
+        await self._in_thread(lambda: self._files.sync_directory(self._store.path))
 
     async def _lead(self, loading: Loading, me: Voter) -> None:
         """Begin a new epoch: what was read is committed, for it was all that anybody had."""
@@ -242,18 +237,36 @@ class MetadataLog:
         )
         self.current = self._newest = loading.image()
         self._bytes_behind_snapshot = loading.bytes_behind_snapshot
+        is_unsure = loading.offset >= self._flushed.read()
+        if is_unsure:
+            await self._secure()
         records = [quorum.leader_change(me.id, self.voters, now)]
         if writes_voters or loading.offset < 0:
             records += [quorum.kraft_version(now), quorum.voters_record(self.voters, now)]
         self._append(records, Delta(self._newest), is_control=True)
-        if loading.is_in_transaction:
-            # Its writer is gone and cannot end it.
+        if loading.is_in_transaction and not is_unsure:
+            # Its writer is gone and cannot end it; a snapshot has left it out already.
             abort = AbortTransactionRecord(reason="the leader that began it is gone")
             self._append([NewRecord(encode(abort), timestamp=now)], Delta(self._newest))
 
+    async def _secure(self) -> None:
+        """Copy what was read into a snapshot, and begin the log anew behind it.
+
+        The end of the log may lie in memory alone, left by a process that was killed before or
+        after a sync that failed. The kernel would call its pages clean: no later sync would write
+        them, and a power cut would take them and all that follows. A snapshot is written afresh.
+        """
+        await self._write_snapshot(self._newest)
+        self._snapshot_offset = self._store.end_offset
+        self._bytes_behind_snapshot = 0
+        self._store.truncate_fully_and_start_at(self._store.end_offset)
+        await self._in_thread(lambda: self._files.sync_directory(self._store.path))
+
     # Appending
 
-    def _write(self, records: Sequence[Record]) -> _Pending:
+    def _write(
+        self, records: Sequence[Record], waiter: asyncio.Future[Image] | None = None
+    ) -> None:
         if self._failure is not None:
             raise self._failure
         assert 0 < len(records) <= RECORDS_MAX, f"{len(records)} records in one append"
@@ -263,11 +276,16 @@ class MetadataLog:
         for record in records:
             delta.replay(record)
         now = self._clock.now_ms()
-        return self._append([NewRecord(encode(r), timestamp=now) for r in records], delta)
+        self._append([NewRecord(encode(r), timestamp=now) for r in records], delta, waiter)
 
     def _append(
-        self, records: Sequence[NewRecord], delta: Delta, *, is_control: bool = False
-    ) -> _Pending:
+        self,
+        records: Sequence[NewRecord],
+        delta: Delta,
+        waiter: asyncio.Future[Image] | None = None,
+        *,
+        is_control: bool = False,
+    ) -> None:
         start = self._store.end_offset
         assert start == self._newest.offset + 1, f"{start} follows {self._newest.offset}"
         image = delta.publish(
@@ -276,13 +294,11 @@ class MetadataLog:
             timestamp=records[-1].timestamp,
         )
         batch = build_batch(records, base_offset=start, leader_epoch=self.epoch, control=is_control)
+        # As a follower would: offsets and epoch are in the batch already.
         self._store.append_as_follower(batch)
         assert self._store.end_offset == image.offset + 1, f"the log ends at {start}"
         self._newest = image
-        waiter = asyncio.get_running_loop().create_future()
-        pending = _Pending(delta, image, len(batch), waiter)
-        self._pending.append(pending)
-        return pending
+        self._pending.append(_Pending(delta, image, len(batch), waiter))
 
     async def _commit_forever(self) -> None:
         while True:
@@ -296,14 +312,14 @@ class MetadataLog:
         """Sync once for all that wait, and publish their images in order."""
         while self._pending:
             job = self._store.begin_flush()
+            assert job is not None, "what was not published yet is durable already"
             try:
-                if job is not None:
-                    await self._in_thread(job.run)
+                await self._in_thread(job.run)
             except OSError as error:
+                self._store.flush_failed(job)
                 self._fail(error)
                 raise
-            if job is not None:
-                self._store.flushed(job)
+            self._store.flushed(job)
             durable = self._store.flushed_offset
             self._flushed.write(durable)
             self._store.advance_high_watermark(durable)
@@ -316,7 +332,7 @@ class MetadataLog:
         self._bytes_behind_snapshot += pending.size
         for subscriber in self._subscribers:
             subscriber(pending.delta, pending.image)
-        if not pending.waiter.done():
+        if pending.waiter is not None and not pending.waiter.done():
             pending.waiter.set_result(pending.image)
 
     def _fail(self, error: OSError) -> None:
@@ -324,7 +340,7 @@ class MetadataLog:
         log.error("metadata log failed", path=self._store.path, error=str(error))
         self._failure = error
         for pending in self._pending:
-            if not pending.waiter.done():
+            if pending.waiter is not None and not pending.waiter.done():
                 pending.waiter.set_exception(error)
         self._pending.clear()
 
@@ -341,7 +357,7 @@ class MetadataLog:
                     continue
             self._snapshot_due.clear()
             try:
-                await self._snapshot()
+                await self.snapshot()
             except OSError as error:
                 if self._failure is not None:
                     raise
@@ -349,14 +365,38 @@ class MetadataLog:
                 await asyncio.sleep(SNAPSHOT_RETRY_SECONDS)
                 self._snapshot_due.set()
 
+    async def snapshot(self) -> None:
+        """Write a snapshot of what is current, and delete what nobody needs beside it."""
+        async with self._snapshotting:
+            await self._snapshot()
+
     async def _snapshot(self) -> None:
         image = self.current
+        if image.offset < self._snapshot_offset:
+            return
         covered = self._bytes_behind_snapshot
         await self._write_snapshot(image)
+        self._snapshot_offset = Offset(image.offset + 1)
         self._bytes_behind_snapshot -= covered
+        if self._store.active.size:
+            # Each snapshot ends a segment, so that there are segments to drop, and the log that
+            # a start has to look through stays short.
+            self._store.roll(self._clock.now_ms())
         oldest = await self._in_thread(self._snapshots.remove_old)
         if oldest is not None and oldest.offset > self._store.start_offset:
-            self._store.delete_records_before(oldest.offset)
+            await self._drop_before(oldest.offset)
+
+    async def _drop_before(self, offset: Offset) -> None:
+        """Let the log begin where the oldest snapshot ends; whole segments below go."""
+        self._store.delete_records_before(offset)
+        dropped = self._store.enforce_retention(self._clock.now_ms())
+        paths = [path + DELETED_SUFFIX for segment in dropped for path in segment.paths()]
+        await self._in_thread(lambda: self._unlink(paths))
+
+    def _unlink(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if self._files.exists(path):
+                self._files.unlink(path)
 
     async def _write_snapshot(self, image: Image) -> None:
         """In slices of a few milliseconds; the file has its name only once it is durable."""
@@ -369,7 +409,7 @@ class MetadataLog:
                 file.write_at(place, batch)
                 place += len(batch)
                 await asyncio.sleep(0)
-        except BaseException:
+        except (OSError, asyncio.CancelledError):
             self._snapshots.abandon(snapshot, file)
             raise
         try:

@@ -1,0 +1,385 @@
+"""The metadata log of one node: what is published is durable, and a start finds all of it."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from riverrun.metadata.flushed import NAME as FLUSHED
+from riverrun.metadata.flushed import FlushedOffset
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.quorum import MetadataError, QuorumState, read_quorum_state
+from riverrun.metadata.records import RemoveTopicRecord, encode
+from riverrun.metadata.runner import MetadataLog
+from riverrun.metadata.schema.begin_transaction_record import BeginTransactionRecord
+from riverrun.metadata.settings import MetadataSettings
+from riverrun.metadata.snapshot import Snapshot
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.files import File, OsFiles
+from riverrun.records.batch import batches
+from riverrun.records.record import NewRecord, build_batch, read_records
+from tests.metadata.opened import FixedClock, open_log, open_metadata, topic_records
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(main)
+
+
+@asynccontextmanager
+async def running(log: MetadataLog) -> AsyncIterator[MetadataLog]:
+    task = asyncio.create_task(log.run())
+    try:
+        yield log
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await log.stop()
+
+
+class SyncGate(OsFiles):
+    """Files whose syncs of the log wait for a sign, or fail."""
+
+    def __init__(self) -> None:
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.fails = False
+        self.syncs = 0
+        self.began = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        file = super().open(path, create=create)
+        if not path.endswith(".log"):
+            return file
+        return _GatedFile(file, self)
+
+
+class _GatedFile:
+    def __init__(self, file: File, gate: SyncGate) -> None:
+        self._file = file
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        self._gate.syncs += 1
+        self._gate.loop.call_soon_threadsafe(self._gate.began.set)
+        assert self._gate.may_sync.wait(10)
+        if self._gate.fails:
+            raise OSError(5, "Input/output error")
+        self._file.sync()
+
+
+def test_a_blank_directory_gets_its_first_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        assert log.current.features == {
+            "metadata.version": 30,
+            "eligible.leader.replicas.version": 1,
+        }
+        assert log.current.config(ConfigType.BROKER, "") == {"min.insync.replicas": "1"}
+        assert log.current.offset == log.end_offset - 1 == log.high_watermark - 1
+        await log.stop()
+        bootstrap = tmp_path / "00000000000000000000-0000000000.checkpoint"
+        snapshot = Snapshot(bootstrap.read_bytes())
+        assert snapshot.voters == log.voters
+        state = read_quorum_state(OsFiles(), str(tmp_path))
+        assert state == QuorumState(epoch=LeaderEpoch(1), leader=NodeId(1))
+
+    run(main())
+
+
+def test_each_start_leads_a_new_epoch_of_the_same_history(tmp_path: Path) -> None:
+    async def main() -> None:
+        epochs = []
+        for number in range(1, 4):
+            log = await open_metadata(OsFiles(), str(tmp_path))
+            async with running(log):
+                epochs.append(log.epoch)
+                await log.append(topic_records(f"topic-{number}", number))
+            image = log.current
+        assert epochs == [1, 2, 3]
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert list(again.current.topics_by_name) == ["topic-1", "topic-2", "topic-3"]
+        assert again.current.topics_by_id == image.topics_by_id
+        assert again.current.features == image.features
+        assert again.current.offset == image.offset + 1, "a leader change and nothing else"
+
+    run(main())
+
+
+def test_nothing_is_published_before_it_is_durable(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = SyncGate()
+        log = await open_metadata(files, str(tmp_path))
+        seen: list[Image] = []
+        log.subscribe(lambda delta, image: seen.append(image))
+        before = log.current
+        async with running(log):
+            files.may_sync.clear()
+            files.began.clear()
+            append = asyncio.create_task(log.append(topic_records("a", 1)))
+            await files.began.wait()
+            assert log.end_offset > before.offset + 1, "written, but not synced"
+            assert not append.done()
+            assert log.current is before
+            assert seen == []
+            files.may_sync.set()
+            image = await append
+            assert "a" in image.topics_by_name
+            assert log.current is image
+            assert seen == [image]
+
+    run(main())
+
+
+def test_appends_that_wait_together_share_a_sync_and_are_published_in_order(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        files = SyncGate()
+        log = await open_metadata(files, str(tmp_path))
+        seen: list[int] = []
+        log.subscribe(lambda delta, image: seen.append(len(image.topics_by_name)))
+        async with running(log):
+            before = files.syncs
+            appends = [log.append(topic_records(f"t{n}", n)) for n in range(1, 51)]
+            images = await asyncio.gather(*appends)
+            assert [len(image.topics_by_name) for image in images] == list(range(1, 51))
+            assert seen == list(range(1, 51))
+            assert files.syncs - before <= 2
+
+    run(main())
+
+
+def test_a_failed_sync_ends_the_runner_and_every_append(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = SyncGate()
+        log = await open_metadata(files, str(tmp_path))
+        before = log.current
+        files.fails = True
+        task = asyncio.create_task(log.run())
+        with pytest.raises(OSError, match="Input/output error"):
+            await log.append(topic_records("a", 1))
+        with pytest.raises(OSError, match="Input/output error"):
+            await task
+        files.fails = False
+        with pytest.raises(OSError, match="Input/output error"):
+            await log.append(topic_records("b", 2))
+        assert log.current is before
+        syncs = files.syncs
+        await log.stop()
+        assert files.syncs == syncs, "a failed sync is never tried again"
+
+    run(main())
+
+
+def test_records_that_cannot_follow_never_reach_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            await log.append(topic_records("a", 1))
+            end = log.end_offset
+            with pytest.raises(AssertionError, match="topic a exists"):
+                await log.append(topic_records("a", 2))
+            assert log.end_offset == end
+            await log.append(topic_records("b", 2))
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert list(again.current.topics_by_name) == ["a", "b"]
+
+    run(main())
+
+
+def test_a_waiter_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            leaving = asyncio.create_task(log.append(topic_records("a", 1)))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            image = await log.append(topic_records("b", 2))
+            assert list(image.topics_by_name) == ["a", "b"]
+
+    run(main())
+
+
+def test_snapshots_follow_the_log_and_what_they_contain_is_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            for number in range(1, 5):
+                await log.append(topic_records(f"t{number}", number))
+                await log.append([RemoveTopicRecord(topic_id=UUID(int=number))])
+                await log.snapshot()
+            await log.append(topic_records("last", 999))
+            image = log.current
+        assert not _names(tmp_path, ".deleted")
+        snapshots = _names(tmp_path, ".checkpoint")
+        assert len(snapshots) == 2
+        assert "00000000000000000000-0000000000.checkpoint" not in snapshots
+        first = min(int(name[:20]) for name in _names(tmp_path, ".log"))
+        assert 0 < first <= int(snapshots[0][:20])
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert again.current.topics_by_id == image.topics_by_id
+        assert again.voters == log.voters
+
+    run(main())
+
+
+def _names(path: Path, suffix: str) -> list[str]:
+    return sorted(name for name in os.listdir(path) if name.endswith(suffix))
+
+
+def test_a_damaged_newest_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            for number in range(1, 5):
+                await log.append(topic_records(f"t{number}", number))
+                await log.snapshot()
+            await log.append(topic_records("last", 999))
+            image = log.current
+        newest = tmp_path / _names(tmp_path, ".checkpoint")[-1]
+        damaged = bytearray(newest.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        newest.write_bytes(damaged)
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert again.current.topics_by_id == image.topics_by_id
+
+    run(main())
+
+
+def test_a_log_that_lost_what_was_durable_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            await log.append(topic_records("a", 1))
+        segment = tmp_path / "00000000000000000000.log"
+        segment.write_bytes(segment.read_bytes()[:-5])
+        with pytest.raises(MetadataError, match="what was acknowledged is missing"):
+            await open_metadata(OsFiles(), str(tmp_path))
+        (tmp_path / FLUSHED).unlink()
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert not again.current.topics_by_name
+
+    run(main())
+
+
+def test_a_torn_tail_that_was_never_durable_is_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            await log.append(topic_records("a", 1))
+        segment = tmp_path / "00000000000000000000.log"
+        segment.write_bytes(segment.read_bytes() + segment.read_bytes()[:40])
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert list(again.current.topics_by_name) == ["a"]
+
+    run(main())
+
+
+def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        await (await open_metadata(OsFiles(), str(tmp_path))).stop()
+        with pytest.raises(MetadataError, match="voted on by 1, and this is node 2"):
+            await open_metadata(OsFiles(), str(tmp_path), node_id=2)
+        with pytest.raises(MetadataError, match="of different nodes"):
+            await open_metadata(OsFiles(), str(tmp_path), directory_id=UUID(int=5))
+
+    run(main())
+
+
+def test_a_new_address_is_written_into_the_voters(tmp_path: Path) -> None:
+    async def main() -> None:
+        await (await open_metadata(OsFiles(), str(tmp_path))).stop()
+        moved = await open_metadata(OsFiles(), str(tmp_path), port=9999)
+        await moved.stop()
+        again = await open_metadata(OsFiles(), str(tmp_path), port=9999)
+        await again.stop()
+        assert again.end_offset == moved.end_offset + 1, "not written again"
+        assert again.voters[0].endpoints == {"CONTROLLER": ("127.0.0.1", 9999)}
+
+    run(main())
+
+
+@pytest.mark.parametrize("was_durable", [True, False])
+def test_a_transaction_without_an_end_is_aborted_at_the_start(
+    tmp_path: Path, was_durable: bool
+) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        await log.stop()
+        store = open_log(OsFiles(), str(tmp_path), MetadataSettings(), FixedClock())
+        open_transaction = [BeginTransactionRecord(name="torn"), *topic_records("a", 1)]
+        records = [NewRecord(encode(record), timestamp=1) for record in open_transaction]
+        store.append_as_follower(build_batch(records, base_offset=store.end_offset, leader_epoch=1))
+        if was_durable:
+            FlushedOffset(OsFiles(), str(tmp_path)).write(store.end_offset)
+        store.close()
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(again):
+            assert not again.current.topics_by_name
+            await again.append(topic_records("a", 2))
+        third = await open_metadata(OsFiles(), str(tmp_path))
+        await third.stop()
+        assert third.current.topics_by_name["a"].id == UUID(int=2)
+
+    run(main())
+
+
+def test_what_may_lie_in_memory_alone_is_copied_before_it_is_built_upon(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            await log.append(topic_records("a", 1))
+        FlushedOffset(OsFiles(), str(tmp_path)).write(Offset(log.end_offset - 1))
+        again = await open_metadata(OsFiles(), str(tmp_path))
+        await again.stop()
+        assert _names(tmp_path, ".checkpoint")[-1].startswith(f"{log.end_offset:020d}-")
+        assert _names(tmp_path, ".log") == [f"{log.end_offset:020d}.log"]
+        assert list(again.current.topics_by_name) == ["a"]
+        third = await open_metadata(OsFiles(), str(tmp_path))
+        await third.stop()
+        assert list(third.current.topics_by_name) == ["a"]
+        assert _names(tmp_path, ".log") == [f"{log.end_offset:020d}.log"], "done once"
+
+    run(main())
+
+
+def test_the_records_of_one_append_are_one_batch(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        async with running(log):
+            start = log.end_offset
+            await log.append(topic_records("a", 1, partitions=5))
+        data = (tmp_path / "00000000000000000000.log").read_bytes()
+        found = [(header, at) for at, header in batches(data) if header.base_offset >= start]
+        assert [header.count for header, _ in found] == [6]
+        header, at = found[0]
+        assert header.leader_epoch == log.epoch
+        assert len(read_records(data[at : at + header.size])) == 6
+
+    run(main())
+
+
+def test_settings_are_kafkas() -> None:
+    declared = {setting.name: setting.default for setting in MetadataSettings.declared()}
+    assert declared == {
+        "metadata.log.segment.bytes": 1073741824,
+        "metadata.log.segment.ms": 604800000,
+        "metadata.log.max.record.bytes.between.snapshots": 20971520,
+        "metadata.log.max.snapshot.interval.ms": 3600000,
+    }

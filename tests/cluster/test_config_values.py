@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.cluster.config_values import BadValue, check_texts
+from riverrun.cluster.config_values import BadValue, check_texts, render
 from riverrun.model.settings import Value
 from tests.cluster.fakes import make_configs
 
@@ -73,3 +73,20 @@ def test_bad_values(name: str, text: str, reason: str) -> None:
 def test_types_are_judged_before_bounds() -> None:
     with pytest.raises(BadValue, match=r"segment\.bytes"):
         check_texts(make_configs().topic, {"compression.type": "c", "segment.bytes": "b"})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5"),
+        (1.0, "1.0"),
+        (0.0, "0.0"),
+        (9999999.0, "9999999.0"),
+        (1e7, "1.0E7"),
+        (12345678.9, "1.23456789E7"),
+        (0.00025, "2.5E-4"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+    ],
+)
+def test_fractions_are_written_as_java_writes_them(value: float, text: str) -> None:
+    assert render(make_configs().topic["min.cleanable.dirty.ratio"], value) == text

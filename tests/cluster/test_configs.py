@@ -39,6 +39,18 @@ def test_the_topic_wins_over_the_broker_the_cluster_and_the_file() -> None:
     assert effective_log_settings(cluster_of(1), "t", NodeId(1), static).retention_ms == 4000
 
 
+def test_topics_without_settings_share_those_of_the_node_until_they_change() -> None:
+    configs = make_configs()
+    image = image_with((BROKER, "1", "log.retention.ms", "2000"))
+    first = configs.log_settings(image, "t")
+    assert configs.log_settings(image, "u") is first
+    image = replayed(
+        image,
+        [ConfigRecord(resource_type=4, resource_name="1", name="log.retention.ms", value=None)],
+    )
+    assert (first.retention_ms, configs.log_settings(image, "t")) == (2000, LogSettings())
+
+
 def test_another_brokers_settings_do_not_count() -> None:
     image = image_with((BROKER, "2", "log.retention.ms", "2000"))
     assert make_configs().log_settings(image, "t") == LogSettings()
@@ -66,6 +78,8 @@ def test_static_texts_are_the_file_else_the_default() -> None:
     assert configs.static_text("log.retention.ms") is None
     assert configs.static_text("log.retention.hours") == "168"
     assert configs.static_text("no.such.setting") is None
+    assert configs.static_text("node.id") == "1"
+    assert make_configs({"node.id": "1"}).default_text("node.id") is None
 
 
 def refused(configs: Configs, **texts: str) -> tuple[ErrorCode, str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from riverrun.cluster.config_values import BadValue, parse
+from riverrun.cluster.config_values import BadValue, parse, render
 from riverrun.cluster.configs import CLUSTER, Configs, Source, family
 from riverrun.cluster.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
 from riverrun.metadata.image import ConfigType, Image
@@ -42,7 +42,7 @@ def topic_rows(configs: Configs, image: Image, topic: str, wish: Wish) -> Rows:
     rows = []
     for name in wish.of(configs.topic):
         setting = configs.topic[name]
-        value = setting.render(getattr(effective, setting.field))
+        value = render(setting, getattr(effective, setting.field))
         synonyms: Synonyms = ()
         if setting.name not in TOPIC_ONLY:
             synonyms = _node_synonyms(configs, image, setting.name)
@@ -81,7 +81,7 @@ def group_rows(image: Image, group: str, wish: Wish) -> Rows:
     for name in wish.of(GROUP_SETTINGS):
         declared = GROUP_SETTINGS[name]
         setting = declared.setting
-        default = setting.render(setting.default)
+        default = render(setting, setting.default)
         synonyms: Synonyms = (_synonym(declared.node or name, default, Source.DEFAULT),)
         value: str | None = default
         if name in own:
@@ -96,7 +96,7 @@ def metrics_rows(image: Image, subscription: str, wish: Wish) -> Rows:
     rows = []
     for name in wish.of(METRICS_SETTINGS):
         setting = METRICS_SETTINGS[name]
-        value: str | None = setting.render(setting.default)
+        value: str | None = render(setting, setting.default)
         synonyms: Synonyms = ()
         if name in own:
             value = _normal(setting, name, own[name])
@@ -133,7 +133,7 @@ def created_rows(configs: Configs, image: Image) -> CreatedRows:
     return tuple(
         CreatableTopicConfigs(
             name=name,
-            value=setting.render(getattr(effective, setting.field)),
+            value=render(setting, getattr(effective, setting.field)),
             read_only=False,
             config_source=_created_source(configs, image, setting.name),
             is_sensitive=setting.kind is Kind.PASSWORD,
@@ -201,7 +201,7 @@ def _normal(setting: Setting | None, name: str, text: str) -> str | None:
     if setting.kind is Kind.PASSWORD:
         return None
     try:
-        return setting.render(parse(setting, name, text))
+        return render(setting, parse(setting, name, text))
     except BadValue:
         return text
 

@@ -7,8 +7,10 @@ their own.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Final
 
 from riverrun.model.settings import Kind, Setting, Value
@@ -51,6 +53,16 @@ def parse(setting: Setting, name: str, text: str) -> Value:
             return tuple(_SPLIT.split(trimmed)) if trimmed else ()
         case _:
             return text
+
+
+def render(setting: Setting, value: Value) -> str:
+    """The text of a value as Java writes it, which differs for very large and small fractions."""
+    if not isinstance(value, float) or value == 0 or 1e-3 <= abs(value) < 1e7:
+        return setting.render(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
 def check(setting: Setting, name: str, value: Value) -> None:

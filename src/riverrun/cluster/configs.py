@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from riverrun.cluster.config_values import BadValue, check_texts
+from riverrun.cluster.config_values import BadValue, check_texts, render
 from riverrun.cluster.fixed_names import FIXED_NAMES
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -50,6 +50,8 @@ _COARSE_DEFAULTS: Final[Mapping[str, int | None]] = {
     "log.roll.jitter.hours": 0,
 }
 _WITHOUT_DEFAULT: Final = (*SYNONYMS, "log.flush.interval.ms")
+_OWN: Final = ("node.id", "log.dirs")
+"""What makes a node this one; a default of it is of no interest once it is given."""
 
 
 class Configs:
@@ -66,6 +68,9 @@ class Configs:
         self.node_id = node_id
         self.given = given
         self._log = log
+        # What the cluster and the broker make of it, kept since thousands of topics ask for it.
+        self._seen: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._node_log = log
         self.topic: dict[str, Setting] = {}
         self.node: dict[str, Setting] = {}
         for setting in declared:
@@ -81,8 +86,12 @@ class Configs:
     # -- What holds now -----------------------------------------------------------------------
 
     def log_settings(self, image: Image, topic: str) -> LogSettings:
-        """What holds for the logs of a topic on this node."""
-        return effective_log_settings(image, topic, self.node_id, self._log)
+        """What holds for the logs of a topic on this node; the same object for most topics."""
+        dynamic = self._dynamic(image)
+        if dynamic != self._seen:
+            self._seen = dynamic
+            self._node_log = node_log_settings(image, self.node_id, self._log)
+        return _changed(self._node_log, image.config(ConfigType.TOPIC, topic), by_topic_name=True)
 
     def effective(self, image: Image, static: S) -> S:
         """A node's settings with those replaced that were changed while it runs."""
@@ -106,7 +115,9 @@ class Configs:
             coarse = _COARSE_DEFAULTS[name]
             return None if coarse is None else str(coarse)
         setting = self.node[name]
-        return setting.render(setting.default)
+        if setting.default == "" or (name in _OWN and name in self.given):
+            return None
+        return render(setting, setting.default)
 
     def broker_texts(self, image: Image) -> Mapping[str, str]:
         return image.config(ConfigType.BROKER, str(self.node_id))
@@ -168,9 +179,14 @@ def effective_log_settings(
     image: Image, topic: str, node_id: NodeId, static: LogSettings
 ) -> LogSettings:
     """Defaults and file, then the cluster, then the broker, then the topic itself."""
-    settings = _changed(static, image.config(ConfigType.BROKER, CLUSTER))
-    settings = _changed(settings, image.config(ConfigType.BROKER, str(node_id)))
+    settings = node_log_settings(image, node_id, static)
     return _changed(settings, image.config(ConfigType.TOPIC, topic), by_topic_name=True)
+
+
+def node_log_settings(image: Image, node_id: NodeId, static: LogSettings) -> LogSettings:
+    """What holds for topics that say nothing themselves."""
+    settings = _changed(static, image.config(ConfigType.BROKER, CLUSTER))
+    return _changed(settings, image.config(ConfigType.BROKER, str(node_id)))
 
 
 def is_elr_enabled(image: Image) -> bool:

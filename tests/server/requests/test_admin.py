@@ -295,10 +295,16 @@ def test_the_quorum_is_described_by_a_broker() -> None:
 # -- Producers -------------------------------------------------------------------------------------
 
 
-def init(node: Node, transaction: str | None, producer_id: int = -1, epoch: int = -1) -> Any:
+def init(
+    node: Node,
+    transaction: str | None,
+    producer_id: int = -1,
+    epoch: int = -1,
+    timeout_ms: int = 60000,
+) -> Any:
     request = InitProducerIdRequest(
         transactional_id=transaction,
-        transaction_timeout_ms=0,
+        transaction_timeout_ms=timeout_ms,
         producer_id=producer_id,
         producer_epoch=epoch,
     )
@@ -323,8 +329,14 @@ def test_idempotent_producers_get_ids_of_their_own() -> None:
         ("t", -1, -1, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_producers_that_get_no_id(
+def test_no_producer_gets_an_id_for_transactions(
     transaction: str | None, producer_id: int, epoch: int, code: ErrorCode
 ) -> None:
     answer = init(Node(), transaction, producer_id, epoch)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code, -1, -1)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_transaction_may_not_take_for_ever(timeout_ms: int) -> None:
+    answer = init(Node(), "t", timeout_ms=timeout_ms)
+    assert answer.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT

@@ -35,7 +35,7 @@ def test_features_are_told_from_version_3_and_those_from_level_0_from_version_4(
     newest = ask(node, 4)
     assert "eligible.leader.replicas.version" in [one.name for one in newest.supported_features]
     finalized = {one.name: one.max_version_level for one in newest.finalized_features}
-    assert finalized == dict(node.log.current.features)
+    assert finalized == {**node.log.current.features, "kraft.version": 1}
     assert newest.finalized_features_epoch == node.log.current.offset
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import Image
+from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
 from riverrun.server.context import RequestContext
 from riverrun.server.parts import Parts
@@ -62,7 +63,7 @@ def _written(version: int, image: Image) -> bytes:
         finalized_features_epoch=image.offset,
         finalized_features=tuple(
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in image.features.items()
+            for name, level in {**image.features, "kraft.version": KRAFT_VERSION}.items()
         ),
     )
     return encode_response(ApiKey.API_VERSIONS, version, response)

@@ -15,6 +15,8 @@ from riverrun.wire.messages.init_producer_id_request import InitProducerIdReques
 from riverrun.wire.messages.init_producer_id_response import InitProducerIdResponse
 
 NONE: Final = -1
+TRANSACTION_TIMEOUT_MAX_MS: Final = 900_000
+"""Kafka's default of transaction.max.timeout.ms."""
 
 
 async def handle(
@@ -25,7 +27,10 @@ async def handle(
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        is_timeout = 0 < request.transaction_timeout_ms <= TRANSACTION_TIMEOUT_MAX_MS
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION if is_timeout else ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        )
     # An idempotent producer that comes back gets a new id, never a new epoch of the old one.
     producer_id = await parts.controller.next_producer_id(parts.settings.node_id)
     return InitProducerIdResponse(

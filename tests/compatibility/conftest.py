@@ -9,11 +9,12 @@ import pytest
 from tests.processes import Server, serve, until
 
 MakeTopic = Callable[..., str]
+SETTINGS = {"log.cleaner.backoff.ms": "200"}
 
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve(tmp_path_factory.mktemp("compatibility")) as running:
+    with serve(tmp_path_factory.mktemp("compatibility"), SETTINGS) as running:
         yield running
 
 

@@ -36,7 +36,6 @@ class Flusher:
         if partition not in self._running:
             task = asyncio.get_running_loop().create_task(self._flush(partition))
             self._running[partition] = task
-            task.add_done_callback(lambda _: self._running.pop(partition, None))
 
     async def _flush(self, partition: Partition) -> None:
         held = partition.log
@@ -50,6 +49,10 @@ class Flusher:
             # accepted.
             log.error("sync failed", partition=str(partition.name), reason=str(error))
             partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
+        finally:
+            # Here and not in a callback of the task, which would run a turn of the loop later: who
+            # appends in between would find a sync that no longer looks, and wait for ever.
+            self._running.pop(partition, None)
 
     async def stop(self) -> None:
         for task in list(self._running.values()):

@@ -29,6 +29,8 @@ NEVER = float("inf")
 TURN_SECONDS = (15e-6, 150e-6)
 DEFAULT_POOL_THREADS = 6
 CANCELLED_TIMERS_MAX = 200
+CLOSE_ATTEMPTS_MAX = 5
+CLOCK_RESOLUTION = 1e-9  # sums of floating point numbers may fall short of a timer by a trifle
 
 
 class NodeTask(asyncio.Task[Any]):
@@ -158,7 +160,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         ready, scheduled = self._ready, self._scheduled
         ready.extend(self._arrived)
         self._arrived.clear()
-        local = self.time()
+        local = self.time() + CLOCK_RESOLUTION
         while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= local):
             timer = heapq.heappop(scheduled)
             timer._scheduled = False
@@ -311,6 +313,8 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._scheduled.clear()
         self._arrived.clear()
+        for task in list(self.tasks):
+            _put_to_rest(task)
         self.tasks.clear()
         self._pools.clear()
 
@@ -319,6 +323,19 @@ class NodeLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Nothing to wake: the world turns this loop."""
+
+
+def _put_to_rest(task: asyncio.Task[Any]) -> None:
+    """End an abandoned coroutine now and silently, rather than when it happens to be collected."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = task.get_coro()
+    for _ in range(CLOSE_ATTEMPTS_MAX):
+        # Whatever its ``finally`` blocks try fails, for there is no world around them any more.
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: BLE001
+            continue
+        return
 
 
 def _refuse_options(options: dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ def draw_plan(seed: int, *, flaw: Flaw | None = None) -> Plan:
     with World(seed) as world:
         chance = world.stream("plan")
     settings = {
+        "auto.create.topics.enable": "false",
         "log.flush.before.ack": chance.choice(("true", "false")),
         "log.flush.interval.messages": str(chance.choice((1, 5, 20, 1000))),
         "log.roll.ms": str(chance.choice((500, 2000, 60_000))),

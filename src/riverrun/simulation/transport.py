@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,8 @@ class NodeTransport(asyncio.Transport):
 
 class NodeSocket:
     """What code may ask of a transport's socket; options are accepted and ignored."""
+
+    family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
 
     def __init__(self, local: Address, remote: Address | None) -> None:
         self._local = local

@@ -14,6 +14,7 @@ import heapq
 import itertools
 import random
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -256,10 +257,14 @@ class World:
 
     def close(self) -> None:
         """Take everything apart without noise; the evidence stays."""
+        with warnings.catch_warnings():
+            self._take_apart()
+
+    def _take_apart(self) -> None:
         hook = sys.unraisablehook
-        sys.unraisablehook = lambda _: (
-            None
-        )  # coroutines that were abandoned complain when collected
+        # Coroutines that were abandoned complain when they are collected.
+        sys.unraisablehook = lambda _: None
+        warnings.simplefilter("ignore", RuntimeWarning)
         try:
             for name in self.hosts:
                 loop = self.hosts[name].process

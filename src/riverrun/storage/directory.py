@@ -142,7 +142,7 @@ class LogDirectory:
     ) -> LogDirectory:
         """Take the directory for this process; raises ``DirectoryError`` with the remedy."""
         try:
-            files.make_directory(path)
+            _make_durably(files, path)
             files.list_directory(path)
             lock = files.lock(os.path.join(path, LOCK))
         except BlockingIOError:
@@ -372,3 +372,15 @@ class LogDirectory:
         if self.metadata_log is not None:
             self.metadata_log.close()
         self._lock.release()
+
+
+def _make_durably(files: Files, path: str) -> None:
+    """Make a directory whose own name, and those of its new parents, survive a power cut."""
+    missing = []
+    while path not in ("", os.sep) and not files.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    if missing:
+        files.make_directory(missing[0])
+        for made in missing:
+            files.sync_directory(os.path.dirname(made) or os.curdir)

@@ -53,7 +53,7 @@ class FlushJob:
                 contextlib.closing(self._files.open(path)) as file,
             ):
                 file.sync()
-        for path in self.directories:
+        for path in dict.fromkeys(self.directories):
             self._files.sync_directory(path)
         self.has_synced = True
         self._write_side_files()

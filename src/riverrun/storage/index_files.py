@@ -6,11 +6,18 @@ What is read here is believed only as far as it agrees with the log. Runs in rec
 from __future__ import annotations
 
 import contextlib
+import struct
 
 import structlog
 
 from riverrun.ports.files import File, Files, read_whole
-from riverrun.records.batch import HEADER_BYTES, NO_TIMESTAMP, crc_matches, read_header
+from riverrun.records.batch import (
+    HEADER_BYTES,
+    LENGTH_MIN,
+    NO_TIMESTAMP,
+    crc_matches,
+    read_header,
+)
 from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from riverrun.storage.producers import Producers
@@ -25,33 +32,63 @@ _logger = structlog.get_logger("riverrun.storage")
 def describe(files: Files, segment: Segment, settings: LogSettings) -> str | None:
     """Learn the largest timestamp of a segment at rest, on which retention depends.
 
-    Its indexes are rebuilt if they are not there; then damage that is met is told.
+    Its indexes are rebuilt if they are not there, or disagree with the end of the log; then damage
+    that is met is told.
     """
     if segment.size == 0:
         return None
-    entry = _last_time(files, segment)
-    if entry is not None and files.exists(segment.path_of(INDEX_SUFFIX)):
-        timestamp, relative = entry
-        if 0 <= relative < segment.next_offset - segment.base_offset:
-            segment.max_timestamp = timestamp
-            segment.max_timestamp_offset = segment.base_offset + relative
-            return None
-    return rebuild(files, segment, settings)
+    entry = _last_entry(files, segment.path_of(INDEX_SUFFIX), OFFSET_ENTRY)
+    time = _last_entry(files, segment.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY)
+    if entry is None or time is None or not _fit_the_end(files, segment, settings, entry, time):
+        return rebuild(files, segment, settings)
+    segment.max_timestamp = time[0]
+    segment.max_timestamp_offset = segment.base_offset + time[1]
+    return None
 
 
-def _last_time(files: Files, segment: Segment) -> tuple[int, int] | None:
+def _last_entry(files: Files, path: str, entry: struct.Struct) -> tuple[int, int] | None:
+    """The newest entry of an index file, zeros if it is empty, None if it cannot be one."""
     try:
-        file = files.open(segment.path_of(TIME_INDEX_SUFFIX))
+        file = files.open(path)
     except FileNotFoundError:
         return None
     with contextlib.closing(file):
         size = file.size()
-        if size == 0 or size % TIME_ENTRY.size:
+        if size % entry.size:
             return None
-        timestamp, relative = TIME_ENTRY.unpack(
-            file.read_at(size - TIME_ENTRY.size, TIME_ENTRY.size)
-        )
-        return timestamp, relative
+        data = file.read_at(size - entry.size, entry.size) if size else bytes(entry.size)
+        first, second = entry.unpack(data)
+        return first, second
+
+
+def _fit_the_end(
+    files: Files,
+    segment: Segment,
+    settings: LogSettings,
+    entry: tuple[int, int],
+    time: tuple[int, int],
+) -> bool:
+    """Whether the newest entries of both indexes belong to the last batches of the log.
+
+    From the last entry on there is no room for another one, and no later timestamp.
+    """
+    relative, position = entry
+    since = 0
+    if time[1] >= segment.next_offset - segment.base_offset or position >= segment.size:
+        return False
+    with contextlib.closing(files.open(segment.path)) as file:
+        while position < segment.size:
+            data = file.read_at(position, HEADER_BYTES)
+            if len(data) < HEADER_BYTES or since > settings.index_interval_bytes:
+                return False
+            header = read_header(data)
+            if header.length < LENGTH_MIN or header.max_timestamp > time[0]:
+                return False
+            if since == 0 and relative and header.last_offset - segment.base_offset != relative:
+                return False
+            since += header.size
+            position += header.size
+    return True
 
 
 def rebuild(files: Files, segment: Segment, settings: LogSettings) -> str | None:

@@ -250,7 +250,7 @@ class Log(Upkeep):
                     return self._cold(segment, offset, position, max_bytes, end, at_least_one)
                 at, result = found
                 if result.data:
-                    return self._checked(segment, at, result)
+                    return self._checked(segment, at, result, offset)
                 if at < segment.size or segment is self.active:
                     return Slice(b"", offset)
                 # A compacted segment may end before its successor begins.
@@ -260,17 +260,16 @@ class Log(Upkeep):
             self._report_damage(str(error))
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
 
-    def _checked(self, segment: Segment, at: int, result: Slice) -> Slice:
+    def _checked(self, segment: Segment, at: int, result: Slice, offset: int) -> Slice:
         """A batch that came from the disk is trusted after its CRC was seen to be right."""
         stop = at + len(result.data)
         if not segment.is_checked(at, stop):
-            sound = sound_prefix(result.data)
+            sound, next_offset = sound_prefix(result.data, offset, result.next_offset)
             segment.mark_checked(at, at + sound)
             if sound < len(result.data):
                 if not sound:
                     raise CorruptBatch(f"the batch at {at} of {segment.path} is damaged")
                 stop = at + sound
-                next_offset = read_header(result.data, sound).base_offset
                 result = Slice(memoryview(result.data)[:sound], next_offset)
         hints = self._hints
         if result.next_offset not in hints:

@@ -78,6 +78,12 @@ class Producer:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether no more of its batches could be known."""
+        batches = self.batches
+        return len(batches) >= BATCHES_KEPT or not batches or batches[0].first_sequence <= 0
+
     def enter_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch

@@ -171,18 +171,29 @@ def find_batch(read: Reader, position: int, size: int, offset: int) -> int | Non
         at += length + 12
 
 
-def sound_prefix(data: Buffer) -> int:
-    """How many bytes of these batches match their CRCs."""
+def sound_prefix(data: Buffer, offset: int, bound: int) -> tuple[int, int]:
+    """How many bytes of these batches, read from ``offset`` on, can be believed; what follows them.
+
+    The CRC does not cover a batch's offset, so offsets must fit each other: a batch that leaves a
+    gap behind it (as compaction does) and is followed by smaller offsets is not where it says.
+    None reaches ``bound``.
+    """
     at = 0
+    expected = offset
+    before_gap: tuple[int, int] | None = None
     while at + HEADER_BYTES <= len(data):
-        _, length, magic, _ = _bounds(data, at)
+        base, length, magic, delta = _bounds(data, at)
         size = length + 12
         if length < LENGTH_MIN or magic != MAGIC or at + size > len(data):
-            return at
-        if not crc_matches(data, at, size):
-            return at
+            break
+        if at and base < expected:
+            return before_gap or (at, expected)
+        if base + delta >= bound or base + delta < expected or not crc_matches(data, at, size):
+            break
+        before_gap = (at, expected) if base > expected else None
+        expected = base + delta + 1
         at += size
-    return at
+    return at, expected
 
 
 def load_index(files: Files, read: Reader, view: SegmentView) -> OffsetIndex | None:
@@ -287,13 +298,12 @@ class ColdRead:
 
     def load(self) -> Slice:
         """Read, waiting for the disk. KafkaError when the data is gone or damaged meanwhile."""
-        result = Slice(b"", self._offset)
         position = self._position
         try:
             for place, view in enumerate(self._views):
                 result = self._load_from(view, position, self._handle if place == 0 else None)
-                if result.data or result.next_offset > self._offset:
-                    break
+                if result is not None:
+                    return result
                 position = 0
         except FileNotFoundError:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The segment was discarded") from None
@@ -302,9 +312,12 @@ class ColdRead:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         finally:
             self._release()
-        return result
+        return Slice(b"", self._offset)
 
-    def _load_from(self, view: SegmentView, position: int | None, handle: Handle | None) -> Slice:
+    def _load_from(
+        self, view: SegmentView, position: int | None, handle: Handle | None
+    ) -> Slice | None:
+        """The batches, none if they lie above the end of the read; None if not in this segment."""
         file = self._files.open(view.path) if handle is None else handle.file
         try:
             if view.index is None:
@@ -321,12 +334,13 @@ class ColdRead:
             if handle is None:
                 file.close()
         at, result = found
-        sound = sound_prefix(result.data)
+        if not result.data:
+            return None if at >= view.size else Slice(b"", self._offset)
+        sound, next_offset = sound_prefix(result.data, self._offset, result.next_offset)
         if sound < len(result.data):
             if not sound:
-                raise CorruptBatch(f"the batch at {at} of {view.path} does not match its CRC")
-            base, _, _, _ = _bounds(result.data, sound)
-            return Slice(memoryview(result.data)[:sound], base)
+                raise CorruptBatch(f"the batch at {at} of {view.path} is damaged")
+            return Slice(memoryview(result.data)[:sound], next_offset)
         self.checked = (view.base_offset, at, at + sound)
         return result
 

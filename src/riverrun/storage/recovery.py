@@ -25,7 +25,7 @@ from riverrun.storage.leftovers import tidy
 from riverrun.storage.open_files import OpenFiles
 from riverrun.storage.producers import Producers
 from riverrun.storage.replay import load_snapshot, recall_earlier, replay, snapshot_path
-from riverrun.storage.scan import Learned, scan
+from riverrun.storage.scan import Expectation, Learned, scan
 from riverrun.storage.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -243,14 +243,22 @@ class _Recovery:
         for place in range(first, len(segments)):
             segment, size = segments[place], sizes[place]
             checked_from, aborted = segment.size, len(learned.aborted)
-            if place > first and segment.base_offset < segments[place - 1].next_offset:
-                problem: str | None = "it overlaps the segment before it"
-            else:
-                with contextlib.closing(self._files.open(segment.path)) as file:
-                    problem = scan(file, segment, learned, start=checked_from, size=size)
-                    if problem is not None:
-                        self._cut(file, segment, size, problem)
+            following = segments[place + 1 : place + 2]
+            bound = following[0].base_offset if following else None
+            with contextlib.closing(self._files.open(segment.path)) as file:
+                problem = scan(
+                    file, segment, learned, start=checked_from, size=size,
+                    expectation=Expectation(
+                        bound=bound, may_have_gaps=self._situation.settings.is_compacted
+                    ),
+                )  # fmt: skip
+                if problem is None and bound is not None and segment.next_offset != bound:
+                    # Compaction keeps the last offset of a segment; so its tail was lost.
+                    problem = f"offsets {segment.next_offset} to {bound} are missing"
+                if problem is not None:
+                    self._cut(file, segment, size, problem)
             segment.checked_from = checked_from
+            segment.is_warm = True
             if not self._situation.was_clean or problem is not None:
                 segment.synced_size = 0
                 self._write_transactions(segment, learned, aborted)

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from riverrun.ports.files import Files, read_whole
+from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import BatchHeader
 from riverrun.storage.producers import BATCHES_KEPT, CorruptSnapshot, Producers
 from riverrun.storage.reading import find_batch, load_index
 from riverrun.storage.scan import Learned, headers
 from riverrun.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
 
-_EARLIER_BYTES = 5 << 20
-"""How far before a snapshot to look for a producer's last five batches."""
+_EARLIER_BYTES = (1 << 17, 5 << 20)
+"""How far before a snapshot to look for a producer's last five batches, at first and at most."""
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -75,16 +75,24 @@ def recall_earlier(
             continue
         with contextlib.closing(files.open(segment.path)) as file:
             index = segment.index or load_index(files, file.read_at, segment.view())
-            known = index.position_before(offset) if index is not None else 0
-            start = index.position_at_most(max(known - _EARLIER_BYTES, 0)) if index else 0
-            earlier: dict[int, list[BatchHeader]] = {}
-            for _, header, _ in headers(file, start, segment.size):
-                if header.base_offset >= offset:
-                    break
-                if header.producer_id in producers.known and not header.is_control:
-                    recent = earlier.setdefault(header.producer_id, [])
-                    recent.append(header)
-                    del recent[:-BATCHES_KEPT]
-        for recent in earlier.values():
-            for header in reversed(recent):
-                producers.remember_earlier(header)
+            known = index.position_before(offset) if index is not None else segment.size
+            for window in _EARLIER_BYTES:
+                start = index.position_at_most(max(known - window, 0)) if index else 0
+                if _recall_from(file, start, segment.size, producers, offset) or start == 0:
+                    return
+
+
+def _recall_from(file: File, start: int, size: int, producers: Producers, offset: int) -> bool:
+    """Recall what lies in a part of the log; whether it was enough for those who wrote there."""
+    earlier: dict[int, list[BatchHeader]] = {}
+    for _, header, _ in headers(file, start, size):
+        if header.base_offset >= offset:
+            break
+        if header.producer_id in producers.known and not header.is_control:
+            recent = earlier.setdefault(header.producer_id, [])
+            recent.append(header)
+            del recent[:-BATCHES_KEPT]
+    for recent in earlier.values():
+        for header in reversed(recent):
+            producers.remember_earlier(header)
+    return all(producers.known[producer_id].is_remembered for producer_id in earlier)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -28,7 +29,7 @@ from riverrun.records.batch import (
 )
 from riverrun.records.record import ControlType, read_records
 from riverrun.storage.epochs import LeaderEpochs
-from riverrun.storage.index import AbortedTransaction
+from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
 from riverrun.storage.producers import Marker, Producers
 from riverrun.storage.segment import Segment
 
@@ -77,18 +78,35 @@ def read_marker(batch: Buffer) -> Marker | None:
     return None
 
 
+class Expectation(NamedTuple):
+    """What the offsets of a segment must obey, beside growing."""
+
+    below: int = 2**63
+    """Batches that reach this offset are not read."""
+    bound: int | None = None
+    """The next segment's base offset, if there is one."""
+    may_have_gaps: bool = True
+
+
 def scan(
-    file: File, segment: Segment, learned: Learned, *, start: int, size: int, below: int = 2**63
+    file: File,
+    segment: Segment,
+    learned: Learned,
+    *,
+    start: int,
+    size: int,
+    expectation: Expectation = Expectation(),  # noqa: B008 - immutable
 ) -> str | None:
-    """Read the batches of a segment from a position on, and below an offset, into what it knows.
+    """Read the batches of a segment from a position on into what it knows.
 
     Stops at the first batch that is not sound; then the reason is given, and ``segment.size`` says
     how far it is sound. The segment must know nothing of what lies behind ``start``.
     """
     assert segment.size == start, f"{segment.path} is known up to {segment.size}, not {start}"
     unpack = HEADER.unpack_from
-    epoch_known = learned.epochs.latest
     expected = segment.next_offset
+    epoch_known: int = learned.epochs.epoch_at(expected)
+    below = expectation.below
     position, at, data = start, 0, b""
     view = memoryview(data)
     while position + at < size:
@@ -100,26 +118,19 @@ def scan(
                 return f"{len(data)} bytes at {position} are too few for a batch"
         fields = unpack(data, at)
         base, length, epoch, magic, _, _, delta, _, timestamp, producer_id, _, _, _ = fields
-        if length < LENGTH_MIN or magic != MAGIC or delta < 0:
-            return f"there is no batch at {position + at}"
+        end = at + length + 12
+        if length < LENGTH_MIN or magic != MAGIC or delta < 0 or position + end > size:
+            return _misshape(fields, position + at)
         if base + delta >= below:
             return None
-        if position + at + length + 12 > size:
-            return f"the batch at {position + at} is cut short"
-        if base < expected or epoch < epoch_known:
-            return (
-                f"the batch at {position + at} goes back to offset {base} and epoch {epoch} "
-                f"from {expected} and {epoch_known}"
-            )
-        end = at + length + 12
+        if base != expected or epoch != epoch_known:
+            place = Place(file, position + at, position + end, size)
+            problem = _judge_jump(segment, place, fields, epoch_known, expectation)
+            if problem is not None:
+                return problem
         if end > len(data):
             position, at, end = position + at, 0, length + 12
-            if end > CHUNK_BYTES:
-                is_sound = _matches_in_pieces(file, position, end, fields[4])
-                data = file.read_at(position, HEADER_BYTES)  # nobody looks further into these
-            else:
-                data = file.read_at(position, min(CHUNK_BYTES, size - position))
-                is_sound = crc_matches(data, 0, end)
+            is_sound, data = _read_large(file, position, end, size, fields[4])
             view = memoryview(data)
         else:
             is_sound = crc_matches(view, at, length + 12)
@@ -127,10 +138,69 @@ def scan(
             return f"the batch at {position + at} does not match its CRC"
         if epoch > epoch_known or producer_id >= 0:
             learned.note(BatchHeader(*fields), view[at:end])
-            epoch_known = learned.epochs.latest
+            epoch_known = epoch
         segment.note(length + 12, base + delta, timestamp)
         expected = base + delta + 1
         at = end
+    return None
+
+
+def _misshape(fields: tuple[int, ...], position: int) -> str:
+    length, magic, delta = fields[1], fields[3], fields[6]
+    if length < LENGTH_MIN or magic != MAGIC or delta < 0:
+        return f"there is no batch at {position}"
+    return f"the batch at {position} is cut short"
+
+
+def _read_large(file: File, position: int, end: int, size: int, crc: int) -> tuple[bool, bytes]:
+    """A batch that reaches beyond the chunk: whether it is sound, and the chunk that it begins."""
+    if end > CHUNK_BYTES:
+        return _matches_in_pieces(file, position, end, crc), file.read_at(position, HEADER_BYTES)
+    data = file.read_at(position, min(CHUNK_BYTES, size - position))
+    return len(data) >= end and crc_matches(data, 0, end), data
+
+
+class Place(NamedTuple):
+    """Where a batch lies in a file."""
+
+    file: File
+    start: int
+    stop: int
+    size: int
+
+
+def _judge_jump(
+    segment: Segment,
+    place: Place,
+    fields: tuple[int, ...],
+    epoch_known: int,
+    expectation: Expectation,
+) -> str | None:
+    """Offset and epoch lie outside the CRC, so what is unexpected in them must fit what follows.
+
+    Gaps are what compaction leaves; an epoch rises when a leader is elected. After either the log
+    goes on from there. Where nothing follows, a gap is believed on compacted topics only.
+    """
+    base, epoch, delta = fields[0], fields[2], fields[6]
+    expected = segment.next_offset
+    bound = expectation.bound
+    if bound is None:
+        bound = segment.base_offset + OFFSETS_SPAN_MAX + 1
+    if base < expected or base + delta >= bound or epoch < epoch_known:
+        return (
+            f"the batch at {place.start} has offset {base} and epoch {epoch} "
+            f"where {expected} and {epoch_known} are next"
+        )
+    if place.stop + HEADER_BYTES <= place.size:
+        following = read_header(place.file.read_at(place.stop, HEADER_BYTES))
+        is_batch = following.magic == MAGIC and following.length >= LENGTH_MIN
+        if is_batch and (following.base_offset <= base + delta or following.leader_epoch < epoch):
+            return (
+                f"the batch at {place.start} has offset {base} and epoch {epoch}, "
+                f"but {following.base_offset} and {following.leader_epoch} follow"
+            )
+    elif base != expected and expectation.bound is None and not expectation.may_have_gaps:
+        return f"the last batch, at {place.start}, has offset {base} where {expected} is next"
     return None
 
 

@@ -23,7 +23,7 @@ from riverrun.storage.producers import Producers
 from riverrun.storage.recovery import Recovered
 from riverrun.storage.replay import load_snapshot, recall_earlier, replay, snapshot_path
 from riverrun.storage.retention import discardable
-from riverrun.storage.scan import Learned, scan
+from riverrun.storage.scan import Expectation, Learned, scan
 from riverrun.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -155,8 +155,8 @@ class Upkeep:
             old.rest(self._files)
         self._add(segment)
         self._due_snapshots[self.end_offset] = self.producers.snapshot()
-        if self.path not in self._unsynced_directories:
-            self._unsynced_directories.append(self.path)
+        # Even if it is in the list: a sync that is under way may have been too early for this file.
+        self._unsynced_directories.append(self.path)
         if self.on_roll is not None:
             self.on_roll(self)
         return segment
@@ -352,7 +352,8 @@ class Upkeep:
         file = segment.open().file
         load_known_part(self._files, file, segment, self.settings, trusted_offset=offset)
         nothing = Learned(Producers(), LeaderEpochs(), note_from=_NOTHING_NOTED, seen_ms=0)
-        scan(file, segment, nothing, start=segment.size, size=size, below=offset)
+        keep = Expectation(below=offset)
+        scan(file, segment, nothing, start=segment.size, size=size, expectation=keep)
         file.truncate(segment.size)
         segment.synced_size = min(segment.synced_size, segment.size)
         segment.write_indexes(self._files, exactly=True)
@@ -377,6 +378,7 @@ class Upkeep:
         self.start_offset = Offset(offset)
         self.size_bytes = 0
         self._end_at(offset)
+        self.high_watermark = self.flushed_offset = self.recovery_point = Offset(offset)
         self.epochs.clear()
         self.producers = Producers()
 

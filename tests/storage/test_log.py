@@ -1,0 +1,368 @@
+"""What a log promises to producers and consumers, without failures of the disk."""
+
+import pytest
+
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import LeaderEpoch
+from riverrun.records.batch import read_header
+from riverrun.records.record import ControlType, NewRecord, build_batch
+from riverrun.storage.log import ColdRead, Log, Origin
+from riverrun.storage.settings import DirectorySettings, LogSettings
+
+from .machines import (
+    EPOCH,
+    NOW_MS,
+    PARTITION,
+    TOPIC_ID,
+    Machine,
+    append,
+    batch,
+    flush,
+    read,
+    read_all,
+    refusal,
+    values_of,
+)
+
+
+def log_of(**settings: object) -> Log:
+    machine = Machine()
+    return machine.load(LogSettings(**settings))[1]  # type: ignore[arg-type]
+
+
+def test_offsets_follow_each_other_and_are_stamped_with_the_epoch() -> None:
+    log = log_of()
+    assert append(log, batch(b"a", b"b")).base_offset == 0
+    appended = append(log, batch(b"c"))
+    assert (appended.base_offset, appended.last_offset) == (2, 2)
+    header = read_header(read(log, 2).data)
+    assert (header.base_offset, header.leader_epoch) == (2, EPOCH)
+
+
+def test_a_read_within_a_batch_gives_the_whole_batch() -> None:
+    log = log_of()
+    append(log, batch(b"a", b"b", b"c"))
+    assert values_of(read(log, 1).data) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_nothing_above_the_end_of_a_read_is_given() -> None:
+    log = log_of()
+    for value in (b"a", b"b", b"c"):
+        append(log, batch(value))
+    assert values_of(read(log, 0, end=2).data) == [(0, b"a"), (1, b"b")]
+    assert not read(log, 2, end=2).data
+
+
+def test_a_batch_larger_than_the_limit_is_given_alone_unless_it_need_not_be() -> None:
+    log = log_of()
+    append(log, batch(bytes(1000)))
+    append(log, batch(bytes(1000)))
+    assert len(values_of(read(log, 0, max_bytes=10).data)) == 1
+    assert not log.read(0, max_bytes=10, end=2, at_least_one=False).data  # type: ignore[union-attr]
+
+
+def test_a_read_stays_within_its_limit() -> None:
+    log = log_of()
+    for _ in range(50):
+        append(log, batch(bytes(300)))
+    for limit in range(400, 4000, 97):
+        data = read(log, 3, max_bytes=limit).data
+        assert 0 < len(data) <= limit
+        assert len(data) + 400 > limit
+
+
+def test_reads_outside_the_log_are_refused() -> None:
+    log = log_of()
+    append(log, batch(b"a"))
+    log.delete_records_before(1)
+    for offset in (0, 2):
+        error = refusal(lambda at=offset: log.read(at, max_bytes=1, end=1))
+        assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not read(log, 1).data
+
+
+def test_segments_roll_by_size_and_all_is_read_across_them() -> None:
+    log = log_of(segment_bytes=1000)
+    for number in range(40):
+        append(log, batch(b"%d" % number, bytes(100)))
+    assert len(log.segments) > 5
+    expected = [(i, b"%d" % (i // 2) if i % 2 == 0 else bytes(100)) for i in range(80)]
+    for limit in (1, 500, 10_000):
+        assert read_all(log, max_bytes=limit) == expected
+
+
+def test_segments_roll_by_the_age_of_their_records() -> None:
+    log = log_of(segment_ms=1000)
+    append(log, batch(b"a"))
+    append(log, batch(b"b", timestamp=NOW_MS + 1000))
+    assert len(log.segments) == 1
+    append(log, batch(b"c", timestamp=NOW_MS + 1001))
+    assert len(log.segments) == 2
+    assert log.roll_if_due(NOW_MS + 2002)
+    assert not log.roll_if_due(NOW_MS + 9000), "an empty segment has no age"
+
+
+def test_segments_roll_before_an_index_overflows() -> None:
+    log = log_of(segment_index_bytes=64, index_interval_bytes=0)
+    for _ in range(40):
+        append(log, batch(b"a"))
+    assert len(log.segments) > 4
+    assert read_all(log) == [(offset, b"a") for offset in range(40)]
+
+
+def test_log_append_time_replaces_the_producers_time() -> None:
+    log = log_of(timestamp_type="LogAppendTime")
+    appended = append(log, batch(b"a", timestamp=5), NOW_MS + 7)
+    assert appended.append_time_ms == NOW_MS + 7
+    assert read_header(read(log, 0).data).max_timestamp == NOW_MS + 7
+    assert log.segments[0].max_timestamp == NOW_MS + 7
+
+
+def test_settings_change_with_the_next_append() -> None:
+    log = log_of()
+    log.configure(LogSettings(max_message_bytes=100))
+    error = refusal(lambda: append(log, batch(bytes(200))))
+    assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.end_offset == 0
+
+
+def test_a_stale_leader_cannot_append() -> None:
+    log = log_of()
+    log.begin_epoch(LeaderEpoch(EPOCH + 1))
+    with pytest.raises(AssertionError):
+        append(log, batch(b"a"))
+
+
+def test_a_duplicate_gets_its_original_offset_and_is_not_written() -> None:
+    log = log_of()
+    for sequence in range(5):
+        append(log, batch(b"a", producer=9, sequence=sequence))
+    for sequence in range(5):
+        appended = append(log, batch(b"a", producer=9, sequence=sequence))
+        assert appended.is_duplicate
+        assert appended.base_offset == sequence
+    assert log.end_offset == 5
+
+
+def test_a_failed_write_changes_nothing() -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings())
+    append(log, batch(b"a", producer=9, sequence=0))
+    before = (log.end_offset, log.size_bytes, log.active.size)
+    machine.disk.capacity_bytes = machine.disk.used_bytes + 10
+    with pytest.raises(OSError, match="No space"):
+        append(log, batch(b"b", producer=9, sequence=1))
+    assert (log.end_offset, log.size_bytes, log.active.size) == before
+    machine.disk.capacity_bytes += 10_000
+    assert append(log, batch(b"b", producer=9, sequence=1)).base_offset == 1
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+
+
+def test_a_full_disk_while_rolling_changes_nothing() -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings(segment_bytes=100))
+    append(log, batch(b"a"))
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+    with pytest.raises(OSError, match="No space"):
+        append(log, batch(b"b"))
+    assert len(log.segments) == 1
+    machine.disk.capacity_bytes += 10_000
+    append(log, batch(b"b"))
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+
+
+def test_follower_takes_batches_as_they_are() -> None:
+    leader, follower = log_of(), log_of()
+    for sequence in range(3):
+        append(leader, batch(b"a", b"b", producer=4, sequence=2 * sequence))
+    data = read(leader, 0).data
+    follower.append_as_follower(data)
+    assert follower.end_offset == 6
+    assert follower.epochs.entries == leader.epochs.entries
+    assert follower.producers.known[4].batches == leader.producers.known[4].batches
+    follower.advance_high_watermark(6)
+    assert read(follower, 0).data == data
+
+
+def test_follower_ignores_a_batch_that_is_cut_off_and_refuses_damage() -> None:
+    leader, follower = log_of(), log_of()
+    append(leader, batch(b"a"))
+    append(leader, batch(b"b"))
+    data = bytearray(read(leader, 0).data)
+    follower.append_as_follower(data[:-3])
+    assert follower.end_offset == 1
+    data[-1] ^= 1
+    error = refusal(lambda: follower.append_as_follower(data))
+    assert error.code is ErrorCode.CORRUPT_MESSAGE
+    assert follower.end_offset == 1
+    assert follower.append_as_follower(b"") is None
+
+
+def test_delete_records_moves_the_start_and_retention_frees_whole_segments() -> None:
+    log = log_of(segment_bytes=200, retention_ms=-1)
+    for _ in range(10):
+        append(log, batch(bytes(60)))
+    log.delete_records_before(5)
+    assert log.start_offset == 5
+    assert read_all(log)[0][0] == 5
+    dropped = log.enforce_retention(NOW_MS)
+    assert sum(s.next_offset - s.base_offset for s in dropped) in (4, 5)
+    assert log.segments[0].base_offset <= 5
+    error = refusal(lambda: log.delete_records_before(11))
+    assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_retention_by_time_discards_old_segments_only() -> None:
+    log = log_of(segment_bytes=200, retention_ms=1000)
+    for age in (5000, 4000, 3000, 500, 400):
+        append(log, batch(bytes(100), timestamp=NOW_MS - age))
+    assert len(log.segments) == 5
+    log.enforce_retention(NOW_MS)
+    assert log.start_offset == 3
+    assert [offset for offset, _ in read_all(log)] == [3, 4]
+
+
+def test_retention_by_time_discards_even_the_active_segment() -> None:
+    log = log_of(retention_ms=1000)
+    append(log, batch(b"a", timestamp=NOW_MS - 5000))
+    assert len(log.enforce_retention(NOW_MS)) == 1
+    assert (log.start_offset, log.end_offset, log.size_bytes) == (1, 1, 0)
+    assert append(log, batch(b"b")).base_offset == 1
+
+
+def test_retention_by_size_keeps_at_least_that_much() -> None:
+    log = log_of(segment_bytes=200, retention_ms=-1, retention_bytes=500)
+    for _ in range(20):
+        append(log, batch(bytes(100)))
+    log.enforce_retention(NOW_MS)
+    size = log.segments[0].size
+    assert 500 <= log.size_bytes < 500 + size
+    assert log.size_bytes == sum(segment.size for segment in log.segments)
+
+
+def test_retention_stops_at_the_high_watermark() -> None:
+    log = log_of(segment_bytes=200, retention_ms=1000)
+    for _ in range(5):
+        log.append_as_leader(
+            batch(bytes(100), timestamp=NOW_MS - 5000), leader_epoch=EPOCH, now_ms=NOW_MS
+        )
+    log.advance_high_watermark(2)
+    log.enforce_retention(NOW_MS)
+    assert log.start_offset == 2
+
+
+def test_a_compacted_topic_keeps_what_is_old() -> None:
+    log = log_of(segment_bytes=200, retention_ms=1000, cleanup_policy=("compact",))
+    log.append_as_leader(
+        bytearray(build_batch([NewRecord(b"v", key=b"k", timestamp=NOW_MS - 5000)])),
+        leader_epoch=EPOCH,
+        now_ms=NOW_MS,
+    )
+    log.advance_high_watermark(1)
+    assert log.enforce_retention(NOW_MS) == []
+
+
+def test_truncation_cuts_at_the_batch_and_rolls_back_producers_and_epochs() -> None:
+    log = log_of(segment_bytes=400, index_interval_bytes=0)
+    for number in range(30):
+        log.append_as_leader(
+            batch(b"a", b"b", producer=7, sequence=2 * number),
+            leader_epoch=LeaderEpoch(number // 10),
+            now_ms=NOW_MS,
+        )
+    log.advance_high_watermark(60)
+    log.truncate_to(25)
+    assert log.end_offset == 24
+    assert log.high_watermark == 24
+    assert log.epochs.entries == [(0, 0), (1, 20)]
+    assert log.producers.known[7].batches[-1].last_offset == 23
+    assert [offset for offset, _ in read_all(log)] == list(range(24))
+    appended = log.append_as_leader(
+        batch(b"c", producer=7, sequence=24), leader_epoch=LeaderEpoch(5), now_ms=NOW_MS
+    )
+    assert appended.base_offset == 24
+    assert log.size_bytes == sum(segment.size for segment in log.segments)
+
+
+def test_truncation_beyond_memory_rebuilds_producers_from_the_log() -> None:
+    log = log_of()
+    for producer in (1, 2):
+        append(log, batch(b"a", producer=producer, sequence=0))
+    for sequence in range(1, 20):
+        append(log, batch(b"a", producer=1, sequence=sequence))
+    log.truncate_to(3)
+    assert [entry.last_sequence for entry in log.producers.known.values()] == [1, 0]
+    log.truncate_to(1)
+    assert list(log.producers.known) == [1]
+
+
+def test_a_truncated_log_can_start_anywhere() -> None:
+    log = log_of()
+    append(log, batch(b"a", producer=1, sequence=0))
+    log.truncate_fully_and_start_at(500)
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (500, 500, 500)
+    assert not log.producers.known
+    assert not log.epochs.entries
+    assert append(log, batch(b"b")).base_offset == 500
+    assert read_all(log) == [(500, b"b")]
+
+
+def marker(producer: int, kind: ControlType) -> bytearray:
+    value = b"\x00\x00\x00\x00\x00\x05"
+    return bytearray(
+        build_batch(
+            [NewRecord(value, key=kind.key(), timestamp=NOW_MS)],
+            producer_id=producer,
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
+    )
+
+
+def test_an_open_transaction_holds_back_the_last_stable_offset() -> None:
+    log = log_of()
+    append(log, batch(b"plain"))
+    append(log, batch(b"t", producer=5, sequence=0, transactional=True))
+    append(log, batch(b"plain"))
+    assert log.last_stable_offset == 1
+    log.append_as_leader(
+        marker(5, ControlType.ABORT), leader_epoch=EPOCH, now_ms=NOW_MS, origin=Origin.COORDINATOR
+    )
+    assert log.last_stable_offset == 1, "the marker is not committed yet"
+    log.advance_high_watermark(log.end_offset)
+    assert log.last_stable_offset == 4
+    (aborted,) = log.aborted_transactions(0, 4)
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (5, 1, 3)
+    assert log.aborted_transactions(4, 9) == ()
+
+
+def test_inactive_segments_give_up_their_files_and_are_read_again() -> None:
+    machine = Machine()
+    directory = machine.start(DirectorySettings(open_files_max=16))
+    logs = []
+    for index in range(40):
+        partition = PARTITION.__class__(PARTITION.topic, index)  # type: ignore[arg-type]
+        logs.append(directory.create(partition, TOPIC_ID, LogSettings(segment_bytes=100)))
+    for number in range(4):
+        for log in logs:
+            append(log, batch(b"%d" % number))
+    assert len(directory.open_files) <= 16
+    for log in logs:
+        assert read_all(log) == [(number, b"%d" % number) for number in range(4)]
+
+
+def test_a_cold_read_survives_a_roll_and_a_discard() -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings(segment_bytes=1000, retention_ms=1000))
+    for _ in range(3):
+        append(log, batch(b"a"))
+    machine.disk.evict()
+    flush(log)
+    found = log.read(0, max_bytes=1000, end=3)
+    assert isinstance(found, ColdRead)
+    log.roll(NOW_MS)
+    log.enforce_retention(NOW_MS + 10_000)
+    assert log.start_offset == 3
+    assert [offset for offset, _ in values_of(found.load().data)] == [0, 1, 2]
+    found.adopt()

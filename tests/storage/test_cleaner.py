@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from riverrun.model.errors import KafkaError
 from riverrun.model.ids import (
     LeaderEpoch,
     NodeId,
@@ -384,17 +385,39 @@ def test_cold_read_that_compaction_overtakes_is_not_believed() -> None:
     assert node.latest() == before
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.integers(0, 70), st.randoms(use_true_random=False), st.booleans(), st.booleans())
-def test_no_crash_and_no_power_cut_loses_or_revives_anything(
-    operations: int, chance: random.Random, is_power_cut: bool, is_first_cleaning: bool
-) -> None:
+def test_cold_read_under_a_name_that_is_gone_begins_again() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    step = next(steps)
+    while not node.log.segments[0].alias:
+        step = steps.send(step())
+    cold = node.log.read(7, max_bytes=1000, end=node.log.high_watermark)
+    assert isinstance(cold, ColdRead)
+    with pytest.raises(StopIteration):
+        while True:
+            step = steps.send(step())
+    with pytest.raises(KafkaError):
+        cold.load()
+    assert not cold.is_current
+    again = cold.again()
+    assert isinstance(again, ColdRead)
+    assert again.load().data
+    assert again.is_current
+    assert node.latest() == before
+
+
+SMALL = LogSettings(
+    cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=100,
+    delete_retention_ms=0, min_cleanable_dirty_ratio=0.0,
+)  # fmt: skip
+
+
+def due_for_cleaning(seed: int) -> Node:
+    """A log of several segments, durable up to its end, on files that can fail."""
+    chance = random.Random(seed)
     files = VolatileFiles(chance)
-    small = LogSettings(
-        cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=100,
-        delete_retention_ms=0, min_cleanable_dirty_ratio=0.0,
-    )  # fmt: skip
-    node = Node(files, small)
+    node = Node(files, SMALL)
 
     def write(keys: int, rounds: int) -> None:
         for number in range(rounds):
@@ -405,20 +428,29 @@ def test_no_crash_and_no_power_cut_loses_or_revives_anything(
         node.roll()
 
     write(keys=12, rounds=3)
-    if not is_first_cleaning:
+    if chance.random() < 0.6:
         assert node.clean()  # gives the tombstones their horizon
         node.clock.milliseconds += 10
         write(keys=6, rounds=4)
     node.flush()
     files.sync_everything()
+    return node
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_crash_and_no_power_cut_loses_or_revives_anything(seed: int) -> None:
+    node = due_for_cleaning(seed)
+    files = node.files
+    assert isinstance(files, VolatileFiles)
     before, end = node.latest(), node.log.end_offset
-    files.halt_after(operations)
+    files.halt_after(random.Random(seed).randrange(operations_of_cleaning(seed)))
     with contextlib.suppress(Halt):
         node.clean()
     files.go_on()
-    if is_power_cut:
+    if seed % 4:
         files.lose_power()
-    again = Node(files, small)
+    again = Node(files, SMALL)
     assert again.log.damage is None
     assert again.log.end_offset == end
     assert again.latest() == before
@@ -427,6 +459,15 @@ def test_no_crash_and_no_power_cut_loses_or_revives_anything(
     again.log.cleaned_to = Offset(0)
     assert again.clean()
     assert again.latest() == before
+
+
+def operations_of_cleaning(seed: int) -> int:
+    node = due_for_cleaning(seed)
+    assert isinstance(node.files, VolatileFiles)
+    node.files.halt_after(1000)
+    node.clean()
+    assert node.files.left
+    return 1000 - node.files.left
 
 
 def test_log_can_be_read_at_every_step_of_its_compaction() -> None:

@@ -158,13 +158,14 @@ def test_aborted_records_go_and_supersede_nothing() -> None:
 
 def test_transaction_after_an_aborted_one_of_the_same_producer_counts() -> None:
     log = LogToCompact()
+    log.write(put("a", "old"))
     log.write(put("a", "aborted"), producer=1, transactional=True)
     log.end(1, commit=False)
     log.write(put("a", "committed"), producer=1, transactional=True)
     log.end(1, commit=True)
     log.write(put("z", "end"))
-    log.compact(log.task(first_dirty_offset=2))
-    assert log.latest() == {b"a": b"committed", b"z": b"end"}
+    log.compact(log.task(first_dirty_offset=3))
+    assert values(log) == [(3, "a", "committed"), (5, "z", "end")]
 
 
 def test_marker_stays_while_records_of_its_transaction_do() -> None:

@@ -36,7 +36,7 @@ class VolatileFiles(MemoryFiles):
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self._chance = chance
-        self._left: int | None = None
+        self.left: int | None = None
         self.synced: dict[int, bytes] = {}
         self._kept: list[bytearray] = []
         """Keeps contents alive, so that their identity stays theirs."""
@@ -45,16 +45,16 @@ class VolatileFiles(MemoryFiles):
         """Name, the name that it had before (None if new; itself if removed), content."""
 
     def operation(self) -> None:
-        if self._left is not None:
-            if self._left == 0:
+        if self.left is not None:
+            if self.left == 0:
                 raise Halt
-            self._left -= 1
+            self.left -= 1
 
     def halt_after(self, operations: int) -> None:
-        self._left = operations
+        self.left = operations
 
     def go_on(self) -> None:
-        self._left = None
+        self.left = None
 
     def sync_everything(self) -> None:
         self._pending = []

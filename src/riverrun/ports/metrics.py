@@ -70,6 +70,7 @@ class Metrics:
 
     def counter(self, name: str, doc: str, **labels: str) -> Counter:
         """The counter of that name and labels; the same one when asked again."""
+        assert name.endswith("_total"), f"{name}: a counter's name ends in _total"
         known = self._family(name, doc, "counter").counters
         return known.setdefault(tuple(sorted(labels.items())), Counter())
 

@@ -17,9 +17,10 @@ from uuid import UUID
 
 from riverrun.metadata.image import PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicPartition
+from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
 from riverrun.storage.log import Appended, Log, Origin
 
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 Committed = Callable[[ErrorCode], None]
 
 
@@ -46,6 +47,7 @@ class Partition:
         "_produces",
         "_request_sync",
         "_visible_bytes",
+        "is_internal",
         "isr",
         "leader",
         "leader_epoch",
@@ -62,6 +64,7 @@ class Partition:
         self.log = log
         self.name: TopicPartition = log.partition
         self.topic_id = topic_id
+        self.is_internal = self.name.topic in INTERNAL_TOPICS
         self.leader = NodeId(-1)
         self.leader_epoch = LeaderEpoch(-1)
         self.partition_epoch = -1
@@ -117,7 +120,7 @@ class Partition:
 
     def check_leader(self, epoch: int) -> None:
         """Refuse a client that speaks to the wrong node or of another epoch (KIP-320)."""
-        if epoch >= 0 and epoch != self.leader_epoch:
+        if epoch not in (NO_EPOCH, self.leader_epoch):
             if epoch < self.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)

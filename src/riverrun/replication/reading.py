@@ -36,7 +36,7 @@ class PartitionRead:
 
 
 def failed(code: ErrorCode) -> PartitionRead:
-    return PartitionRead(error_code=code)
+    return PartitionRead(error_code=code, aborted=())
 
 
 def read_partition(
@@ -98,7 +98,7 @@ def _divergence(
 ) -> tuple[LeaderEpoch, Offset] | None:
     """Where the reader's history leaves ours, if it does (KIP-595: diverging epoch in Fetch)."""
     if last_fetched_epoch > partition.leader_epoch:
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     epoch, end = partition.log.epoch_end(LeaderEpoch(last_fetched_epoch))
     if epoch == -1 or end == -1:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

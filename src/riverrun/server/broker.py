@@ -9,6 +9,7 @@ safe, a wrong one is not.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -76,7 +77,7 @@ class Broker:
         parts = await self._build()
         await self._register(parts)
         self._listener = Listener(
-            Router(parts, metrics=self.metrics, clock=self._clock),
+            Router(parts, metrics=self.metrics, clock=self._clock, on_bug=self._handler_failed),
             self.settings.network,
             clock=self._clock,
             metrics=self.metrics,
@@ -97,7 +98,7 @@ class Broker:
         settings = self.settings
         directory = LogDirectory.open(
             self._files,
-            settings.identity.log_dirs,
+            settings.data_directory,
             node_id=settings.node_id,
             clock=self._clock,
             randomness=self._randomness,
@@ -212,6 +213,16 @@ class Broker:
             self._failure = self._failure or error
             self._ending.set()
 
+    def _handler_failed(self, error: BaseException) -> None:
+        """A handler's bug costs the connection; one that may have left state behind, the node.
+
+        An assertion in append, replay or a coordinator is of the second kind.
+        """
+        trace = "".join(traceback.format_exception(error))
+        log.error("a request failed", reason=_reason(error), trace=trace)
+        if isinstance(error, AssertionError) and _changes_state(error):
+            self._bug(error)
+
     def _bug(self, error: BaseException) -> None:
         log.error("node must stop", reason=_reason(error))
         self._failure = self._failure or error
@@ -237,6 +248,8 @@ class Broker:
         kinds = {kind for kind, _ in delta.changed_configs}
         if ConfigType.BROKER in kinds:
             parts.replicas.configure(image)
+            if self._listener is not None:
+                self._listener.configure(parts.configs.effective(image, self.settings.network))
         elif ConfigType.TOPIC in kinds:
             parts.replicas.configure(
                 image,
@@ -294,6 +307,15 @@ def _cluster_id(randomness: Randomness) -> str:
     import base64
 
     return base64.urlsafe_b64encode(randomness.uuid().bytes).decode().rstrip("=")
+
+
+STATEFUL_PACKAGES = ("storage", "metadata", "replication", "coordinator", "cluster")
+
+
+def _changes_state(error: AssertionError) -> bool:
+    """Whether the assertion that failed guards state, by the package that it stands in."""
+    last = traceback.extract_tb(error.__traceback__)[-1].filename
+    return any(f"/riverrun/{package}/" in last for package in STATEFUL_PACKAGES)
 
 
 def _reason(error: BaseException) -> str:

@@ -97,7 +97,7 @@ class FetchSessions:
         self, wanted: list[SessionPartition], *, uses_topic_ids: bool
     ) -> FetchSession | None:
         """A new session, or None when none may be kept."""
-        if self._max == 0 or not wanted:
+        if self._max == 0:
             return None
         if len(self._sessions) >= self._max:
             self._sessions.popitem(last=False)

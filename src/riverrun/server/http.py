@@ -151,7 +151,7 @@ class _Collector:
         from prometheus_client.metrics_core import Metric
 
         for family in self._metrics.families.values():
-            metric = Metric(family.name, family.doc, family.kind)
+            metric = Metric(family.name.removesuffix("_total"), family.doc, family.kind)
             for name, labels, value in _samples(family):
                 metric.add_sample(name, dict(labels), value)
             yield metric
@@ -159,7 +159,7 @@ class _Collector:
 
 def _samples(family: Family) -> Iterator[tuple[str, Labels, float]]:
     for key, counter in family.counters.items():
-        yield family.name + "_total", dict(key), counter.value
+        yield family.name, dict(key), counter.value
     for read in family.gauges:
         for labels, value in read():
             yield family.name, labels, value

@@ -7,6 +7,7 @@ error, for a misspelt setting that is silently ignored is worse than none.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from riverrun.model.settings import Kind, Setting, SettingError, Settings, setti
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.network_settings import NetworkSettings
 from riverrun.storage.cleaner import CleanerSettings
-from riverrun.storage.settings import DirectorySettings, LogSettings
+from riverrun.storage.settings import SYNONYMS, DirectorySettings, LogSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 
@@ -33,18 +34,18 @@ class IdentitySettings(Settings):
     node_id: int = setting(
         1, name="node.id", at_least=0, doc="The number of this node in its cluster."
     )
-    log_dirs: str = setting(
-        "data/node-1",
+    log_dirs: tuple[str, ...] = setting(
+        ("data/node-1",),
         name="log.dirs",
         doc="The directory that holds this node's data. One directory for each node.",
     )
-    listeners: str = setting(
-        "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    listeners: tuple[str, ...] = setting(
+        ("PLAINTEXT://127.0.0.1:9092", "CONTROLLER://127.0.0.1:9093"),
         name="listeners",
         doc="Where the node listens, as NAME://HOST:PORT; CONTROLLER is for other nodes.",
     )
-    advertised_listeners: str = setting(
-        "",
+    advertised_listeners: tuple[str, ...] = setting(
+        (),
         name="advertised.listeners",
         doc="Addresses that clients are told to use; empty for those in listeners.",
     )
@@ -138,6 +139,7 @@ class NodeSettings:
         it.
         """
         known = {declared.name for declared in declared_settings()}
+        known.update(coarse for names in SYNONYMS.values() for coarse in names)
         for name, text in texts.items():
             if name not in known:
                 near = get_close_matches(name, sorted(known), n=1)
@@ -149,23 +151,30 @@ class NodeSettings:
                 raise SettingError(name, text, f"there is no setting of that name; {hint}")
         parts = {field: group.from_texts(texts) for field, group in GROUPS.items()}
         made = cls(given=dict(texts), **parts)  # type: ignore[arg-type]
+        if len(made.identity.log_dirs) != 1:
+            raise SettingError(
+                "log.dirs", ",".join(made.identity.log_dirs), "a node has one data directory"
+            )
         made.client_addresses()
         made.advertised()
         return made
+
+    @property
+    def data_directory(self) -> str:
+        return os.path.abspath(self.identity.log_dirs[0])
 
     @property
     def node_id(self) -> NodeId:
         return NodeId(self.identity.node_id)
 
     def _addresses(self) -> tuple[Address, ...]:
-        texts = [part for part in self.identity.listeners.split(",") if part.strip()]
-        return tuple(Address.parse(text, "listeners") for text in texts)
+        return tuple(Address.parse(text, "listeners") for text in self.identity.listeners)
 
     def client_addresses(self) -> tuple[Address, ...]:
         found = tuple(address for address in self._addresses() if address.name != "CONTROLLER")
         if not found:
             raise SettingError(
-                "listeners", self.identity.listeners, "there is no listener for clients"
+                "listeners", ",".join(self.identity.listeners), "there is no listener for clients"
             )
         return found
 
@@ -174,7 +183,7 @@ class NodeSettings:
 
     def advertised(self) -> tuple[Address, ...]:
         """What clients are told; by default what we listen on, as long as that is an address."""
-        texts = [part for part in self.identity.advertised_listeners.split(",") if part.strip()]
+        texts = self.identity.advertised_listeners
         if texts:
             return tuple(Address.parse(text, "advertised.listeners") for text in texts)
         for address in self.client_addresses():

@@ -20,7 +20,6 @@ from riverrun.wire.messages.delete_records_response import (
 )
 
 HIGH_WATERMARK = -1
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 async def handle(
@@ -29,7 +28,11 @@ async def handle(
     topics = tuple(
         DeleteRecordsTopicResult(
             name=topic.name,
-            partitions=tuple(_delete(parts, topic.name, wanted) for wanted in topic.partitions),
+            # A partition named twice is deleted and answered once, the last time.
+            partitions=tuple(
+                _delete(parts, topic.name, wanted)
+                for wanted in {p.partition_index: p for p in topic.partitions}.values()
+            ),
         )
         for topic in request.topics
     )
@@ -43,7 +46,7 @@ def _delete(
 ) -> DeleteRecordsPartitionResult:
     try:
         partition = parts.replicas.get(topic, wanted.partition_index)
-        if topic in INTERNAL_TOPICS:
+        if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition.check_leader(-1)
         log = partition.log

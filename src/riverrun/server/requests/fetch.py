@@ -15,6 +15,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.records.batch import batches
+from riverrun.records.compression import Compression
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import PartitionRead, failed, read_partition
 from riverrun.server.context import RequestContext
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from riverrun.server.parts import Parts
 
 READ_COMMITTED = 1
+ZSTD_FROM = 10
 WAIT_MS_MAX = 600_000
 """No client waits longer; one that says so would only be forgotten here."""
 
@@ -49,7 +52,9 @@ def handle_frame(
     call = parse_fetch(buffer, at, version)
     if call.replica_id >= 0:
         # Followers come with replication; until then nobody may move the high watermark.
-        return encode_fetch_response(version, [], error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        refused = [FetchResult(p.topic, p.partition, code, aborted=()) for p in call.partitions]
+        return encode_fetch_response(version, refused)
     try:
         session, wanted, is_incremental = _session(parts, call, version)
     except KafkaError as error:
@@ -262,6 +267,8 @@ class _Fetch:
                     continue
                 if read.data:
                     served.append(wanted)
+            if self._version < ZSTD_FROM and _has_zstd(read.data):
+                read = failed(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)  # noqa: PLW2901
             results.append(
                 FetchResult(
                     wanted.topic,
@@ -282,6 +289,11 @@ class _Fetch:
         return encode_fetch_response(
             self._version, results, session_id=NO_SESSION if session is None else session.id
         )
+
+
+def _has_zstd(data: Buffer) -> bool:
+    """Whether a client from before zstd would get something that it cannot read (KIP-110)."""
+    return any(header.compression == Compression.ZSTD for _, header in batches(data))
 
 
 def _hand_over(done: asyncio.Future[list[Buffer]], future: asyncio.Future[list[Buffer]]) -> None:

@@ -7,6 +7,8 @@ the whole log.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.replication.partition import Partition
@@ -34,14 +36,13 @@ CONSUMER = -1
 async def handle(
     parts: Parts, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    names = [(t.name, p.partition_index) for t in request.topics for p in t.partitions]
-    repeated = {name for name in names if names.count(name) > 1} if len(names) > 1 else set()
     topics = []
     for topic in request.topics:
         answers = []
-        for wanted in topic.partitions:
+        counts = Counter(wanted.partition_index for wanted in topic.partitions)
+        for wanted in {p.partition_index: p for p in topic.partitions}.values():
             try:
-                if (topic.name, wanted.partition_index) in repeated:
+                if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 partition = parts.replicas.get(topic.name, wanted.partition_index)
                 answers.append(

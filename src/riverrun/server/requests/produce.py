@@ -16,6 +16,8 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
+from riverrun.records.batch import COMPRESSION_MASK, HEADER_BYTES, TRANSACTIONAL_BIT
+from riverrun.records.compression import Compression
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
 from riverrun.server.context import RequestContext
@@ -37,6 +39,16 @@ log = structlog.get_logger("riverrun.produce")
 
 ACKS_NONE = 0
 ACKS_ALL = -1
+ADMIN_CLIENT_ID = "__admin_client"
+"""The one client id that may write to internal topics, as with Kafka."""
+ATTRIBUTES_AT = 22
+ZSTD_FROM = 7
+JUDGED_BY_RECORDS = (
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
 NO_TRANSACTIONS = "Transactions are not supported by this broker yet."
 
 
@@ -53,7 +65,7 @@ def handle_frame(
     results: list[ProduceResult] = []
     waits: list[tuple[int, Partition, Offset]] = []
     for wanted in call.partitions:
-        result, partition, end = _append(parts, call.acks, wanted, buffer, now_ms)
+        result, partition, end = _append(parts, context, call.acks, wanted, buffer, now_ms)
         if (
             partition is not None
             and end > partition.log.high_watermark
@@ -101,10 +113,16 @@ def _answer_all(
 
 
 def _append(
-    parts: Parts, acks: int, wanted: ProducePartition, buffer: memoryview, now_ms: int
+    parts: Parts,
+    context: RequestContext,
+    acks: int,
+    wanted: ProducePartition,
+    buffer: memoryview,
+    now_ms: int,
 ) -> tuple[ProduceResult, Partition | None, Offset]:
     """Append one batch; gives the answer, and where and up to which offset it must be committed."""
     topic, index = wanted.topic, wanted.partition
+    partition = None
     try:
         if isinstance(topic, str):
             partition = parts.replicas.find(topic, index)
@@ -114,14 +132,30 @@ def _append(
             raise KafkaError(_unknown(parts, topic))
         if wanted.start == NO_RECORDS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records.")
+        if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if wanted.end - wanted.start >= HEADER_BYTES:
+            _check_attributes(buffer[wanted.start + ATTRIBUTES_AT], context.api_version)
         appended = partition.append(buffer[wanted.start : wanted.end], acks=acks, now_ms=now_ms)
     except InvalidRecord as error:
         failed = ProduceResult(
-            topic, index, error.code, record_errors=error.record_errors, error_message=error.message
+            topic,
+            index,
+            error.code,
+            log_start_offset=_start_offset(partition, error.code),
+            record_errors=error.record_errors,
+            error_message=error.message,
         )
         return failed, None, Offset(0)
     except KafkaError as error:
-        return ProduceResult(topic, index, error.code, error_message=error.message), None, Offset(0)
+        failed = ProduceResult(
+            topic,
+            index,
+            error.code,
+            log_start_offset=_start_offset(partition, error.code),
+            error_message=error.message,
+        )
+        return failed, None, Offset(0)
     except OSError as error:
         log.warning("append failed", topic=str(topic), partition=index, reason=str(error))
         code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -135,6 +169,25 @@ def _append(
         partition.log.start_offset,
     )
     return result, partition, Offset(appended.last_offset + 1)
+
+
+def _check_attributes(attributes: int, version: int) -> None:
+    """What the header's low byte of attributes alone forbids."""
+    if attributes & TRANSACTIONAL_BIT:
+        # Stored, it would hold the last stable offset for ever, for nobody could end it.
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_FROM:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"Produce requests with version {version} are not allowed to use ZStandard compression",
+        )
+
+
+def _start_offset(partition: Partition | None, code: ErrorCode) -> int:
+    """Kafka tells where the log starts when it had looked at the records before it refused."""
+    if partition is not None and code in JUDGED_BY_RECORDS:
+        return partition.log.start_offset
+    return -1
 
 
 def _unknown(parts: Parts, topic: object) -> ErrorCode:

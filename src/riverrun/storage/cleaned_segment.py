@@ -90,11 +90,14 @@ class CleanedSegment:
         self._written += len(self._buffer)
         self._buffer = bytearray()
 
-    def finish(self, transactions: list[AbortedTransaction]) -> None:
-        """Make all of it durable: the old segments go as soon as this one has its name."""
+    def flush(self) -> None:
+        """Make the batches durable: the old segments go as soon as this one has its name."""
         self._write()
-        assert self._file is not None
+        assert self._file is not None, "the segment is finished"
         self._file.sync()
+
+    def finish(self, transactions: list[AbortedTransaction]) -> None:
+        """Write the indexes, and make sure that all the files will be there."""
         self._times.append(self.max_timestamp, self.max_timestamp_offset)
         self._write_whole(INDEX_SUFFIX, self._index.encode())
         self._write_whole(TIME_INDEX_SUFFIX, self._times.encode())

@@ -7,6 +7,7 @@ log looks like afterwards is decided by ``compaction``; how it gets there by ``s
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ from riverrun.storage.worker import Job, StartJob
 Steps = Generator[Callable[[], object], object, bool]
 """Yields what is to be run in a thread, is sent what that returned."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -176,7 +178,8 @@ class Cleaner:
         found = choose(
             candidate
             for log in logs.values()
-            if log.partition not in self.uncleanable
+            if log.settings.is_compacted
+            and log.partition not in self.uncleanable
             and (candidate := judge(log, max(log.cleaned_to, log.start_offset), now_ms))
         )
         if found is None:
@@ -191,7 +194,7 @@ class Cleaner:
             return False
         self._cleanings.value += 1
         found.log.cleaned_to = Offset(cleaned.cleaned_to)
-        yield self._checkpoint(logs)
+        yield self.checkpoint(logs)
         return True
 
     def _compact(
@@ -217,8 +220,15 @@ class Cleaner:
                     return last
                 assert isinstance(cleaned, Cleaned)
                 swap = Swap(self._files, log, cleaned)
-                if swap.can_enter():
-                    yield swap.complete
+                try:
+                    if swap.can_enter():
+                        yield swap.complete
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+                    self._give_up(log, error)
+                    yield swap.abandon
+                    return None
                 if not swap.can_enter():
                     yield swap.abandon
                     raise CompactionAborted(str(log.partition))
@@ -277,6 +287,15 @@ class Cleaner:
         except OSError as error:  # the next start removes them
             _logger.warning("cannot remove files", directory=log.path, problem=str(error))
 
-    def _checkpoint(self, logs: Mapping[TopicPartition, Log]) -> Callable[[], None]:
+    def checkpoint(self, logs: Mapping[TopicPartition, Log]) -> Callable[[], None]:
+        """What stores up to where the logs are compacted, for a thread."""
         offsets = {key: log.cleaned_to for key, log in logs.items() if log.settings.is_compacted}
-        return lambda: write_offsets(self._files, self._path, CLEANER_OFFSETS, offsets)
+
+        def write() -> None:
+            try:
+                write_offsets(self._files, self._path, CLEANER_OFFSETS, offsets)
+            except OSError as error:
+                # The old file stays in place: some of the work is done again after a restart.
+                _logger.warning("cleaner checkpoint not written", problem=str(error))
+
+        return write

@@ -233,6 +233,11 @@ def _clean_group(
             kept = judge.keep(header, batch, must_remain=is_last)
             if kept is not None:
                 output.append(kept)
+        output.flush()
+        # That may have taken long: if our node died and was started anew, it may be writing files
+        # of these names by now.
+        if not go_on(0):
+            raise CompactionAborted(task.directory)
         output.finish(transactions.kept)
         transactions.kept = []
     return Cleaned(

@@ -21,6 +21,7 @@ from typing import TypeVar
 import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import Offset
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles
@@ -246,6 +247,11 @@ class LogRunner:
         if log.recovery_point > offset:
             log.lower_recovery_point(offset)
             await self.checkpoint(RECOVERY_POINTS)
+        if log.cleaned_to > offset:
+            # What will lie there was not compacted: a tombstone there must not expire before the
+            # records that it supersedes are gone.
+            log.cleaned_to = Offset(offset)
+            await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
         while log in self._flushes:
             await asyncio.shield(self._flushes[log])
         log.truncate_to(offset)

@@ -121,8 +121,11 @@ class Upkeep:
 
     def _apply_settings(self) -> None:
         settings = self.settings
-        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)
-        self._segment_age_max_ms = settings.segment_ms - int(self._jitter * jitter_ms)
+        age_max_ms = settings.segment_ms
+        if settings.is_compacted:
+            age_max_ms = min(age_max_ms, settings.max_compaction_lag_ms)  # KIP-354
+        jitter_ms = min(settings.segment_jitter_ms, age_max_ms)
+        self._segment_age_max_ms = age_max_ms - int(self._jitter * jitter_ms)
         self._segment_bytes_max = settings.segment_bytes
         activate(self.active, settings)
 

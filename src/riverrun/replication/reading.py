@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.model.ids import NO_EPOCH, LeaderEpoch, Offset
 from riverrun.ports.files import Buffer
 from riverrun.replication.partition import Partition
 from riverrun.storage.index import AbortedTransaction
@@ -36,7 +36,7 @@ class PartitionRead:
 
 
 def failed(code: ErrorCode) -> PartitionRead:
-    return PartitionRead(error_code=code, aborted=())
+    return PartitionRead(error_code=code)
 
 
 def read_partition(
@@ -53,7 +53,7 @@ def read_partition(
     alone.
     """
     try:
-        partition.check_leader(leader_epoch)
+        partition.check_leader(leader_epoch if leader_epoch >= 0 else NO_EPOCH)
         log = partition.log
         if last_fetched_epoch >= 0:
             diverging = _divergence(partition, offset, last_fetched_epoch)

@@ -191,8 +191,9 @@ class Log(Upkeep):
         known = self.producers.judge(header, origin)
         if known is None:
             return None
-        append_time = known.timestamp if self._has_log_append_time else -1
-        return Appended(Offset(known.first_offset), Offset(known.last_offset), append_time, True)
+        # Kafka tells the time of a duplicate whatever the topic's kind of time is.
+        first, last = Offset(known.first_offset), Offset(known.last_offset)
+        return Appended(first, last, known.timestamp, True)
 
     def _account(
         self, segment: Segment, header: BatchHeader, base: int, batch: Buffer, seen_ms: int

@@ -15,8 +15,6 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.records.batch import batches
-from riverrun.records.compression import Compression
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import PartitionRead, failed, read_partition
 from riverrun.server.context import RequestContext
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from riverrun.server.parts import Parts
 
 READ_COMMITTED = 1
-ZSTD_FROM = 10
 WAIT_MS_MAX = 600_000
 """No client waits longer; one that says so would only be forgotten here."""
 
@@ -53,7 +50,7 @@ def handle_frame(
     if call.replica_id >= 0:
         # Followers come with replication; until then nobody may move the high watermark.
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        refused = [FetchResult(p.topic, p.partition, code, aborted=()) for p in call.partitions]
+        refused = [FetchResult(p.topic, p.partition, code) for p in call.partitions]
         return encode_fetch_response(version, refused)
     try:
         session, wanted, is_incremental = _session(parts, call, version)
@@ -149,7 +146,7 @@ class _Fetch:
         for wanted in self._wanted:
             partition = self._find(wanted)
             if partition is None:
-                reads.append(failed(self._unknown(wanted)))
+                reads.append(PartitionRead(error_code=self._unknown(wanted), aborted=()))
                 must_answer = True
                 continue
             read = read_partition(
@@ -267,8 +264,6 @@ class _Fetch:
                     continue
                 if read.data:
                     served.append(wanted)
-            if self._version < ZSTD_FROM and _has_zstd(read.data):
-                read = failed(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)  # noqa: PLW2901
             results.append(
                 FetchResult(
                     wanted.topic,
@@ -289,11 +284,6 @@ class _Fetch:
         return encode_fetch_response(
             self._version, results, session_id=NO_SESSION if session is None else session.id
         )
-
-
-def _has_zstd(data: Buffer) -> bool:
-    """Whether a client from before zstd would get something that it cannot read (KIP-110)."""
-    return any(header.compression == Compression.ZSTD for _, header in batches(data))
 
 
 def _hand_over(done: asyncio.Future[list[Buffer]], future: asyncio.Future[list[Buffer]]) -> None:

@@ -16,7 +16,13 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
-from riverrun.records.batch import COMPRESSION_MASK, HEADER_BYTES, TRANSACTIONAL_BIT
+from riverrun.records.batch import (
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    MAGIC,
+    OVERHEAD_BYTES,
+    TRANSACTIONAL_BIT,
+)
 from riverrun.records.compression import Compression
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
@@ -41,7 +47,7 @@ ACKS_NONE = 0
 ACKS_ALL = -1
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write to internal topics, as with Kafka."""
-ATTRIBUTES_AT = 22
+LENGTH_AT, MAGIC_AT, ATTRIBUTES_AT = 8, 16, 22
 ZSTD_FROM = 7
 JUDGED_BY_RECORDS = (
     ErrorCode.INVALID_RECORD,
@@ -142,7 +148,9 @@ def _append(
             topic,
             index,
             error.code,
-            log_start_offset=_start_offset(partition, error.code),
+            log_start_offset=_start_offset(
+                partition, error.code, buffer[wanted.start : wanted.end]
+            ),
             record_errors=error.record_errors,
             error_message=error.message,
         )
@@ -152,7 +160,9 @@ def _append(
             topic,
             index,
             error.code,
-            log_start_offset=_start_offset(partition, error.code),
+            log_start_offset=_start_offset(
+                partition, error.code, buffer[wanted.start : wanted.end]
+            ),
             error_message=error.message,
         )
         return failed, None, Offset(0)
@@ -183,9 +193,14 @@ def _check_attributes(attributes: int, version: int) -> None:
         )
 
 
-def _start_offset(partition: Partition | None, code: ErrorCode) -> int:
-    """Kafka tells where the log starts when it had looked at the records before it refused."""
-    if partition is not None and code in JUDGED_BY_RECORDS:
+def _start_offset(partition: Partition | None, code: ErrorCode, batch: memoryview) -> int:
+    """Kafka tells where the log starts when it refuses what is in a batch, not its frame."""
+    is_framed = (
+        len(batch) >= HEADER_BYTES
+        and batch[MAGIC_AT] == MAGIC
+        and int.from_bytes(batch[LENGTH_AT : LENGTH_AT + 4], "big") + OVERHEAD_BYTES == len(batch)
+    )
+    if partition is not None and code in JUDGED_BY_RECORDS and is_framed:
         return partition.log.start_offset
     return -1
 

@@ -1,6 +1,7 @@
 """The cleaner on real logs: what it chooses, what stays readable, and what a crash leaves."""
 
 import contextlib
+import errno
 import random
 from collections.abc import Callable, Generator
 from uuid import UUID
@@ -405,6 +406,43 @@ def test_cold_read_under_a_name_that_is_gone_begins_again() -> None:
     assert again.load().data
     assert again.is_current
     assert node.latest() == before
+
+
+def test_full_disk_only_delays_compaction() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    job = next(steps)
+    complete = steps.send(job())
+    assert "complete" in repr(complete)
+    with pytest.raises(StopIteration) as end:
+        step = steps.throw(OSError(errno.ENOSPC, "No space left on device"))
+        while True:
+            step = steps.send(step())
+    assert end.value.value is False
+    assert node.latest() == before
+    assert node.clean()
+    assert node.latest() == before
+
+
+def test_disk_that_cannot_sync_is_not_trusted() -> None:
+    node = Node(MemoryFiles())
+    filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    job = next(steps)
+    steps.send(job())
+    with pytest.raises(OSError, match="broken"):
+        steps.throw(OSError(errno.EIO, "broken"))
+
+
+def test_active_segment_is_closed_in_time_for_the_longest_lag() -> None:
+    node = Node(MemoryFiles(), LogSettings(cleanup_policy=("compact",), max_compaction_lag_ms=5000))
+    node.put("a", "1")
+    node.clock.milliseconds += 5000
+    assert not node.log.roll_if_due(node.clock.now_ms())
+    node.clock.milliseconds += 1
+    assert node.log.roll_if_due(node.clock.now_ms())
+    assert node.clean()
 
 
 SMALL = LogSettings(

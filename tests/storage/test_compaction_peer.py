@@ -109,7 +109,8 @@ def test_kafka_reads_compacted_segments(tmp_path: Path) -> None:
         "not found",
         "Exception",
     )
-    said = [line for line in done.stdout.splitlines() if any(word in line for word in complaints)]
+    lines = (done.stdout + done.stderr).splitlines()
+    said = [line for line in lines if any(word in line for word in complaints)]
     assert not said, said[:5]
     assert done.stdout.count("Dumping") == len(paths)
     assert done.stdout.count("| offset:") > 100

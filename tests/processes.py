@@ -118,6 +118,15 @@ class Server:
     def wait_ready(self, seconds: float = START_SECONDS_MAX) -> None:
         until(self._answers, seconds=seconds, what=f"{self.bootstrap} answers: {self.logs()}")
 
+    def wait_for_coordinator(self) -> None:
+        """Until groups are served; the first one to ask makes the topic of their offsets."""
+        with self.client() as client:
+            until(
+                lambda: _serves_groups(client),
+                seconds=START_SECONDS_MAX,
+                what=f"{self.bootstrap} coordinates groups",
+            )
+
     def _answers(self) -> bool:
         if all(process.poll() is not None for process in self.started):
             raise RuntimeError(f"{self.peer} ended at its start: {self.logs()}")
@@ -232,6 +241,16 @@ def serve(
         server.stop_all()
         if not os.environ.get("KEEP"):
             shutil.rmtree(server.folder, ignore_errors=True)
+
+
+def _serves_groups(client: PlainClient) -> bool:
+    fields: dict[str, Any] = {"key_type": 0, "coordinator_keys": ["any"]}
+    found = client.request("find_coordinator", 4, fields)
+    if found["coordinators"][0]["error_code"] != "NONE":
+        return False
+    fields = {"groups": [{"group_id": "any", "topics": None}]}
+    answer = client.request("offset_fetch", 8, fields)
+    return bool(answer["groups"][0]["error_code"] == "NONE")
 
 
 def _is_running(pid: int) -> bool:

@@ -15,6 +15,7 @@ SETTINGS = {"log.cleaner.backoff.ms": "200"}
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serve(tmp_path_factory.mktemp("compatibility"), SETTINGS) as running:
+        running.wait_for_coordinator()
         yield running
 
 

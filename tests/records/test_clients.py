@@ -1,5 +1,8 @@
 """Batches as the clients' own libraries write and read them."""
 
+import base64
+from pathlib import Path
+
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
 from aiokafka.record.memory_records import MemoryRecords as AioRecords
@@ -113,3 +116,29 @@ def test_control_batch_is_understood_by_kafka_python(control: ControlType) -> No
     (record,) = list(read)
     assert record.abort == (control is ControlType.ABORT)
     assert record.commit == (control is ControlType.COMMIT)
+
+
+KAFKA_BATCHES = dict(
+    line.split() for line in (Path(__file__).parent / "kafka_batches.txt").read_text().splitlines()
+)
+"""Name of a codec -> what Apache Kafka 4.3.1's MemoryRecords.withRecords made, in base64."""
+
+
+@pytest.mark.parametrize("name", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_the_java_client_builds_is_accepted_and_read(name: str) -> None:
+    batch = bytearray(base64.b64decode(KAFKA_BATCHES[name]))
+    assert read_header(batch).base_offset == 5000
+    expected = [
+        Record(
+            5000 + number,
+            1_700_000_000_000 + number,
+            None if number % 5 == 0 else b"key-%d" % number,
+            None if number % 7 == 0 else b"value-%d" % number + b"-" * number,
+            (("h", b"x%d" % number), ("null", None)),
+        )
+        for number in range(40)
+    ]
+    assert read_records(batch) == expected
+    stamp(batch, 0, 0, -1)
+    _, header = check_produced(batch, LIMITS, 0)
+    assert header.compression == Compression[name.upper()]

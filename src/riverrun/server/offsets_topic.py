@@ -32,6 +32,9 @@ class PartitionLog:
         self._runner = runner
         self._clock = clock
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
+        # What was acknowledged lies below the end, but after a restart the high watermark may still
+        # be on its way there: who reads only up to it would forget committed offsets.
+        self._end_at_election = partition.log.end_offset
 
     @property
     def start_offset(self) -> Offset:
@@ -71,6 +74,8 @@ class PartitionLog:
 
     async def read(self, offset: Offset) -> bytes:
         held = self._partition.log
+        if held.high_watermark < self._end_at_election:
+            await self._committed(self._end_at_election)
         start = max(offset, held.start_offset)
         if start >= held.high_watermark:
             return b""

@@ -296,6 +296,15 @@ def test_truncation_beyond_memory_rebuilds_producers_from_the_log() -> None:
     assert list(log.producers.known) == [1]
 
 
+def test_truncation_of_the_batch_in_which_the_log_starts_leaves_it_empty_there() -> None:
+    log = log_of()
+    append(log, batch(b"a", b"b", b"c"))
+    log.delete_records_before(1)
+    log.truncate_to(2)
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (1, 1, 1)
+    assert append(log, batch(b"d")).base_offset == 1
+
+
 def test_a_truncated_log_can_start_anywhere() -> None:
     log = log_of()
     append(log, batch(b"a", producer=1, sequence=0))

@@ -38,10 +38,10 @@ def parse_offsets(data: bytes) -> dict[TopicPartition, Offset]:
                 topic, partition, offset = line.split(" ")
                 key = TopicPartition(TopicName(topic), PartitionIndex(int(partition)))
                 found[key] = Offset(int(offset))
+        if len(found) != int(count):
+            raise CorruptCheckpoint(f"{count} entries announced, {len(found)} found")
     except ValueError as error:
         raise CorruptCheckpoint(f"no checkpoint of offsets: {error}") from None
-    if len(found) != int(count):
-        raise CorruptCheckpoint(f"{count} entries announced, {len(found)} found")
     return found
 
 

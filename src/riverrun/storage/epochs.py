@@ -84,7 +84,7 @@ class LeaderEpochs:
     def truncate_start(self, start_offset: int) -> None:
         """Forget what ended before an offset; the epoch of that offset now begins there."""
         place = bisect_right(self._starts, start_offset)
-        if place and self._starts[place - 1] < start_offset:
+        if place and self._starts[0] < start_offset:
             del self._starts[: place - 1], self._epochs[: place - 1]
             self._starts[0] = start_offset
             self.is_dirty = True

@@ -40,6 +40,8 @@ class FlushJob:
         self.has_epochs = False
         self.has_synced = False
         """Whether the batches are durable, though the files beside them may not be."""
+        self.is_abandoned = False
+        """Set when the log is deleted: another may have its name by now."""
         self.stale_paths: list[str] = []
         self.directories: list[str] = []
 
@@ -60,6 +62,8 @@ class FlushJob:
 
     def _write_side_files(self) -> None:
         for path, data in self.side_files.items():
+            if self.is_abandoned:
+                return
             write_atomically(self._files, path, data)
         for path in self.stale_paths:
             with contextlib.suppress(FileNotFoundError):

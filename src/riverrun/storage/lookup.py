@@ -135,9 +135,15 @@ def _max_between(files: Files, segment: TimedView, start: int, end: int) -> tupl
     view = segment.view
     best = (-1, view.base_offset)
     with contextlib.closing(files.open(view.path)) as file:
-        for _, header, _ in headers(file, _position_of(files, file, view, start), view.size):
+        first = _position_of(files, file, view, start)
+        for position, header, _ in headers(file, first, view.size):
             if header.base_offset >= end:
                 break
-            if header.max_timestamp > best[0]:
-                best = (header.max_timestamp, header.last_offset)
+            timestamp = header.max_timestamp
+            if header.base_offset < start:
+                # The header's time may be that of a record before the start.
+                records = read_records(file.read_at(position, header.size))
+                timestamp = max((r.timestamp for r in records if r.offset >= start), default=-1)
+            if timestamp > best[0]:
+                best = (timestamp, header.last_offset)
     return best

@@ -90,6 +90,7 @@ class Upkeep:
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._snapshots = dict.fromkeys(recovered.snapshots)
         self._due_snapshots: dict[int, bytes] = {}
+        self._jobs: list[FlushJob] = []
         self._generation = 0
         """Counts truncations: offsets mean other batches after one."""
         self._layout = 0
@@ -201,6 +202,7 @@ class Upkeep:
             self._write_indexes(dirty, closing=closing)
             self._add_side_files(job)
         job.handles = [segment.open().acquire() for segment, _ in dirty if segment.size]
+        self._jobs.append(job)
         return job
 
     def _write_indexes(self, dirty: Sequence[tuple[Segment, int]], *, closing: bool) -> None:
@@ -236,6 +238,7 @@ class Upkeep:
 
     def flushed(self, job: FlushJob) -> None:
         """Account for a job that succeeded."""
+        self._jobs.remove(job)
         job.release()
         for directory in job.directories:
             if directory in self._unsynced_directories:
@@ -256,6 +259,7 @@ class Upkeep:
 
     def flush_failed(self, job: FlushJob) -> None:
         """A sync failed: nothing is known, and nothing may be tried again."""
+        self._jobs.remove(job)
         job.release()
         self.epochs.is_dirty |= job.has_epochs
 
@@ -366,6 +370,8 @@ class Upkeep:
             self._drop_snapshot(known)
         if not self.producers.roll_back(self.end_offset):
             self._rebuild_producers()
+        if self.end_offset < self.start_offset:
+            self.truncate_fully_and_start_at(self.start_offset)  # nothing readable is left
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget everything and begin again at an offset."""
@@ -387,7 +393,6 @@ class Upkeep:
 
     def _end_at(self, end: int) -> None:
         self.end_offset = Offset(end)
-        self.start_offset = min(self.start_offset, self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self.recovery_point = min(self.recovery_point, self.end_offset)

@@ -1,0 +1,282 @@
+"""The data directory: whose it is, what it refuses, and what is left of deleted partitions."""
+
+import errno
+import json
+from collections.abc import Callable
+
+import pytest
+
+from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.files import OsFiles, read_whole
+from riverrun.storage.checkpoints import (
+    encode_offsets,
+    encode_partition_metadata,
+    encode_uuid,
+    parse_offsets,
+    parse_partition_metadata,
+    parse_uuid,
+)
+from riverrun.storage.directory import UNKNOWN_TOPIC_ID, DirectoryError, LogDirectory
+from riverrun.storage.epochs import CorruptCheckpoint
+from riverrun.storage.settings import LogSettings
+
+from .machines import (
+    DATA,
+    PARTITION,
+    TOPIC_ID,
+    FixedClock,
+    Machine,
+    SeededRandomness,
+    append,
+    batch,
+    read_all,
+    stop_cleanly,
+)
+
+META = f"{DATA}/meta.properties"
+
+
+def write(machine: Machine, path: str, content: bytes) -> None:
+    file = machine.files.open(path, create=True)
+    file.truncate(0)
+    file.write_at(0, content)
+
+
+def refusal(start: Callable[[], object]) -> str:
+    with pytest.raises(DirectoryError) as refused:
+        start()
+    return str(refused.value)
+
+
+def test_an_empty_directory_is_taken_and_known_again() -> None:
+    machine = Machine()
+    directory = machine.start()
+    assert directory.cluster_id is None
+    directory.adopt_cluster("MkU3OEVBNTcwNTJENDM2Qk")
+    identity = directory.directory_id
+    machine.lose_power()
+    again = machine.start()
+    assert again.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
+    assert again.directory_id == identity
+    text = read_whole(machine.files, META).decode()
+    assert "version=1\n" in text
+    assert "node.id=1\n" in text
+    assert f"directory.id={encode_uuid(identity)}\n" in text
+
+
+def test_a_directory_in_use_is_refused() -> None:
+    machine = Machine()
+    machine.start()
+    assert "in use by another process" in refusal(machine.start)
+
+
+def test_a_lock_ends_with_its_process_or_its_directory() -> None:
+    machine = Machine()
+    machine.start().close()
+    machine.start()
+    machine.kill()
+    machine.start()
+
+
+def test_another_nodes_directory_is_refused() -> None:
+    machine = Machine()
+    machine.start().close()
+
+    def start_as_node_2() -> LogDirectory:
+        return LogDirectory.open(
+            machine.files, DATA, node_id=NodeId(2), clock=machine.clock,
+            randomness=machine.randomness,
+        )  # fmt: skip
+
+    message = refusal(start_as_node_2)
+    assert "belongs to node 1, not to node 2" in message
+    assert "node.id=1" in message
+    machine.start()  # the refused one has let go of the lock
+
+
+def test_another_clusters_directory_is_refused() -> None:
+    machine = Machine()
+    directory = machine.start()
+    directory.adopt_cluster("one")
+    directory.adopt_cluster("one")
+    assert "belongs to cluster one, not to two" in refusal(lambda: directory.adopt_cluster("two"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"version=2\nnode.id=1\n", "version 2"),
+        (b"version=0\nbroker.id=1\n", "ZooKeeper"),
+        (b"version=1\nnode.id=one\n", "damaged"),
+        (b"version=1\nnode.id=1\ndirectory.id=???\n", "damaged"),
+        (b"version=1\n", "damaged"),
+        (b"\xff\xfe\x00", "damaged"),
+    ],
+)
+def test_meta_properties_that_cannot_be_read_are_refused(content: bytes, expected: str) -> None:
+    machine = Machine()
+    machine.start().close()
+    write(machine, META, content)
+    assert expected in refusal(machine.start)
+
+
+def test_partitions_without_an_owner_are_refused() -> None:
+    machine = Machine()
+    machine.files.make_directory(f"{DATA}/topic-0")
+    assert "no meta.properties" in refusal(machine.start)
+
+
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: object) -> None:
+    path = f"{tmp_path}/file"
+    OsFiles().open(path, create=True).close()
+
+    def start(path: str) -> LogDirectory:
+        return LogDirectory.open(
+            OsFiles(), path, node_id=NodeId(1), clock=FixedClock(),
+            randomness=SeededRandomness(1),
+        )  # fmt: skip
+
+    assert "cannot be used" in refusal(lambda: start(path))
+    assert "cannot be used" in refusal(lambda: start(f"{path}/below"))
+    good = start(f"{tmp_path}/data")
+    assert "in use" in refusal(lambda: start(f"{tmp_path}/data"))
+    good.close()
+    start(f"{tmp_path}/data").close()
+
+
+def test_topic_ids_are_known_after_a_restart() -> None:
+    machine = Machine()
+    directory, _ = machine.load(LogSettings())
+    stop_cleanly(directory)
+    _, log = machine.load(LogSettings())
+    assert log.topic_id == TOPIC_ID
+
+
+def test_a_log_without_its_topic_id_is_opened_all_the_same() -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings())
+    append(log, batch(b"a"))
+    machine.kill()
+    machine.files.unlink(f"{DATA}/{PARTITION}/partition.metadata")
+    _, log = machine.load(LogSettings())
+    assert log.topic_id == UNKNOWN_TOPIC_ID
+    log.advance_high_watermark(1)
+    assert read_all(log) == [(0, b"a")]
+
+
+def test_a_deleted_partition_is_gone_at_once_and_its_files_later() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(b"a"))
+    directory.delete(PARTITION)
+    assert PARTITION not in directory.logs
+    (removal,) = directory.removals
+    assert removal.path.startswith(f"{DATA}/topic-0.")
+    assert removal.path.endswith("-delete")
+    again = directory.create(PARTITION, TOPIC_ID, LogSettings())
+    assert again.end_offset == 0
+    removal.run()
+    assert not machine.files.exists(removal.path)
+    removal.run()  # whoever comes late finds nothing to do
+
+
+def test_what_is_left_of_a_deleted_partition_is_removed_after_a_restart() -> None:
+    machine = Machine()
+    directory, _ = machine.load(LogSettings())
+    directory.delete(PARTITION)
+    machine.kill()
+    directory = machine.start()
+    assert list(directory.load(lambda _: LogSettings())) == []
+    (removal,) = directory.removals
+    removal.run()
+    assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
+
+
+def test_a_partition_with_a_long_name_can_be_deleted() -> None:
+    machine = Machine()
+    directory = machine.start()
+    partition = TopicPartition(TopicName("t" * 249), PartitionIndex(12345))
+    directory.create(partition, TOPIC_ID, LogSettings())
+    directory.delete(partition)
+    assert len(directory.removals[0].path) - len(DATA) - 1 <= 255
+
+
+def test_delete_records_survives_by_its_checkpoint() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    for _ in range(5):
+        append(log, batch(b"a"))
+    log.delete_records_before(3)
+    directory.checkpoint().write()
+    machine.kill()
+    _, log = machine.load(LogSettings())
+    assert log.start_offset == 3
+
+
+def test_checkpoints_keep_what_is_not_loaded_yet() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(b"a"))
+    stop_cleanly(directory)
+    directory = machine.start()
+    directory.find()
+    directory.checkpoint().write()
+    content = read_whole(machine.files, f"{DATA}/replication-offset-checkpoint")
+    assert parse_offsets(content) == {PARTITION: 1}
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(b"a"))
+    stop_cleanly(directory)
+    write(machine, f"{DATA}/recovery-point-offset-checkpoint", b"0\nmany\n")
+    directory, log = machine.load(LogSettings())
+    assert not directory.was_clean
+    log.advance_high_watermark(1)
+    assert read_all(log) == [(0, b"a")]
+
+
+def test_the_clean_marker_holds_the_broker_epoch() -> None:
+    machine = Machine()
+    directory = machine.start()
+    directory.mark_clean(broker_epoch=42)
+    content = json.loads(read_whole(machine.files, f"{DATA}/.kafka_cleanshutdown"))
+    assert content == {"version": 0, "brokerEpoch": 42}
+    directory.close()
+    directory = machine.start()
+    assert directory.was_clean
+    assert directory.previous_broker_epoch == 42
+    assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
+
+
+def test_an_offline_directory_accepts_nothing() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    directory.fail(f"a sync failed: {errno.EIO}")
+    assert directory.is_offline
+    with pytest.raises(Exception, match="offline"):
+        append(log, batch(b"a"))
+
+
+def test_metadata_log_stands_apart_from_the_others() -> None:
+    machine = Machine()
+    directory = machine.start()
+    log = directory.open_metadata(LogSettings())
+    append(log, batch(b"a"))
+    machine.kill()
+    directory = machine.start()
+    assert directory.find() == []
+    assert directory.open_metadata(LogSettings()).end_offset == 1
+    assert encode_uuid(log.topic_id) == "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def test_small_files_are_kafkas() -> None:
+    assert encode_offsets({PARTITION: 5}) == b"0\n1\ntopic 0 5\n"  # type: ignore[dict-item]
+    assert parse_uuid(encode_uuid(TOPIC_ID)) == TOPIC_ID
+    data = encode_partition_metadata(TOPIC_ID)
+    assert data == f"version: 0\ntopic_id: {encode_uuid(TOPIC_ID)}".encode()
+    assert parse_partition_metadata(data) == TOPIC_ID
+    for nonsense in (b"", b"version: 1\ntopic_id: x", b"\xff"):
+        with pytest.raises(CorruptCheckpoint):
+            parse_partition_metadata(nonsense)

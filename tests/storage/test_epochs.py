@@ -1,0 +1,87 @@
+"""Leader epochs: where histories part (KIP-101, KIP-279)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
+
+histories = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 20)), max_size=12).map(
+    lambda steps: [
+        (sum(a for a, _ in steps[: i + 1]), sum(b for _, b in steps[: i + 1]))
+        for i in range(len(steps))
+    ]
+)
+
+
+def of(history: list[tuple[int, int]]) -> LeaderEpochs:
+    epochs = LeaderEpochs()
+    for epoch, start in history:
+        epochs.assign(epoch, start)
+    return epochs
+
+
+def test_end_of_an_epoch_follows_kafkas_rule() -> None:
+    epochs = of([(2, 10), (4, 30), (5, 40)])
+    assert epochs.end_of(5, 100) == (5, 100)
+    assert epochs.end_of(4, 100) == (4, 40)
+    assert epochs.end_of(3, 100) == (2, 30), "the largest that is not above"
+    assert epochs.end_of(2, 100) == (2, 30)
+    assert epochs.end_of(1, 100) == (1, 10), "older than all that is known"
+    assert epochs.end_of(6, 100) == (-1, -1)
+    assert epochs.end_of(-1, 100) == (-1, -1)
+    assert LeaderEpochs().end_of(0, 0) == (-1, -1)
+
+
+@given(histories, st.integers(0, 300))
+def test_every_offset_has_the_epoch_in_which_it_was_written(
+    history: list[tuple[int, int]], offset: int
+) -> None:
+    expected = max((epoch for epoch, start in history if start <= offset), default=-1)
+    assert of(history).epoch_at(offset) == expected
+
+
+@given(histories)
+def test_epochs_survive_their_file(history: list[tuple[int, int]]) -> None:
+    epochs = of(history)
+    read = LeaderEpochs.parse(epochs.encode())
+    assert read.entries == epochs.entries == history
+    assert read.latest == epochs.latest
+    assert not read.is_dirty
+
+
+@given(histories, st.integers(0, 300))
+def test_truncation_forgets_one_side_and_keeps_the_other(
+    history: list[tuple[int, int]], offset: int
+) -> None:
+    epochs = of(history)
+    epochs.truncate_end(offset)
+    assert epochs.entries == [(e, s) for e, s in history if s < offset]
+    assert epochs.latest == max((e for e, s in history if s < offset), default=-1)
+    epochs = of(history)
+    before = epochs.epoch_at(offset)
+    epochs.truncate_start(offset)
+    assert epochs.epoch_at(offset) == before
+    assert all(start >= offset for _, start in epochs.entries) or offset <= history[0][1]
+
+
+def test_epochs_that_wrote_nothing_leave_no_trace() -> None:
+    epochs = of([(1, 10), (2, 20)])
+    epochs.assign(3, 20)
+    assert epochs.entries == [(1, 10), (3, 20)]
+    epochs.assign(2, 50)
+    assert epochs.entries == [(1, 10), (3, 20)], "an old leader changes nothing"
+
+
+def test_an_epoch_without_records_need_not_be_stored() -> None:
+    epochs = LeaderEpochs.parse(of([(1, 0)]).encode())
+    epochs.begin(2, 10)
+    assert not epochs.is_dirty
+    assert epochs.begun_at == 10
+    assert epochs.latest == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\nx y\n", b"\xff\xfe"])
+def test_nonsense_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        LeaderEpochs.parse(data)

@@ -1,0 +1,220 @@
+"""Idempotence: what a partition accepts, knows as a duplicate, or refuses (KIP-98)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from riverrun.storage.producers import (
+    CorruptSnapshot,
+    Marker,
+    Origin,
+    Producers,
+)
+
+NOW_MS = 1_000_000
+DAY_MS = 86_400_000
+
+
+def header(
+    sequence: int, count: int = 1, *, producer: int = 1, epoch: int = 0, transactional: bool = False
+) -> BatchHeader:
+    return BatchHeader(
+        base_offset=0,
+        length=100,
+        leader_epoch=0,
+        magic=2,
+        crc=0,
+        attributes=TRANSACTIONAL_BIT if transactional else 0,
+        last_offset_delta=count - 1,
+        base_timestamp=5,
+        max_timestamp=5,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        count=count,
+    )
+
+
+class Partition:
+    """Accepts batches as a log does."""
+
+    def __init__(self) -> None:
+        self.producers = Producers()
+        self.end_offset = 0
+
+    def append(self, batch: BatchHeader) -> int | str:
+        """The offset of a new batch, or what it was taken for."""
+        try:
+            known = self.producers.judge(batch, Origin.CLIENT)
+        except KafkaError as error:
+            return error.code.name
+        if known is not None:
+            return f"duplicate of {known.first_offset}"
+        offset = self.end_offset
+        self.producers.note(batch, offset, NOW_MS)
+        self.end_offset += batch.last_offset_delta + 1
+        return offset
+
+
+def test_a_producer_that_is_not_known_may_begin_anywhere() -> None:
+    assert Partition().append(header(77)) == 0
+
+
+def test_sequences_follow_each_other_and_a_gap_is_refused() -> None:
+    partition = Partition()
+    assert partition.append(header(0, 3)) == 0
+    assert partition.append(header(3)) == 3
+    assert partition.append(header(5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert partition.append(header(4)) == 4
+
+
+def test_the_last_five_batches_are_known_as_duplicates() -> None:
+    partition = Partition()
+    for sequence in range(7):
+        partition.append(header(sequence))
+    for sequence in range(2, 7):
+        assert partition.append(header(sequence)) == f"duplicate of {sequence}"
+    assert partition.append(header(1)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+def test_a_batch_of_another_size_is_no_duplicate() -> None:
+    partition = Partition()
+    partition.append(header(0, 3))
+    assert partition.append(header(0, 2)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
+    partition = Partition()
+    partition.append(header(0, epoch=5))
+    assert partition.append(header(1, epoch=4)) == "INVALID_PRODUCER_EPOCH"
+    assert partition.append(header(1, epoch=6)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert partition.append(header(0, epoch=6)) == 1
+    assert partition.append(header(0, epoch=5)) == "INVALID_PRODUCER_EPOCH"
+
+
+def test_sequences_start_again_after_the_largest() -> None:
+    partition = Partition()
+    partition.append(header(2**31 - 2, 2))
+    assert partition.append(header(0)) == 2
+    assert partition.append(header(2**31 - 2, 2)) == "duplicate of 0"
+
+
+def test_a_batch_across_the_largest_sequence_is_known_as_duplicate() -> None:
+    partition = Partition()
+    partition.append(header(2**31 - 1, 3))
+    assert partition.append(header(2**31 - 1, 3)) == "duplicate of 0"
+    assert partition.append(header(2)) == 3
+
+
+def test_silent_producers_are_forgotten_by_the_time_of_appending() -> None:
+    partition = Partition()
+    partition.append(header(0, producer=1))
+    partition.producers.note(header(0, producer=2), 1, NOW_MS + DAY_MS)
+    assert partition.producers.expire(NOW_MS + DAY_MS - 1, DAY_MS) == 0
+    assert partition.producers.expire(NOW_MS + DAY_MS, DAY_MS) == 1
+    assert list(partition.producers.known) == [2]
+    assert partition.append(header(50, producer=1)) == 1
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    partition = Partition()
+    partition.append(header(0, transactional=True))
+    assert partition.producers.expire(NOW_MS + 10 * DAY_MS, DAY_MS) == 0
+
+
+def test_inside_a_transaction_only_transactional_batches_are_accepted() -> None:
+    partition = Partition()
+    partition.append(header(0, transactional=True))
+    assert partition.append(header(1)) == "INVALID_TXN_STATE"
+
+
+def test_transactions_hold_back_until_their_end_is_committed() -> None:
+    producers = Producers()
+    producers.note(header(0, producer=1, transactional=True), 10, NOW_MS)
+    producers.note(header(0, producer=2, transactional=True), 11, NOW_MS)
+    assert producers.first_unstable_offset() == 10
+    ended = producers.end_transaction(header(-1, producer=1), 12, Marker(False, 0), NOW_MS)
+    assert ended is not None
+    assert (ended.first_offset, ended.last_offset, ended.last_stable_offset) == (10, 12, 11)
+    assert producers.end_transaction(header(-1, producer=2), 13, Marker(True, 0), NOW_MS) is None
+    assert producers.first_unstable_offset() == 10
+    producers.settle(13)
+    assert producers.first_unstable_offset() == 11
+    producers.settle(14)
+    assert producers.first_unstable_offset() is None
+
+
+def test_a_coordinator_that_was_replaced_cannot_end_a_transaction() -> None:
+    producers = Producers()
+    producers.end_transaction(header(-1), 0, Marker(True, 7), NOW_MS)
+    with pytest.raises(KafkaError) as refused:
+        producers.refuse_stale_marker(header(-1), Marker(True, 6))
+    assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+batches = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(1, 5), st.booleans()), max_size=40
+)  # fmt: skip
+
+
+@given(batches)
+def test_a_snapshot_holds_the_last_batch_of_every_producer(
+    drawn: list[tuple[int, int, bool]],
+) -> None:
+    partition = Partition()
+    sequences: dict[int, int] = {}
+    for producer, count, transactional in drawn:
+        sequence = sequences.get(producer, 0)
+        partition.append(header(sequence, count, producer=producer, transactional=transactional))
+        if partition.producers.known[producer].last_sequence == sequence + count - 1:
+            sequences[producer] = sequence + count
+    producers = partition.producers
+    loaded = Producers.from_snapshot(producers.snapshot(), NOW_MS)
+    assert list(loaded.known) == list(producers.known)
+    for producer, known in producers.known.items():
+        again = loaded.known[producer]
+        assert again.batches == known.batches[-1:]
+        assert again.epoch == known.epoch
+        assert again.transaction_start == known.transaction_start
+    assert loaded.first_unstable_offset() == producers.first_unstable_offset()
+
+
+@given(batches, st.integers(0, 100))
+def test_rolling_back_gives_the_state_of_the_shorter_log(
+    drawn: list[tuple[int, int, bool]], offset: int
+) -> None:
+    whole, part = Partition(), Partition()
+    sequences: dict[int, int] = {}
+    for producer, count, _ in drawn:
+        sequence = sequences.get(producer, 0)
+        batch = header(sequence, count, producer=producer)
+        if whole.end_offset + count <= offset and part.end_offset == whole.end_offset:
+            part.append(batch)
+        whole.append(batch)
+        sequences[producer] = sequence + count
+    if whole.producers.roll_back(part.end_offset):
+        for producer, known in part.producers.known.items():
+            rolled = whole.producers.known[producer]
+            assert rolled.last_sequence == known.last_sequence
+            assert known.batches[-len(rolled.batches) :] == rolled.batches
+
+
+@given(st.binary(max_size=80))
+def test_nonsense_is_no_snapshot(data: bytes) -> None:
+    with pytest.raises(CorruptSnapshot):
+        Producers.from_snapshot(data, 0)
+
+
+def test_snapshots_are_kafkas_encoding() -> None:
+    partition = Partition()
+    partition.append(header(0, 3, producer=9, epoch=2))
+    data = partition.producers.snapshot()
+    assert data[:2] == b"\x00\x01"
+    assert data[6:10] == b"\x00\x00\x00\x01"
+    assert len(data) == 10 + 46
+    damaged = bytearray(data)
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptSnapshot, match="CRC"):
+        Producers.from_snapshot(bytes(damaged), 0)

@@ -1,0 +1,361 @@
+"""The awaiting side of logs: group commit, duties that recur, a full or failing disk, the stop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicPartition
+from riverrun.ports.metrics import Metrics
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.log import ColdRead, Log
+from riverrun.storage.runner import LogRunner
+from riverrun.storage.settings import DirectorySettings, LogSettings
+
+from .machines import (
+    DATA,
+    EPOCH,
+    NOW_MS,
+    PARTITION,
+    TOPIC_ID,
+    Machine,
+    append,
+    batch,
+    read_all,
+    values_of,
+)
+from .virtual_loop import VirtualLoop, run
+
+
+class Node:
+    """A directory with its runner, on a machine."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: LogSettings | None = None,
+        directory_settings: DirectorySettings | None = None,
+    ) -> None:
+        self.machine = machine
+        self.settings = settings or LogSettings()
+        self.directory: LogDirectory = machine.start(directory_settings)
+        self.runner = LogRunner(self.directory, clock=machine.clock, metrics=Metrics())
+
+    async def start(self) -> Log:
+        await self.runner.recover(lambda _: self.settings)
+        if PARTITION in self.directory.logs:
+            return self.directory.logs[PARTITION]
+        return self.directory.create(PARTITION, TOPIC_ID, self.settings)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.runner.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def append_only(log: Log, value: bytes = b"value") -> int:
+    appended = log.append_as_leader(batch(value), leader_epoch=EPOCH, now_ms=NOW_MS)
+    return appended.last_offset + 1
+
+
+def test_producers_that_wait_together_share_a_sync() -> None:
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        loop.is_holding = True
+        first = asyncio.create_task(node.runner.flushed(log, append_only(log)))
+        await asyncio.sleep(0)
+        waiting = [
+            asyncio.create_task(node.runner.flushed(log, append_only(log))) for _ in range(10)
+        ]
+        await asyncio.sleep(0)
+        assert len(loop.held) == 1, "one sync at a time"
+        loop.release()
+        await asyncio.sleep(0.001)
+        assert first.done()
+        assert not any(task.done() for task in waiting), "appended after the sync had begun"
+        assert log.flushed_offset == 1
+        assert len(loop.held) == 1, "one sync for all of them"
+        loop.release()
+        await asyncio.gather(*waiting)
+        assert log.flushed_offset == 11
+        await node.runner.flushed(log, 11)
+        assert not loop.held, "what is durable needs no sync"
+
+    run(machine.clock, story)
+
+
+def test_a_failed_sync_is_never_tried_again() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        machine.disk.syncs_to_fail = 1
+        end = append_only(log)
+        with pytest.raises(KafkaError) as refused:
+            await node.runner.flushed(log, end)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert node.directory.is_offline
+        assert log.flushed_offset == 0
+        operations: list[str] = []
+        machine.disk.world.record = operations.append  # type: ignore[method-assign]
+        with pytest.raises(KafkaError):
+            await node.runner.flushed(log, end)
+        with pytest.raises(KafkaError):
+            append_only(log)
+        await node.runner.stop()
+        assert not [line for line in operations if "sync" in line or "write" in line]
+        assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
+
+    run(machine.clock, story)
+
+
+def test_a_full_disk_refuses_appends_and_recovers_when_there_is_room() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        async with node.running():
+            append(log, batch(b"a"))
+            machine.disk.capacity_bytes = machine.disk.used_bytes
+            with pytest.raises(OSError, match="No space"):
+                append(log, batch(b"b"))
+            await asyncio.sleep(5)
+            assert not node.directory.is_offline
+            assert read_all(log) == [(0, b"a")]
+            machine.disk.capacity_bytes += 100_000
+            await asyncio.sleep(5)
+            append(log, batch(b"b"))
+            assert read_all(log) == [(0, b"a"), (1, b"b")]
+        await node.runner.stop()
+        node.directory.close()
+        assert machine.start().was_clean
+
+    run(machine.clock, story)
+
+
+def test_a_broken_disk_takes_the_directory_offline() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        async with node.running():
+            await asyncio.sleep(2)
+            machine.disk.writes_to_fail = 1
+            with pytest.raises(OSError, match="Input/output"):
+                append_only(log)
+            assert node.directory.is_offline
+
+    run(machine.clock, story)
+
+
+def test_closed_segments_are_synced_and_the_recovery_point_follows() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine, LogSettings(segment_bytes=200))
+        log = await node.start()
+        async with node.running():
+            await asyncio.sleep(1.5)
+            for _ in range(5):
+                append(log, batch(bytes(100)))
+            assert log.recovery_point == 0
+            await asyncio.sleep(2)
+            assert log.recovery_point == 5
+        machine.lose_power()
+        _, log = machine.load(LogSettings(segment_bytes=200))
+        assert log.end_offset == 5
+        assert log.recovery_point == 5, "it was checkpointed too"
+
+    run(machine.clock, story)
+
+
+def test_unsynced_bytes_are_bounded_by_syncing_the_largest_logs() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine, None, DirectorySettings(unflushed_bytes_max=5000))
+        large = await node.start()
+        partition = TopicPartition(PARTITION.topic, PartitionIndex(1))
+        small = node.directory.create(partition, TOPIC_ID, node.settings)
+        async with node.running():
+            await asyncio.sleep(1.5)
+            for _ in range(5):
+                append(large, batch(bytes(2000)))
+            append(small, batch(bytes(100)))
+            await asyncio.sleep(1.5)
+            assert large.recovery_point == 5
+            assert small.recovery_point == 0
+
+    run(machine.clock, story)
+
+
+def test_logs_are_synced_as_their_settings_say() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine, LogSettings(flush_messages=3))
+        by_count = await node.start()
+        partition = TopicPartition(PARTITION.topic, PartitionIndex(1))
+        by_time = node.directory.create(partition, TOPIC_ID, LogSettings(flush_ms=10_000))
+        async with node.running():
+            await asyncio.sleep(1.5)
+            for log in (by_count, by_time):
+                append(log, batch(b"a"))
+                append(log, batch(b"a"))
+            await asyncio.sleep(2)
+            assert (by_count.flushed_offset, by_time.flushed_offset) == (0, 0)
+            append(by_count, batch(b"a"))
+            await asyncio.sleep(2)
+            assert by_count.flushed_offset == 3
+            await asyncio.sleep(10)
+            assert by_time.flushed_offset == 2
+
+    run(machine.clock, story)
+
+
+def test_retention_runs_by_itself_and_files_go_after_their_delay() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        settings = LogSettings(segment_bytes=200, retention_ms=100_000)
+        node = Node(machine, settings)
+        log = await node.start()
+        for _ in range(5):
+            append(log, batch(bytes(100)))
+        async with node.running():
+            await asyncio.sleep(50)
+            assert log.start_offset == 0
+            await asyncio.sleep(301)
+            assert log.start_offset == 5
+            names = machine.files.list_directory(log.path)
+            assert any(name.endswith(".deleted") for name in names)
+            await asyncio.sleep(62)
+            names = machine.files.list_directory(log.path)
+            assert not any(name.endswith(".deleted") for name in names)
+
+    run(machine.clock, story)
+
+
+def test_silent_producers_are_forgotten() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine, None, DirectorySettings(producer_expiration_ms=3_600_000))
+        log = await node.start()
+        append(log, batch(b"a", producer=7, sequence=0))
+        async with node.running():
+            await asyncio.sleep(3000)
+            assert 7 in log.producers.known
+            await asyncio.sleep(1300)
+            assert 7 not in log.producers.known
+
+    run(machine.clock, story)
+
+
+def test_a_clean_stop_leaves_nothing_to_check() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        metadata = node.directory.open_metadata(LogSettings())
+        for _ in range(10):
+            append(log, batch(b"a", producer=3, sequence=log.end_offset))
+            append(metadata, batch(b"m"))
+        await node.runner.stop(broker_epoch=9)
+        node.directory.close()
+        machine.lose_power()
+        node = Node(machine)
+        assert node.directory.was_clean
+        assert node.directory.previous_broker_epoch == 9
+        log = await node.start()
+        assert (log.end_offset, log.recovery_point, log.high_watermark) == (10, 10, 10)
+        assert log.producers.known[3].last_sequence == 9
+        assert node.directory.open_metadata(LogSettings()).end_offset == 10
+
+    run(machine.clock, story)
+
+
+def test_a_stop_after_a_failure_says_nothing() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        await node.start()
+        await node.runner.stop(clean=False)
+        assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
+
+    run(machine.clock, story)
+
+
+def test_truncation_lowers_the_recovery_point_on_disk_first() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        for _ in range(10):
+            append(log, batch(b"a"))
+        await node.runner.flushed(log, 10)
+        await node.runner.stop()
+        await node.runner.truncate(log, 4)
+        append(log, batch(b"other"))
+        machine.kill()
+        machine.files.unlink(f"{DATA}/.kafka_cleanshutdown")
+        _, log = machine.load(LogSettings())
+        assert log.end_offset == 5
+        assert not log.is_corrupt
+
+    run(machine.clock, story)
+
+
+def test_cold_data_is_read_in_a_thread() -> None:
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        for value in (b"a", b"b"):
+            append(log, batch(value))
+        machine.disk.evict()
+        cold = log.read(0, max_bytes=1000, end=2)
+        assert isinstance(cold, ColdRead)
+        found = await node.runner.load(cold)
+        assert values_of(found.data) == [(0, b"a"), (1, b"b")]
+        assert not isinstance(log.read(0, max_bytes=1000, end=2), ColdRead), "it is warm now"
+
+    run(machine.clock, story)
+
+
+def test_a_deleted_log_does_not_take_the_directory_with_it() -> None:
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        loop.is_holding = True
+        waiting = asyncio.create_task(node.runner.flushed(log, append_only(log)))
+        await asyncio.sleep(0)
+        node.directory.delete(PARTITION)
+        loop.release()
+        loop.is_holding = False
+        with pytest.raises(KafkaError):
+            await waiting
+        assert not node.directory.is_offline
+        async with node.running():
+            await asyncio.sleep(2)
+        assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
+
+    run(machine.clock, story)

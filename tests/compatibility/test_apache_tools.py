@@ -67,13 +67,13 @@ def test_kafka_configs(tools: ApacheTools, server: Server, make_topic: MakeTopic
     assert tools.run(*at, "--alter", *topic, "--add-config", "retention.ms=x").code != 0
     broker = ("--entity-type", "brokers", "--entity-name", "1")
     assert "log.retention.hours=168" in tools.run(*at, "--describe", *broker, "--all").check().text
-    tools.run(*at, "--alter", *broker, "--add-config", "log.cleaner.threads=2").check()
+    tools.run(*at, "--alter", *broker, "--add-config", "log.cleaner.backoff.ms=250").check()
     until(
-        lambda: "log.cleaner.threads=2" in tools.run(*at, "--describe", *broker).text,
+        lambda: "log.cleaner.backoff.ms=250" in tools.run(*at, "--describe", *broker).text,
         seconds=20,
         what="the broker's setting",
     )
-    tools.run(*at, "--alter", *broker, "--delete-config", "log.cleaner.threads").check()
+    tools.run(*at, "--alter", *broker, "--delete-config", "log.cleaner.backoff.ms").check()
 
 
 def test_the_java_producer_and_consumer(

@@ -185,10 +185,14 @@ class Segment:
         return self.index is not None and len(self.index.pending) >= INDEX_PIECE_BYTES
 
     def write_indexes(self, files: Files, *, exactly: bool = False) -> None:
-        """Write the entries that are not in the files yet; ``exactly`` cuts what is too much."""
-        if self.index is not None and (self.index.pending or exactly):
+        """Write the entries that are not in the files yet; ``exactly`` cuts what is too much.
+
+        A time index never stands alone: kafka-dump-log looks for the other beside it.
+        """
+        has_times = self.times is not None and bool(self.times.pending)
+        if self.index is not None and (self.index.pending or has_times or exactly):
             _append_entries(files, self.path_of(INDEX_SUFFIX), self.index, OFFSET_ENTRY.size)
-        if self.times is not None and (self.times.pending or exactly):
+        if self.times is not None and (has_times or exactly):
             _append_entries(files, self.path_of(TIME_INDEX_SUFFIX), self.times, TIME_ENTRY.size)
 
     def seal_times(self) -> None:

@@ -1,0 +1,396 @@
+"""One shard, told as a story: members act, time passes, and the log commits when it is told to.
+
+Nothing here waits. Records are committed at once unless the story holds the log back, so that the
+moment between a write and its commit can be looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.records import CoordinatorRecord, decode, encode
+from riverrun.coordinator.settings import GroupSettings
+from riverrun.coordinator.shard import GroupShard
+from riverrun.coordinator.turn import Caller, Turn, Waiter
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
+from riverrun.wire.messages.join_group_response import JoinGroupResponse
+from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
+from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
+from riverrun.wire.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
+from riverrun.wire.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
+from riverrun.wire.messages.sync_group_response import SyncGroupResponse
+
+GROUP = "readers"
+START_MS = 1_700_000_000_000
+
+
+class CountedRandomness:
+    """Ids that can be read: 1, 2, 3."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def uuid(self) -> uuid.UUID:
+        self.drawn += 1
+        return uuid.UUID(int=self.drawn)
+
+    def below(self, limit: int) -> int:
+        return 0
+
+    def between(self, low: float, high: float) -> float:
+        return low
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's subscription, version 0."""
+    parts = [struct.pack(">hi", 0, len(topics))]
+    parts += [struct.pack(">h", len(topic)) + topic.encode() for topic in topics]
+    return b"".join([*parts, struct.pack(">i", -1)])
+
+
+def settings(**texts: str) -> GroupSettings:
+    """Settings by their names with underscores for dots; no initial delay unless asked for."""
+    named = {name.replace("_", "."): text for name, text in texts.items()}
+    return GroupSettings.from_texts({"group.initial.rebalance.delay.ms": "0", **named})
+
+
+class Story:
+    def __init__(self, **texts: str) -> None:
+        self.settings = settings(**texts)
+        self.randomness = CountedRandomness()
+        self.shard = GroupShard(self.settings, self.randomness)
+        self.now = 1000.0
+        self.log: list[CoordinatorRecord] = []
+        self.answers: dict[Waiter, Any] = {}
+        self.is_held = False
+        self._in_flight: list[Turn] = []
+        self._waiters = 0
+
+    # The world
+
+    @property
+    def now_ms(self) -> int:
+        return START_MS + round(self.now * 1000)
+
+    def turn(self) -> Turn:
+        return self.shard.turn(self.now, self.now_ms)
+
+    def finish(self, turn: Turn) -> None:
+        if not turn.records:
+            self.answers.update(turn.replies)
+            return
+        self.shard.sent(turn.records)
+        self._in_flight.append(turn)
+        if not self.is_held:
+            self.commit_log()
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def commit_log(self) -> None:
+        """Everything on its way is committed."""
+        self.is_held = False
+        while self._in_flight:
+            written = self._in_flight.pop(0)
+            self.log += (decode(*encode(record)) for record in written.records)
+            turn = self.turn()
+            self.shard.committed(turn, written.records)
+            self.answers.update(written.replies)
+            self.finish(turn)
+
+    def refuse_log(self, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
+        """Everything on its way is refused."""
+        self.is_held = False
+        refused, self._in_flight = self._in_flight, []
+        for written in refused:
+            turn = self.turn()
+            self.shard.refused(turn, written.records, code)
+            self.answers.update((waiter, code) for waiter, _ in written.replies)
+            self.finish(turn)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and each deadline on the way is handled when it comes."""
+        end = self.now + seconds
+        while (at := self.shard.deadlines.next()) is not None and at <= end:
+            self.now = max(at, self.now)
+            turn = self.turn()
+            self.shard.expire(turn)
+            self.finish(turn)
+        self.now = end
+
+    def settle(self) -> None:
+        """Let deadlines of this very moment come."""
+        self.wait(0)
+
+    def restart(self) -> None:
+        """Another coordinator loads the log; what was not committed never was."""
+        self._in_flight.clear()
+        self.is_held = False
+        self.shard = rebuilt(self.settings, self.randomness, self.log)
+        turn = self.turn()
+        self.shard.revive(turn, self.shard.known_groups())
+        self.finish(turn)
+
+    @property
+    def group(self) -> ClassicGroup:
+        return self.shard.groups[GROUP]
+
+    def ask(self, act: Callable[[Turn, Waiter], None]) -> Waiter:
+        """Send a request; the answer is in ``answers`` when there is one."""
+        self._waiters += 1
+        waiter = Waiter(self._waiters)
+        turn = self.turn()
+        try:
+            act(turn, waiter)
+        except KafkaError as error:
+            self.answers[waiter] = error.code
+            return waiter
+        self.finish(turn)
+        self.settle()
+        return waiter
+
+    def member(self, name: str, **options: Any) -> Actor:
+        return Actor(self, name, **options)
+
+    def commit_as_nobody(self, offset: int, **fields: Any) -> Any:
+        waiter = self.ask(
+            lambda turn, waiter: self.shard.commit(
+                turn, waiter, caller("admin", fields.pop("version", 9)), commit(offset, **fields)
+            )
+        )
+        return commit_code(self.answers.get(waiter))
+
+    def committed(self, partition: int = 0, topic: str = "orders") -> int:
+        asked = OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
+        found = self.shard.fetch(GROUP, [asked])
+        return found.topics[0].partitions[0].committed_offset
+
+
+class Actor:
+    """A client that is, or wants to be, a member."""
+
+    def __init__(
+        self,
+        story: Story,
+        name: str,
+        *,
+        version: int = 9,
+        instance: str | None = None,
+        protocols: tuple[str, ...] = ("range",),
+        protocol_type: str = "consumer",
+        topics: tuple[str, ...] = ("orders",),
+        session_ms: int = 10_000,
+        rebalance_ms: int = 30_000,
+    ) -> None:
+        self.story = story
+        self.name = name
+        self.version = version
+        self.instance = instance
+        self.protocols = protocols
+        self.protocol_type = protocol_type
+        self.topics = topics
+        self.session_ms = session_ms
+        self.rebalance_ms = rebalance_ms
+        self.id = ""
+        self.generation = -1
+        self.joining: Waiter | None = None
+        self.syncing: Waiter | None = None
+
+    def send_join(self) -> None:
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=self.rebalance_ms,
+            member_id=self.id,
+            group_instance_id=self.instance,
+            protocol_type=self.protocol_type,
+            protocols=tuple(
+                JoinGroupRequestProtocol(name=name, metadata=subscription(*self.topics))
+                for name in self.protocols
+            ),
+        )
+        who = caller(self.name, self.version)
+        shard = self.story.shard
+        self.joining = self.story.ask(lambda turn, waiter: shard.join(turn, waiter, who, request))
+        answer = self.story.answers.get(self.joining)
+        if getattr(answer, "error_code", None) is ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = answer.member_id
+            self.send_join()
+
+    def joined_or_none(self) -> JoinGroupResponse | None:
+        answer = None if self.joining is None else self.story.answers.get(self.joining)
+        assert answer is None or isinstance(answer, JoinGroupResponse), answer
+        if answer is not None and answer.error_code is ErrorCode.NONE:
+            self.id = answer.member_id
+            self.generation = answer.generation_id
+        return answer
+
+    def joined(self) -> JoinGroupResponse:
+        answer = self.joined_or_none()
+        assert answer is not None, f"{self.name} still waits to join"
+        return answer
+
+    @property
+    def is_joining(self) -> bool:
+        return self.joined_or_none() is None
+
+    def join(self) -> JoinGroupResponse:
+        self.send_join()
+        return self.joined()
+
+    def join_code(self) -> ErrorCode:
+        self.send_join()
+        answer = self.story.answers.get(self.joining)
+        return answer if isinstance(answer, ErrorCode) else self.joined().error_code
+
+    def send_sync(self, parts: dict[str, bytes] | None = None, **fields: Any) -> None:
+        values = {
+            "group_id": GROUP,
+            "generation_id": self.generation,
+            "member_id": self.id,
+            "group_instance_id": self.instance,
+            "protocol_type": self.protocol_type,
+            "assignments": tuple(
+                SyncGroupRequestAssignment(member_id=one, assignment=data)
+                for one, data in (parts or {}).items()
+            ),
+            **fields,
+        }
+        request = SyncGroupRequest(**values)
+        shard = self.story.shard
+        self.syncing = self.story.ask(lambda turn, waiter: shard.sync(turn, waiter, request))
+
+    @property
+    def is_syncing(self) -> bool:
+        return self.syncing not in self.story.answers
+
+    def synced(self) -> bytes | ErrorCode:
+        """The part that it got, or why not."""
+        assert self.syncing is not None
+        answer = self.story.answers[self.syncing]
+        if isinstance(answer, ErrorCode):
+            return answer
+        assert isinstance(answer, SyncGroupResponse)
+        return answer.assignment if answer.error_code is ErrorCode.NONE else answer.error_code
+
+    def sync(self, parts: dict[str, bytes] | None = None, **fields: Any) -> bytes | ErrorCode:
+        self.send_sync(parts, **fields)
+        return self.synced()
+
+    def heartbeat(self, **fields: Any) -> ErrorCode:
+        values = {
+            "group_id": GROUP,
+            "generation_id": self.generation,
+            "member_id": self.id,
+            "group_instance_id": self.instance,
+            **fields,
+        }
+        try:
+            turn = self.story.turn()
+            return self.story.shard.heartbeat(turn, HeartbeatRequest(**values)).error_code
+        except KafkaError as error:
+            return error.code
+
+    def leave(self) -> ErrorCode:
+        return leave(self.story, self.id, self.instance)[0]
+
+    def commit(self, offset: int, **fields: Any) -> Any:
+        values = {
+            "member": self.id,
+            "generation": self.generation,
+            "instance": self.instance,
+            **fields,
+        }
+        who = caller(self.name, values.pop("version", 9))
+        shard = self.story.shard
+        waiter = self.story.ask(
+            lambda turn, waiter: shard.commit(turn, waiter, who, commit(offset, **values))
+        )
+        return commit_code(self.story.answers.get(waiter))
+
+
+def caller(client_id: str, version: int) -> Caller:
+    return Caller(client_id=client_id, client_host="/127.0.0.1", api_version=version)
+
+
+def leave(story: Story, *identities: str | None) -> list[ErrorCode]:
+    """LeaveGroup of pairs of member and instance ids."""
+    pairs = zip(identities[::2], identities[1::2], strict=True)
+    members = tuple(
+        MemberIdentity(member_id=member or "", group_instance_id=instance)
+        for member, instance in pairs
+    )
+    request = LeaveGroupRequest(group_id=GROUP, members=members)
+    shard = story.shard
+    waiter = story.ask(lambda turn, waiter: shard.leave(turn, waiter, request))
+    answer = story.answers[waiter]
+    assert isinstance(answer, LeaveGroupResponse)
+    return [one.error_code for one in answer.members]
+
+
+def commit(
+    offset: int,
+    *,
+    member: str = "",
+    generation: int = -1,
+    instance: str | None = None,
+    topic: str = "orders",
+    partition: int = 0,
+    metadata: str | None = "",
+    retention_ms: int = -1,
+    topic_id: uuid.UUID | None = None,
+    group: str = GROUP,
+) -> OffsetCommitRequest:
+    part = OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata=metadata
+    )
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        group_instance_id=instance,
+        retention_time_ms=retention_ms,
+        topics=(OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=(part,)),),
+    )
+
+
+def commit_code(answer: Any) -> Any:
+    if answer is None or isinstance(answer, ErrorCode):
+        return answer
+    return answer.topics[0].partitions[0].error_code
+
+
+def rebuilt(
+    chosen: GroupSettings, randomness: CountedRandomness, log: list[CoordinatorRecord]
+) -> GroupShard:
+    """The shard that a replay of the log gives."""
+    shard = GroupShard(chosen, randomness)
+    for record in log:
+        shard.replay(record)
+    return shard
+
+
+def stable_group(story: Story, *members: Actor) -> None:
+    """All join, the first leads, everybody gets a part named after itself."""
+    for member in members:
+        member.send_join()
+    for member in members:
+        if story.group.state is GroupState.PREPARING and not member.is_joining:
+            member.send_join()
+    parts = {member.joined().member_id: member.name.encode() for member in members}
+    for member in members:
+        assert member.joined().generation_id == story.group.generation, member.name
+        member.send_sync(parts)
+    for member in members:
+        assert member.synced() == member.name.encode()

@@ -1,0 +1,316 @@
+"""Members, the coordinator and its log in any order of events: what must hold all the time.
+
+The clients behave as consumers do: they join, the leader assigns, they heartbeat, and each error
+sends them where the protocol says. The coordinator may crash at any moment, which loses all that
+was not committed; the log may be slow or refuse; connections may break; processes may die.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.records import StoredGroup
+from riverrun.coordinator.turn import Waiter
+from riverrun.model.errors import ErrorCode
+from riverrun.wire.messages.join_group_response import JoinGroupResponse
+from tests.coordinator.story import GROUP, Actor, Story, rebuilt
+
+PARTITIONS = 4
+PLACES = ("anna", "boris", "clara", "dora")
+STATIC = ("boris", "dora")
+places = st.sampled_from(PLACES)
+START_ANEW = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+
+
+class Consumer(Actor):
+    """A client that follows the protocol, one step at a time."""
+
+    def __init__(self, story: Story, name: str) -> None:
+        instance = f"{name}-instance" if name in STATIC else None
+        super().__init__(story, name, instance=instance, version=9)
+        self.owned: bytes | None = None
+        self.is_fenced = False
+
+    def connection_lost(self) -> None:
+        """The requests under way will never be answered."""
+        self.joining = self.syncing = None
+
+    def step(self) -> None:
+        if self.is_fenced:
+            return
+        if self.joining is not None:
+            self._step_joining(self.joining)
+        elif self.syncing is not None:
+            self._step_syncing(self.syncing)
+        elif self.owned is None:
+            self.rejoin()
+        else:
+            self._met(self.heartbeat())
+
+    def rejoin(self) -> None:
+        self.owned = None
+        self.syncing = None
+        self.send_join()
+
+    def _step_joining(self, waiter: Waiter) -> None:
+        answer = self.story.answers.get(waiter)
+        if answer is None:
+            return
+        self.joining = None
+        code = answer if isinstance(answer, ErrorCode) else answer.error_code
+        if code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = answer.member_id
+            self.send_join()
+        elif code is ErrorCode.NONE:
+            self.id = answer.member_id
+            self.generation = answer.generation_id
+            self.send_sync(assignment(answer) if needs_assignment(answer) else {})
+        else:
+            self._met(code)
+
+    def _step_syncing(self, waiter: Waiter) -> None:
+        answer = self.story.answers.get(waiter)
+        if answer is None:
+            return
+        self.syncing = None
+        code = answer if isinstance(answer, ErrorCode) else answer.error_code
+        if code is ErrorCode.NONE:
+            self.owned = answer.assignment
+        else:
+            self._met(code)
+
+    def _met(self, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            return
+        self.owned = None
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self.is_fenced = True
+        elif code in START_ANEW:
+            self.id = ""
+
+
+def needs_assignment(joined: JoinGroupResponse) -> bool:
+    return joined.leader == joined.member_id and not joined.skip_assignment
+
+
+def assignment(joined: JoinGroupResponse) -> dict[str, bytes]:
+    """Partitions dealt out in turn."""
+    ids = [one.member_id for one in joined.members]
+    return {
+        member_id: bytes(p for p in range(PARTITIONS) if p % len(ids) == place)
+        for place, member_id in enumerate(ids)
+    }
+
+
+class GroupMachine(RuleBasedStateMachine):
+    @initialize(delay=st.sampled_from(["0", "3000"]))
+    def begin(self, delay: str) -> None:
+        self.story = Story(group_initial_rebalance_delay_ms=delay)
+        self.consumers: dict[str, Consumer] = {}
+        self.zombies: list[Consumer] = []
+        self.owners: dict[tuple[int, int], str] = {}
+        self.acknowledged = dict.fromkeys(range(PARTITIONS), -1)
+        self.sent: dict[Waiter, tuple[int, int]] = {}
+        self.next_offset = 0
+
+    # What may happen
+
+    def everybody(self) -> list[Consumer]:
+        return [*self.consumers.values(), *self.zombies]
+
+    @rule(place=places, is_zombie=st.booleans())
+    def start(self, place: str, is_zombie: bool) -> None:
+        """A process starts; one that ran in its place was killed, or lives on as a zombie."""
+        if place in self.consumers:
+            if is_zombie and len(self.zombies) < 2:
+                self.zombies.append(self.consumers[place])
+            else:
+                self.break_connection_of(self.consumers[place])
+        self.consumers[place] = Consumer(self.story, place)
+        self.consumers[place].step()
+
+    @rule(place=places)
+    def step(self, place: str) -> None:
+        if place in self.consumers:
+            self.consumers[place].step()
+
+    @rule(rounds=st.integers(1, 6), seconds=st.sampled_from([0.0, 0.5]))
+    def everybody_steps(self, rounds: int, seconds: float) -> None:
+        for _ in range(rounds):
+            for consumer in self.everybody():
+                consumer.step()
+            self.story.wait(seconds)
+
+    @rule(place=places)
+    def kill(self, place: str) -> None:
+        consumer = self.consumers.pop(place, None)
+        if consumer is not None:
+            self.break_connection_of(consumer)
+
+    @rule(place=places)
+    def leave(self, place: str) -> None:
+        consumer = self.consumers.get(place)
+        if consumer is None or not consumer.id or self.story.is_held:
+            return
+        del self.consumers[place]
+        if GROUP in self.story.shard.groups:
+            consumer.leave()
+
+    @rule(place=places)
+    def break_connection(self, place: str) -> None:
+        consumer = self.consumers.get(place)
+        if consumer is not None:
+            self.break_connection_of(consumer)
+
+    def break_connection_of(self, consumer: Consumer) -> None:
+        for waiter in (consumer.joining, consumer.syncing):
+            if waiter is not None and waiter not in self.story.answers:
+                turn = self.story.turn()
+                self.story.shard.connection_is_gone(turn, GROUP, waiter)
+                self.story.finish(turn)
+        consumer.connection_lost()
+
+    @rule(place=places)
+    def commit(self, place: str) -> None:
+        consumer = self.consumers.get(place)
+        if consumer is None or not consumer.owned:
+            return
+        partition = consumer.owned[0]
+        self.next_offset += 1
+        before = set(self.story.answers)
+        code = consumer.commit(self.next_offset, partition=partition)
+        if code in (ErrorCode.NONE, None):
+            assert consumer.generation == self.story.group.generation, "a commit of the past"
+        if code is ErrorCode.NONE:
+            self.acknowledged[partition] = self.next_offset
+        elif code is None:
+            waiter = max(self.story._waiters, max(before, default=0))
+            self.sent[Waiter(waiter)] = (partition, self.next_offset)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 11.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        self.story.wait(seconds)
+
+    @rule()
+    def hold_log(self) -> None:
+        self.story.hold()
+
+    @precondition(lambda self: self.story.is_held)
+    @rule()
+    def commit_log(self) -> None:
+        self.story.commit_log()
+
+    @precondition(lambda self: self.story.is_held)
+    @rule()
+    def refuse_log(self) -> None:
+        self.story.refuse_log()
+
+    @rule()
+    def crash(self) -> None:
+        """Another coordinator takes over: it knows the log and nothing else."""
+        self.story.restart()
+        for consumer in self.everybody():
+            consumer.connection_lost()
+
+    # What must hold
+
+    @invariant()
+    def a_partition_has_one_owner_in_a_generation(self) -> None:
+        for consumer in self.everybody():
+            if consumer.owned is None:
+                continue
+            who = consumer.instance or consumer.id
+            for partition in consumer.owned:
+                key = (consumer.generation, partition)
+                assert self.owners.setdefault(key, who) == who, key
+
+    @invariant()
+    def acknowledged_offsets_neither_vanish_nor_go_back(self) -> None:
+        for waiter, (partition, offset) in list(self.sent.items()):
+            answer = self.story.answers.get(waiter)
+            if answer is not None:
+                del self.sent[waiter]
+                if not isinstance(answer, ErrorCode):
+                    self.acknowledged[partition] = max(self.acknowledged[partition], offset)
+        for partition, offset in self.acknowledged.items():
+            assert self.story.committed(partition) >= offset
+
+    @invariant()
+    def what_is_in_memory_is_what_the_log_says(self) -> None:
+        replayed = rebuilt(self.story.settings, self.story.randomness, self.story.log)
+        assert replayed.stored == self.story.shard.stored
+        assert replayed.offsets.by_group == self.story.shard.offsets.by_group
+        assert replayed.offsets.count == self.story.shard.offsets.count
+
+    @invariant()
+    def a_stable_group_is_the_one_in_the_log(self) -> None:
+        group = self.story.shard.groups.get(GROUP)
+        if group is None or group.state is not GroupState.STABLE or self.story._in_flight:
+            return
+        stored = self.story.shard.stored[GROUP]
+        assert timeless(group.stored(group.assignments())) == timeless(stored)
+        assert timeless(ClassicGroup.from_stored(GROUP, stored).stored(parts(stored))) == (
+            timeless(stored)
+        )
+
+    @invariant()
+    def nobody_who_waits_is_forgotten(self) -> None:
+        held = {waiter for turn in self.story._in_flight for waiter, _ in turn.replies}
+        group = self.story.shard.groups.get(GROUP)
+        if group is not None:
+            joining = [m.join_waiter for m in group.members.values() if m.join_waiter is not None]
+            assert group.joining == len(joining)
+            held |= set(joining)
+            held |= {m.sync_waiter for m in group.members.values() if m.sync_waiter is not None}
+        for consumer in self.everybody():
+            for waiter in (consumer.joining, consumer.syncing):
+                if waiter is not None and waiter not in self.story.answers:
+                    assert waiter in held, f"{consumer.name} waits for nothing"
+
+    def teardown(self) -> None:
+        """When all is well again, everybody who lives has a part, and all is read."""
+        if not hasattr(self, "story"):
+            return
+        self.story.commit_log()
+        for _ in range(120):
+            for consumer in self.everybody():
+                consumer.step()
+            self.story.wait(1)
+        alive = [one for one in self.everybody() if not one.is_fenced]
+        if not alive:
+            return
+        assert self.story.group.state is GroupState.STABLE
+        assert len({one.generation for one in alive}) == 1
+        owned = sorted(partition for one in alive for partition in one.owned or b"")
+        assert owned == list(range(PARTITIONS))
+        self.a_partition_has_one_owner_in_a_generation()
+        self.acknowledged_offsets_neither_vanish_nor_go_back()
+
+
+def timeless(stored: StoredGroup) -> tuple[object, ...]:
+    return (
+        stored.protocol_type,
+        stored.generation,
+        stored.protocol_name,
+        stored.leader_id,
+        stored.members,
+    )
+
+
+def parts(stored: StoredGroup) -> dict[str, bytes]:
+    return {member.member_id: member.assignment for member in stored.members}
+
+
+TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine.settings = hypothesis_settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)

@@ -1,0 +1,485 @@
+"""Rebalances of dynamic members, as stories."""
+
+from riverrun.coordinator.group import GroupState
+from riverrun.coordinator.records import GroupRecord
+from riverrun.model.errors import ErrorCode
+from tests.coordinator.story import GROUP, Story, leave, stable_group
+
+
+def test_one_member_joins_syncs_lives_and_leaves() -> None:
+    story = Story()
+    anna = story.member("anna")
+    joined = anna.join()
+    assert joined.generation_id == 1
+    assert joined.leader == joined.member_id == anna.id
+    assert [one.member_id for one in joined.members] == [anna.id]
+    assert joined.protocol_type == "consumer"
+    assert joined.protocol_name == "range"
+    assert anna.sync({anna.id: b"all"}) == b"all"
+    assert story.group.state is GroupState.STABLE
+    assert anna.heartbeat() is ErrorCode.NONE
+    assert anna.leave() is ErrorCode.NONE
+    assert story.group.state is GroupState.EMPTY
+    assert story.group.generation == 2
+    assert anna.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_must_bring_back_the_id_that_it_was_given() -> None:
+    story = Story()
+    anna = story.member("anna")
+    anna.send_join()
+    first = story.answers[1]
+    assert first.error_code is ErrorCode.MEMBER_ID_REQUIRED
+    assert first.member_id.startswith("anna-")
+    assert first.generation_id == -1
+    assert anna.joined().member_id == first.member_id
+
+
+def test_old_clients_are_members_at_once() -> None:
+    story = Story()
+    anna = story.member("anna", version=3)
+    assert anna.join().generation_id == 1
+    assert len(story.answers) == 1
+
+
+def test_an_id_that_never_comes_back_is_forgotten_after_its_session() -> None:
+    story = Story()
+    story.member("anna").send_join()
+    group = story.group
+    group.pending_joins["ghost"] = None  # as if its owner had died before it came back
+    turn = story.turn()
+    turn.set_deadline((0, GROUP, "ghost"), 10_000)  # type: ignore[arg-type]
+    story.wait(9)
+    assert "ghost" in group.pending_joins
+    story.wait(2)
+    assert "ghost" not in group.pending_joins
+
+
+def test_a_second_member_makes_the_first_join_again() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna)
+    boris.send_join()
+    assert boris.is_joining
+    assert anna.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    joined = anna.join()
+    assert joined.generation_id == boris.joined().generation_id == 2
+    assert joined.leader == anna.id
+    assert [one.member_id for one in joined.members] == [anna.id, boris.id]
+    assert boris.joined().members == ()
+
+
+def test_nobody_gets_a_part_before_the_assignment_is_committed() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna)
+    boris.send_join()
+    anna.join()
+    boris.joined()
+    story.hold()
+    boris.send_sync()
+    anna.send_sync({anna.id: b"A", boris.id: b"B"})
+    assert anna.is_syncing
+    assert boris.is_syncing
+    assert story.group.state is GroupState.COMPLETING
+    story.commit_log()
+    assert anna.synced() == b"A"
+    assert boris.synced() == b"B"
+    assert story.group.state is GroupState.STABLE
+
+
+def test_an_assignment_that_cannot_be_stored_is_taken_back_from_everybody() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna)
+    boris.send_join()
+    anna.join()
+    boris.joined()
+    story.hold()
+    boris.send_sync()
+    anna.send_sync({anna.id: b"A", boris.id: b"B"})
+    story.refuse_log()
+    assert anna.synced() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert boris.synced() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert story.group.state is GroupState.PREPARING
+    assert anna.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_leader_that_asks_twice_does_not_change_what_is_being_written() -> None:
+    story = Story()
+    anna = story.member("anna")
+    anna.join()
+    story.hold()
+    anna.send_sync({anna.id: b"first"})
+    first = anna.syncing
+    anna.send_sync({anna.id: b"second"})
+    story.commit_log()
+    assert story.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert anna.synced() == b"first"
+    assert story.shard.stored[GROUP].members[0].assignment == b"first"
+
+
+def test_a_join_while_the_assignment_is_written_begins_a_new_rebalance() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    anna.join()
+    story.hold()
+    anna.send_sync({anna.id: b"all"})
+    boris.send_join()
+    assert anna.synced() is ErrorCode.REBALANCE_IN_PROGRESS
+    story.commit_log()
+    assert story.group.state is GroupState.PREPARING
+    anna.join()
+    assert boris.joined().generation_id == 2
+    assert story.group.state is GroupState.COMPLETING
+
+
+def test_a_silent_member_is_removed_when_its_session_ends() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna, boris)
+    for _ in range(3):
+        story.wait(4)
+        anna.heartbeat()
+    assert story.group.state is GroupState.PREPARING
+    assert boris.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+    joined = anna.join()
+    assert [one.member_id for one in joined.members] == [anna.id]
+
+
+def test_a_member_that_waits_need_not_send_heartbeats() -> None:
+    story = Story()
+    anna, boris = story.member("anna", session_ms=6000), story.member("boris", session_ms=20_000)
+    stable_group(story, anna, boris)
+    anna.send_join()  # the leader asks for a rebalance and waits for boris
+    story.wait(15)
+    assert anna.is_joining
+    boris.join()
+    assert anna.joined().error_code is ErrorCode.NONE
+
+
+def test_who_does_not_join_again_in_time_is_left_behind() -> None:
+    story = Story()
+    anna = story.member("anna", rebalance_ms=8000)
+    boris = story.member("boris", rebalance_ms=8000)
+    stable_group(story, anna, boris)
+    anna.send_join()
+    for _ in range(4):
+        story.wait(2)
+        boris.heartbeat()  # alive, but busy
+    assert [one.member_id for one in anna.joined().members] == [anna.id]
+    assert boris.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leader_that_is_left_behind_is_replaced() -> None:
+    story = Story()
+    anna = story.member("anna", rebalance_ms=8000)
+    boris = story.member("boris", rebalance_ms=8000)
+    stable_group(story, anna, boris)
+    boris.topics = ("orders", "returns")  # a new subscription
+    boris.send_join()
+    for _ in range(4):
+        story.wait(2)
+        anna.heartbeat()
+    assert boris.joined().leader == boris.id
+
+
+def test_who_joined_but_never_syncs_is_removed() -> None:
+    story = Story()
+    anna = story.member("anna", rebalance_ms=8000)
+    boris = story.member("boris", rebalance_ms=8000)
+    anna.join()
+    boris.send_join()
+    anna.join()
+    anna.send_sync({anna.id: b"A"})
+    boris.joined()
+    for _ in range(4):
+        story.wait(2)
+        anna.heartbeat()
+        boris.heartbeat()
+    assert story.group.state is GroupState.PREPARING
+    assert boris.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert anna.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_new_group_waits_for_company() -> None:
+    story = Story(group_initial_rebalance_delay_ms="3000")
+    anna, boris, clara = (story.member(name) for name in ("anna", "boris", "clara"))
+    anna.send_join()
+    story.wait(2)
+    boris.send_join()
+    story.wait(2)  # boris came, so the delay runs once more
+    assert anna.is_joining
+    clara.send_join()
+    story.wait(3)
+    assert anna.is_joining
+    story.wait(3)
+    assert anna.joined().generation_id == 1
+    assert len(anna.joined().members) == 3
+
+
+def test_the_wait_for_company_ends_within_the_rebalance_timeout() -> None:
+    story = Story(group_initial_rebalance_delay_ms="3000")
+    members = [story.member(f"m{number}", rebalance_ms=7000) for number in range(8)]
+    for member in members:
+        member.send_join()
+        story.wait(1)
+    assert members[0].joined().generation_id == 1
+    assert len(members[0].joined().members) == 7
+    assert members[7].is_joining
+
+
+def test_the_protocol_with_the_most_votes_wins() -> None:
+    story = Story()
+    wishes = [("range", "sticky"), ("sticky", "range"), ("sticky", "range", "own")]
+    members = [story.member(f"m{n}", protocols=wish) for n, wish in enumerate(wishes)]
+    stable_group(story, *members)
+    assert story.group.protocol_name == "sticky"
+
+
+def test_a_tie_of_votes_is_broken_as_kafka_does() -> None:
+    story = Story()
+    one = story.member("one", protocols=("roundrobin", "range"))
+    two = story.member("two", protocols=("range", "roundrobin"))
+    stable_group(story, one, two)
+    assert story.group.protocol_name == "range"
+
+
+def test_a_member_that_shares_no_protocol_is_refused() -> None:
+    story = Story()
+    stable_group(story, story.member("anna"))
+    assert story.member("b", protocols=("other",)).join_code() is (
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert story.member("c", protocol_type="connect").join_code() is (
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert story.member("d", protocols=()).join_code() is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert len(story.group.members) == 1
+
+
+def test_a_group_has_no_more_members_than_allowed() -> None:
+    story = Story(group_max_size="2")
+    stable_group(story, story.member("anna"), story.member("boris"))
+    clara = story.member("clara")
+    assert clara.join_code() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert clara.joined().member_id == ""
+
+
+def test_a_follower_that_joins_again_unchanged_gets_the_present_generation() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna, boris)
+    generation = story.group.generation
+    assert boris.join().generation_id == generation
+    assert story.group.state is GroupState.STABLE
+
+
+def test_a_leader_that_joins_again_causes_a_rebalance() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna, boris)
+    anna.send_join()
+    assert story.group.state is GroupState.PREPARING
+
+
+def test_a_member_that_missed_the_answer_gets_it_again() -> None:
+    story = Story()
+    anna = story.member("anna")
+    first = anna.join()
+    assert anna.join() == first
+
+
+def test_a_retry_on_another_connection_replaces_the_waiting_join() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna)
+    boris.send_join()
+    first = boris.joining
+    boris.send_join()
+    assert story.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    anna.join()
+    assert boris.joined().error_code is ErrorCode.NONE
+    assert len(story.group.members) == 2
+
+
+def test_a_member_whose_connection_is_gone_does_not_count_as_joined() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris", session_ms=10_000)
+    stable_group(story, anna)
+    boris.send_join()
+    turn = story.turn()
+    story.shard.connection_is_gone(turn, GROUP, boris.joining)
+    story.finish(turn)
+    anna.send_join()
+    assert anna.is_joining
+    boris.send_join()  # it comes back with its id
+    assert anna.joined().generation_id == boris.joined().generation_id == 2
+
+
+def test_a_member_that_never_learned_its_id_goes_with_its_connection() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris", version=3)
+    stable_group(story, anna)
+    boris.send_join()
+    turn = story.turn()
+    story.shard.connection_is_gone(turn, GROUP, boris.joining)
+    story.finish(turn)
+    assert [one.member_id for one in anna.join().members] == [anna.id]
+
+
+def test_a_new_member_does_not_wait_for_ever() -> None:
+    story = Story(group_new_member_join_timeout_ms="20000")
+    anna = story.member("anna", rebalance_ms=600_000, session_ms=30_000)
+    boris = story.member("boris", rebalance_ms=600_000)
+    stable_group(story, anna)
+    boris.send_join()
+    story.wait(19)
+    anna.heartbeat()
+    assert boris.is_joining
+    story.wait(2)
+    assert boris.joined().error_code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_leaving_answers_for_every_member() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna, boris)
+    codes = leave(story, "nobody", None, boris.id, "other", "", None, boris.id, None)
+    assert codes == [
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
+    assert story.group.state is GroupState.PREPARING
+
+
+def test_the_last_one_to_leave_during_a_rebalance_empties_the_group() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna, boris)
+    leave(story, anna.id, None)
+    leave(story, boris.id, None)
+    assert story.group.state is GroupState.EMPTY
+    assert story.shard.stored[GROUP].members == ()
+
+
+def test_a_new_group_is_in_the_log_before_anybody_is_in_it() -> None:
+    story = Story()
+    story.hold()
+    anna = story.member("anna")
+    anna.send_join()
+    assert anna.is_joining
+    assert not story.answers
+    story.commit_log()
+    assert story.answers[1].error_code is ErrorCode.MEMBER_ID_REQUIRED
+    record = story.log[0]
+    assert isinstance(record, GroupRecord)
+    assert record.value is not None
+    assert (record.value.generation, record.value.members) == (0, ())
+
+
+def test_a_new_group_that_cannot_be_written_does_not_exist() -> None:
+    story = Story()
+    story.hold()
+    story.member("anna").send_join()
+    story.refuse_log()
+    assert story.answers[1] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert GROUP not in story.shard.groups
+
+
+def test_members_live_on_through_a_new_coordinator() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna, boris)
+    story.wait(9)
+    story.restart()
+    story.wait(9)  # sessions begin anew with the coordinator
+    assert anna.heartbeat() is ErrorCode.NONE
+    assert boris.heartbeat() is ErrorCode.NONE
+    assert boris.sync() == b"boris"
+    assert story.group.leader_id == anna.id
+
+
+def test_a_rebalance_that_was_lost_with_the_coordinator_begins_anew() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    stable_group(story, anna)
+    boris.send_join()
+    anna.join()
+    story.hold()
+    anna.send_sync({anna.id: b"A", boris.id: b"B"})
+    story.restart()
+    assert anna.heartbeat() is ErrorCode.ILLEGAL_GENERATION
+    assert boris.heartbeat(generation_id=1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert anna.join().generation_id == 2
+
+
+def test_a_group_above_its_limit_rebalances_when_it_is_loaded() -> None:
+    story = Story()
+    members = [story.member(f"m{number}") for number in range(3)]
+    stable_group(story, *members)
+    story.settings = Story(group_max_size="2").settings
+    story.restart()
+    assert story.group.state is GroupState.PREPARING
+    codes = [
+        member.join_code() if n == 2 else member.send_join() for n, member in enumerate(members)
+    ]
+    assert codes[2] is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(members[0].joined().members) == 2
+
+
+def test_resigning_sends_all_who_wait_to_the_new_coordinator() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    anna.join()
+    anna.story.hold()
+    boris.send_join()
+    clara = story.member("clara")
+    clara.send_join()
+    turn = story.turn()
+    story.shard.unload(turn)
+    story.answers.update(turn.replies)
+    assert boris.joined().error_code is ErrorCode.NOT_COORDINATOR
+    assert clara.joined().error_code is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_late_assignment_of_an_earlier_generation_makes_nobody_stable() -> None:
+    story = Story()
+    anna, boris = story.member("anna"), story.member("boris")
+    anna.join()
+    story.hold()
+    anna.send_sync({anna.id: b"all"})
+    boris.send_join()
+    anna.join()
+    anna.send_sync({})
+    story.commit_log()
+    assert boris.joined().generation_id == 2
+    assert story.shard.stored[GROUP].generation == 2
+    assert anna.synced() == b""
+
+
+def test_a_member_whose_connection_is_gone_expires_with_its_session() -> None:
+    story = Story()
+    anna, boris = story.member("anna", session_ms=60_000), story.member("boris", session_ms=10_000)
+    stable_group(story, anna)
+    boris.send_join()
+    turn = story.turn()
+    story.shard.connection_is_gone(turn, GROUP, boris.joining)
+    story.finish(turn)
+    anna.send_join()
+    story.wait(9)
+    assert anna.is_joining
+    story.wait(2)
+    assert [one.member_id for one in anna.joined().members] == [anna.id]
+
+
+def test_every_rebalance_has_its_own_generation() -> None:
+    story = Story()
+    anna = story.member("anna")
+    generations = []
+    for _ in range(5):
+        generations.append(anna.join().generation_id)
+        anna.sync({anna.id: b"all"})
+    assert generations == [1, 2, 3, 4, 5]

@@ -44,6 +44,8 @@ from riverrun.storage.runner import LogRunner
 
 log = structlog.get_logger("riverrun")
 
+OFFLINE_CHECK_SECONDS = 0.25
+
 
 class Broker:
     """A node from start to stop. Everything that the world gives it comes in here."""
@@ -144,6 +146,7 @@ class Broker:
         metadata.subscribe(self._published)
         self._own("metadata log", metadata.run())
         self._own("log directory", log_runner.run())
+        self._own("data directory", _until_offline(directory))
         return parts
 
     async def _open_metadata(self, directory: LogDirectory) -> MetadataLog:
@@ -300,6 +303,15 @@ class Broker:
         if self._directory is not None:
             self._directory.close()
         log.info("node is down")
+
+
+async def _until_offline(directory: LogDirectory) -> None:
+    """Ends with an error when the disk has failed: nobody knows what it holds now, and only a new
+    start, which reads it again, can tell (SAFETY.md: the directory goes offline, a voter stops).
+    """
+    while not directory.is_offline:
+        await asyncio.sleep(OFFLINE_CHECK_SECONDS)
+    raise OSError(directory.offline_reason)
 
 
 def _cluster_id(randomness: Randomness) -> str:

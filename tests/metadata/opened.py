@@ -11,6 +11,7 @@ from riverrun.ports.files import Files
 from riverrun.storage.log import Log
 from riverrun.storage.open_files import OpenFiles
 from riverrun.storage.recovery import Situation, recover
+from riverrun.storage.settings import LogSettings
 
 PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIndex(0))
 DIRECTORY_ID = UUID(int=77)
@@ -25,11 +26,18 @@ class FixedClock:
 
 
 def open_log(files: Files, path: str, settings: MetadataSettings, clock: Clock) -> Log:
+    """As ``LogDirectory.open_metadata``, without a directory around it."""
     files.make_directory(path)
     open_files = OpenFiles(files, 100)
+    log_settings = LogSettings(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        cleanup_policy=(),
+        retention_ms=-1,
+    )
     situation = Situation(
         path=path,
-        settings=settings.log_settings(),
+        settings=log_settings,
         start_offset=0,
         recovery_point=0,
         was_clean=False,

@@ -56,12 +56,12 @@ def partition(index: int = 0, topic: UUID = T1, **values: object) -> PartitionRe
         directories=(UUID(int=1),) * 3,
         eligible_leader_replicas=(3,),
     )
-    return dataclasses.replace(plain, **values)  # type: ignore[arg-type]
+    return plain.replaced(**values)
 
 
 def change(**values: object) -> PartitionChangeRecord:
     plain = PartitionChangeRecord(partition_id=0, topic_id=T1)
-    return dataclasses.replace(plain, **values)  # type: ignore[arg-type]
+    return plain.replaced(**values)
 
 
 TOPIC = (TopicRecord(name="a", topic_id=T1), partition())

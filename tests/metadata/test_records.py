@@ -1,7 +1,6 @@
 """Metadata records as bytes: what is written is read, and what is no record is refused."""
 
 import contextlib
-import dataclasses
 from uuid import UUID
 
 import pytest
@@ -37,7 +36,7 @@ def test_what_is_written_is_read(history: list[list[Record]]) -> None:
 def partitions(draw: DrawFn) -> PartitionRecord:
     record = partition_record(draw, draw(st.uuids()), draw(st.integers(0, 2**31 - 1)))
     nodes = tuple(draw(st.lists(st.integers(0, 2**31 - 1), max_size=20)))
-    return dataclasses.replace(record, adding_replicas=draw(st.sampled_from([(), nodes])))
+    return record.replaced(adding_replicas=draw(st.sampled_from([(), nodes])))
 
 
 @settings(deadline=None, max_examples=80)

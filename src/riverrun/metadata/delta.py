@@ -110,8 +110,10 @@ class Delta:
             known = self._ids.get(topic)
             assert known is not None, f"partitions of no topic {topic}"
             assert len(parts) == max(parts, default=-1) + 1, f"{known.name} has holes: {parts}"
-            image = dataclasses.replace(
-                known, partitions=tuple(parts[index] for index in range(len(parts)))
+            image = TopicImage(
+                name=known.name,
+                id=topic,
+                partitions=tuple([parts[index] for index in range(len(parts))]),
             )
             self._ids[topic] = image
             self._names[image.name] = image

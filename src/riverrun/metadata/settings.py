@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from riverrun.model.settings import DAY_MS, HOUR_MS, INT_MAX, GiB, Kind, MiB, Settings, setting
-from riverrun.storage.settings import LogSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +34,3 @@ class MetadataSettings(Settings):
         at_least=0,
         doc="Time after which a snapshot is written if there are new records; 0 means never.",
     )
-
-    def log_settings(self) -> LogSettings:
-        """The log keeps everything: what a snapshot contains is deleted by whoever wrote it."""
-        return LogSettings(
-            cleanup_policy=("delete",),
-            retention_ms=-1,
-            retention_bytes=-1,
-            segment_bytes=self.segment_bytes,
-            segment_ms=self.segment_ms,
-        )

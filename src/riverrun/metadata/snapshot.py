@@ -39,8 +39,8 @@ SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".checkpoint.part"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
-BATCH_RECORDS_MAX: Final = 200
-"""Records of one batch: about 4 ms of work, since nothing else runs meanwhile."""
+BATCH_RECORDS_MAX: Final = 100
+"""Records of one batch: about 2 ms of work, since nothing else runs meanwhile."""
 
 
 class InvalidSnapshot(Exception):

@@ -1,10 +1,11 @@
-"""Write the dataclasses of Kafka's own records: metadata, group and transaction logs, quorum.
+"""Write the classes of Kafka's own records: metadata, group and transaction logs, quorum.
 
 Their schemas lie as JSON in Kafka's jars. This program joins the versions of each record into one
-dataclass with the layouts that ``wire/compiler.py`` makes readers and writers from (see
+class with the layouts that ``wire/compiler.py`` makes readers and writers from (see
 ``wire/layout.py``): fields and types only. The output is checked in, so nobody needs Java.
 
-Run ``python tools/generate_records.py JARS`` with the folder that holds Kafka's jars.
+Run ``python tools/generate_records.py JARS [TARGET]`` with the folder that holds Kafka's jars; the
+target is the source tree unless another is given.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from class_lines import class_lines
 
 SOURCE = Path(__file__).parent.parent / "src" / "riverrun"
 KAFKA = "4.3.1"
@@ -111,16 +114,14 @@ class Record:
         self.structs = {
             struct["name"]: struct["fields"] for struct in schema.get("commonStructs", ())
         }
-        self._classes: dict[str, list[str]] = {}
+        self._classes: dict[str, list[tuple[str, str, str | None]]] = {}
         self._layouts: dict[str, list[str]] = {}
 
     def text(self) -> str:
         self._emit(self.name, self.schema["fields"])
         body = "".join(
-            f"\n\n@dataclass(frozen=True, slots=True, kw_only=True)\nclass {name}:\n"
-            + ("\n".join(lines) or "    pass")
-            + "\n"
-            for name, lines in self._classes.items()
+            "\n\n" + "\n".join(self._class(name, fields)) + "\n"
+            for name, fields in self._classes.items()
         )
         flexible_from = self.flexible.low if self.flexible.high >= 0 else self.valid.high + 1
         layouts = "".join(
@@ -129,25 +130,23 @@ class Record:
         tail = f"\n\nMESSAGE = {self.name}\n"
         tail += f"VERSIONS = ({self.valid.low}, {self.valid.high})\n"
         tail += f"FLEXIBLE_FROM = {flexible_from}\nLAYOUTS: Layouts = {{\n{layouts}}}\n"
-        imports = "\nfrom dataclasses import dataclass\n"
-        imports += "from typing import ClassVar\n" if "ClassVar" in body else ""
+        typing = [name for name in ("ClassVar", "Final") if name in body]
+        imports = f"\nfrom typing import {', '.join(typing)}\n"
         imports += "from uuid import UUID\n" if "UUID" in body else ""
-        imports += "\nfrom riverrun.wire.layout import Layouts\n"
+        imports += "\nfrom riverrun.wire.layout import Layouts, Message\n"
         return HEADER.format(name=self.name, kafka=KAFKA) + imports + body + tail
 
     def _emit(self, name: str, fields: list[dict[str, Any]]) -> None:
-        lines: list[str] = []
+        made: list[tuple[str, str, str | None]] = []
         rows: list[str] = []
-        if name == self.name and "apiKey" in self.schema:
-            lines.append(f"    API_KEY: ClassVar[int] = {self.schema['apiKey']}")
         for field in fields:
             kafka_type: str = field["type"]
             inner = kafka_type.removeprefix("[]")
             if inner not in PYTHON_TYPES and inner not in self._classes:
                 self._emit(inner, field.get("fields") or self.structs[inner])
-            lines.append(self._field(field))
+            made.append(self._field(field))
             rows += self._rows(field)
-        self._classes[name] = lines
+        self._classes[name] = made
         self._layouts[name] = rows
 
     def _alive(self, field: dict[str, Any]) -> list[int]:
@@ -156,7 +155,13 @@ class Record:
             version for version in range(self.valid.low, self.valid.high + 1) if version in versions
         ]
 
-    def _field(self, field: dict[str, Any]) -> str:
+    def _class(self, name: str, fields: list[tuple[str, str, str | None]]) -> list[str]:
+        lines = class_lines(name, fields)
+        if name == self.name and "apiKey" in self.schema:
+            lines.insert(1, f"    API_KEY: ClassVar[int] = {self.schema['apiKey']}")
+        return lines
+
+    def _field(self, field: dict[str, Any]) -> tuple[str, str, str | None]:
         inner = field["type"].removeprefix("[]")
         python_type, implicit = PYTHON_TYPES.get(inner, (inner, ""))
         if field["type"].startswith("[]"):
@@ -170,9 +175,7 @@ class Record:
         is_partial = len(self._alive(field)) <= self.valid.high - self.valid.low
         if default is None and ("tag" in field or is_partial):
             default = implicit
-        return f"    {snake(field['name'])}: {python_type}" + (
-            f" = {default}" if default is not None else ""
-        )
+        return snake(field["name"]), python_type, default
 
     def _rows(self, field: dict[str, Any]) -> list[str]:
         """A row for each run of versions in which the field lies alike."""
@@ -219,4 +222,4 @@ def write_all(jars: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_all(Path(sys.argv[1]), SOURCE)
+    write_all(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else SOURCE)

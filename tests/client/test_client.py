@@ -95,7 +95,7 @@ def test_pipelined_requests_get_their_own_answers() -> None:
         async with FakeCluster(modules=modules) as cluster:
             connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port)
             requests = [
-                connection.request(ApiKey.HEARTBEAT, replace(BEAT, generation_id=i))
+                connection.request(ApiKey.HEARTBEAT, BEAT.replaced(generation_id=i))
                 for i in range(100)
             ]
             answers = await asyncio.gather(*requests)

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.layout import MessageModule
+from riverrun.wire.layout import Message, MessageModule
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEXTS = ("", "a", "topic-1", "größer", "x" * 126, "y" * 127, "z" * 300)
@@ -92,7 +92,7 @@ def _converted(hint: Any, kafka_type: str | None, value: Any) -> Any:
     if isinstance(value, tuple):
         inner = next(a for a in _flat(hint) if a is not type(None))
         return tuple(_converted(inner, kafka_type, item) for item in value)
-    if dataclasses.is_dataclass(value):
+    if isinstance(value, Message):
         cls = next(a for a in _flat(hint) if dataclasses.is_dataclass(a))
         return _convert(cls, value)
     match kafka_type:

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
@@ -39,7 +40,8 @@ def test_titles_are_those_of_kafkas_documentation() -> None:
     assert APIS[ApiKey.OFFSET_FOR_LEADER_EPOCH].title == "OffsetForLeaderEpoch"
 
 
-def test_messages_are_what_the_generator_writes() -> None:
+def test_messages_are_what_the_generator_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
     path = ROOT / "tools" / "generate_messages.py"
     spec = importlib.util.spec_from_file_location("generate_messages", path)
     assert spec is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from riverrun.cluster.config_values import BadValue, parse, render
 from riverrun.cluster.configs import CLUSTER, Configs, Source, family
@@ -147,7 +147,7 @@ def with_own(rows: CreatedRows, texts: Mapping[str, str]) -> CreatedRows:
     if not texts:
         return rows
     return tuple(
-        replace(row, value=texts[row.name], config_source=Source.TOPIC)
+        row.replaced(value=texts[row.name], config_source=Source.TOPIC)
         if row.name in texts
         else row
         for row in rows

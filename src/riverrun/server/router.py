@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from types import UnionType
 from typing import Any, Final, get_origin
@@ -213,13 +213,13 @@ class Router:
         if call.route.failed is not None:
             return call.route.failed(call.request, error.code, error.message)
         response = message_class(call.route.api.key, "response")
-        known = {field.name: field for field in fields(response)}
+        known, defaults = response.types(), response.defaults()
         if "error_code" not in known:
             raise self._bug(call, error) from error
         values: dict[str, Any] = {
-            name: _empty(field.type)
-            for name, field in known.items()
-            if field.default is MISSING and name != "error_code"
+            name: _empty(kind)
+            for name, kind in known.items()
+            if name not in defaults and name != "error_code"
         }
         if "error_message" in known:
             values["error_message"] = error.message

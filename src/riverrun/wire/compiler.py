@@ -10,7 +10,6 @@ equal.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -128,9 +127,9 @@ class _Source:
 
     def _default(self, name: str, field: str) -> str:
         cls = getattr(self._module, name)
-        default = next(f.default for f in dataclasses.fields(cls) if f.name == field)
-        assert default is not dataclasses.MISSING, f"{name}.{field} is tagged and has no default"
-        return self._constant(default)
+        defaults = cls.defaults()
+        assert field in defaults, f"{name}.{field} is tagged and has no default"
+        return self._constant(defaults[field])
 
     def _bytes_min(self, kind: str, may_be_null: bool) -> int:
         """The fewest bytes that a value of this kind takes; bounds how many there can be."""

@@ -111,7 +111,7 @@ def test_topics_put_together_are_the_answer_written_at_once(
     elements = [
         splice.element(MetadataResponse(brokers=(), topics=(topic,))) for topic in answer.topics
     ]
-    frame = encode_response(API, version, replace(answer, topics=()))
+    frame = encode_response(API, version, answer.replaced(topics=()))
     assert splice.join(frame, elements) == encode_response(API, version, answer)
 
 

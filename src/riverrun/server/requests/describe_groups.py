@@ -6,7 +6,6 @@ v3 authorized operations (KIP-430) · v4 instance ids · v5 flexible · v6 unkno
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from riverrun.coordinator.shard import described_error
@@ -26,7 +25,7 @@ def handle(
     def describe(group_id: str) -> DescribedGroup:
         found = parts.groups.describe_group(group_id, context.api_version)
         if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
-            return replace(found, authorized_operations=GROUP_OPERATIONS)
+            return found.replaced(authorized_operations=GROUP_OPERATIONS)
         return found
 
     return DescribeGroupsResponse(groups=tuple(describe(one) for one in request.groups))

@@ -6,7 +6,6 @@ v7 protocol type and nullable protocol name · v8 reason (KIP-800) · v9 skip as
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from riverrun.coordinator.rebalance import join_error
@@ -37,9 +36,9 @@ async def handle(
     except KafkaError as error:
         response = join_error(error.code, request.member_id)
     if response.protocol_name is None and context.api_version < NULL_PROTOCOL_SINCE:
-        return replace(response, protocol_name="")
+        return response.replaced(protocol_name="")
     return response
 
 
 def failed(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> JoinGroupResponse:
-    return replace(join_error(code, request.member_id), protocol_name="")
+    return join_error(code, request.member_id).replaced(protocol_name="")

@@ -5,7 +5,6 @@ v3 many members, static ones by instance id (KIP-345) · v4 flexible · v5 reaso
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from riverrun.model.errors import ErrorCode
@@ -22,7 +21,7 @@ async def handle(
 ) -> LeaveGroupResponse:
     if context.api_version >= MANY_MEMBERS_SINCE:
         return await parts.groups.leave_group(request)
-    alone = replace(request, members=(MemberIdentity(member_id=request.member_id),))
+    alone = request.replaced(members=(MemberIdentity(member_id=request.member_id),))
     response = await parts.groups.leave_group(alone)
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 

@@ -8,7 +8,6 @@ not exist are refused one by one; the answer begins with them, as Kafka's does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -50,10 +49,10 @@ async def handle(
             bad = [one for one in topic.partitions if not 0 <= one.partition_index < count]
             refused.append(_results(topic, bad, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         if good:
-            accepted.append(replace(topic, name=known.name, topic_id=known.id, partitions=good))
+            accepted.append(topic.replaced(name=known.name, topic_id=known.id, partitions=good))
     if not accepted:
         return OffsetCommitResponse(topics=tuple(refused))
-    wanted = replace(request, topics=tuple(accepted))
+    wanted = request.replaced(topics=tuple(accepted))
     try:
         committed = await parts.groups.commit_offsets(caller_of(context), wanted)
     except KafkaError as error:
@@ -104,6 +103,6 @@ def _merged(
         topics[key] = (
             topic
             if first is None
-            else replace(first, partitions=first.partitions + topic.partitions)
+            else first.replaced(partitions=first.partitions + topic.partitions)
         )
     return tuple(topics.values())

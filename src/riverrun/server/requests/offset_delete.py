@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName
 from riverrun.server.context import RequestContext
@@ -39,11 +37,11 @@ async def handle(
         if bad:
             _add(topics, OffsetDeleteResponseTopic(name=topic.name, partitions=bad))
         if good:
-            accepted.append(replace(topic, partitions=good))
-    found = await parts.groups.delete_offsets(replace(request, topics=tuple(accepted)))
+            accepted.append(topic.replaced(partitions=good))
+    found = await parts.groups.delete_offsets(request.replaced(topics=tuple(accepted)))
     for answered in found.topics:
         _add(topics, answered)
-    return replace(found, topics=tuple(topics.values()))
+    return found.replaced(topics=tuple(topics.values()))
 
 
 def failed(
@@ -55,5 +53,5 @@ def failed(
 def _add(topics: dict[str, OffsetDeleteResponseTopic], topic: OffsetDeleteResponseTopic) -> None:
     first = topics.get(topic.name)
     if first is not None:
-        topic = replace(first, partitions=first.partitions + topic.partitions)
+        topic = first.replaced(partitions=first.partitions + topic.partitions)
     topics[topic.name] = topic

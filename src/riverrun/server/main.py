@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
 from riverrun.model.settings import SettingError
 from riverrun.server import logs
 from riverrun.server.settings import NodeSettings, from_environment, read_file

@@ -39,7 +39,11 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class Fact:
-    """``first`` and ``last`` are the eras in which it was known; firm facts may not change."""
+    """``first``: it was in the log by that era; ``last``: it was still there in that one.
+
+    Who learns of a record began to ask in an earlier era, perhaps, so both are bounds. Firm facts
+    may not change.
+    """
 
     value: bytes
     first: int
@@ -67,6 +71,8 @@ class Checker:
         self.era = 0
         self.acknowledged = 0
         self.reads = 0
+        self.ends: dict[Partition, int] = {}
+        """The ends of the logs that ``check_log`` saw."""
         self._sent: dict[Partition, dict[bytes, Sent]] = {}
         self._facts: dict[Partition, dict[int, list[Fact]]] = {}
         self._commits: dict[Partition, list[Commit]] = {}
@@ -121,9 +127,11 @@ class Checker:
                     f"but known as {fact.value[:60]!r} since {fact.known:.4f}"
                 )
         if found is None:
-            found = Fact(value=value, first=era, last=era, known=now, acked=None, is_firm=is_firm)
+            found = Fact(
+                value=value, first=self.era, last=era, known=now, acked=None, is_firm=is_firm
+            )
             facts.append(found)
-        found.first, found.last = min(found.first, era), max(found.last, era)
+        found.first, found.last = min(found.first, self.era), max(found.last, era)
         found.is_firm = found.is_firm or is_firm
         return found
 
@@ -135,6 +143,7 @@ class Checker:
             if offset != place:
                 raise SafetyViolation(f"{_name(partition)} has a hole before offset {offset}")
             self.read(partition, offset, value, self.era, now)
+        self.ends[partition] = len(log)
         content = dict(log)
         self._check_facts(partition, content)
         self._check_writers(partition, log)
@@ -185,10 +194,6 @@ class Checker:
                             f"had been acknowledged"
                         )
                     acked_behind = min(acked_behind, fact.acked)
-
-    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The offset behind the last one that anybody knows of, per partition."""
-        return {p: max(self._facts.get(p, {}), default=-1) + 1 for p in partitions}
 
     # -- Committed offsets ----------------------------------------------------------------------
 

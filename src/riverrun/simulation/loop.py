@@ -75,6 +75,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._busy_until = 0.0
         self._spent = 0.0
         self._turn_at = NEVER
+        self._planned: set[float] = set()
         self._arrived: list[events.Handle] = []
         self._numbers = itertools.count(1)
         self._pools: dict[Any, Pool] = {}
@@ -146,14 +147,17 @@ class NodeLoop(asyncio.BaseEventLoop):
         when = max(when, self._busy_until, self.world.now)
         if when < self._turn_at:
             self._turn_at = when
-            self.world.at(when, self._turn, when)
+            if when not in self._planned:
+                self._planned.add(when)
+                self.world.at(when, self._turn, when)
 
     def _turn(self, planned: float) -> None:
         """One pass of the loop, as asyncio does it: what is ready, then input, then timers."""
-        if self.is_halted or planned != self._turn_at:
+        self._planned.discard(planned)
+        now = self.world.now
+        if self.is_halted or now < self._turn_at:
             return
         self._turn_at = NEVER
-        now = self.world.now
         if self._busy_until > now:  # paused since the turn was planned
             self._wake(now)
             return

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from signal import SIGTERM
 
+from riverrun.model.errors import KafkaError
 from riverrun.records.batch import HEADER_BYTES, CorruptBatch, crc_matches, read_header
 from riverrun.server.broker import Broker
 from riverrun.server.settings import NodeSettings
@@ -33,7 +34,7 @@ TOPIC = "orders"
 READERS = ("reader-1", "reader-2")
 ADMIN, AUDITOR = "admin", "auditor"
 FAULTS_MAX = 12
-CALM_SECONDS_MAX = 90.0
+CALM_SECONDS_MAX = 60.0
 SUPERVISE_SECONDS = 0.25
 
 
@@ -191,7 +192,7 @@ class OneNode:
         environment.loop.add_signal_handler(SIGTERM, broker.request_stop, "SIGTERM")
         try:
             await broker.start()
-        except (DirectoryError, OSError) as error:
+        except (DirectoryError, KafkaError, OSError) as error:
             self._world.tell(f"{BROKER}: cannot start: {error}")
             await broker.stop()
             return
@@ -261,7 +262,7 @@ class OneNode:
         world.tell("final audit")
         self._until(lambda: bool(done), "the whole log can be read")
         self._has_audited = True
-        ends = self.checker.ends(self.workload.partitions)
+        ends = self.checker.ends
         self._until(
             lambda: all(self.workload.positions.get(p, 0) >= end for p, end in ends.items()),
             "the group reads everything",

@@ -13,13 +13,18 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from riverrun.simulation.checker import Checker, Partition, SafetyViolation, Sent
 from riverrun.simulation.world import Environment, World
 
 GROUP = "readers"
 BURST_RECORDS_MAX = 6
+PRODUCE_PAUSE_SECONDS_MAX = 0.8
+AUDIT_PAUSE_SECONDS = 4.0
+SILENCE_SECONDS_MAX = 8.0
 NO_ERROR, TOPIC_EXISTS, UNKNOWN_TOPIC = 0, 36, 3
 
 
@@ -118,7 +123,7 @@ class Workload:
                     self._checker.acked(partition, metadata.offset, value, self._world.now)
             if failed is not None:
                 raise failed
-            await asyncio.sleep(chance.uniform(0.0, 0.3))
+            await asyncio.sleep(chance.uniform(0.0, PRODUCE_PAUSE_SECONDS_MAX))
 
     # -- Consumers ------------------------------------------------------------------------------
 
@@ -135,12 +140,12 @@ class Workload:
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
                 session_timeout_ms=6000,
-                heartbeat_interval_ms=700,
+                heartbeat_interval_ms=1500,
                 rebalance_timeout_ms=4000,
                 request_timeout_ms=4000,
                 retry_backoff_ms=50,
                 metadata_max_age_ms=5000,
-                fetch_max_wait_ms=400,
+                fetch_max_wait_ms=1000,
             )
             try:
                 consumer.subscribe([self.topic], listener=follower)
@@ -153,9 +158,15 @@ class Workload:
             await asyncio.sleep(0.2)
 
     async def _follow(self, consumer: Any, follower: _Follower, chance: Any) -> None:
-        # Records wait in the consumer's buffers, so what it returns may be as old as itself.
+        # Records wait in the consumer's buffers, so what it returns may be as old as itself. And a
+        # consumer whose fetcher died stays silent for ever (aiokafka's does when a request times
+        # out on a connection that is gone): a new one takes its place.
+        last = self._world.now
         while follower.era == self._checker.era or self._checker.is_synced_before_ack:
-            for topic_partition, records in (await consumer.getmany(timeout_ms=300)).items():
+            if self._world.now - last > SILENCE_SECONDS_MAX:
+                return
+            for topic_partition, records in (await consumer.getmany(timeout_ms=1000)).items():
+                last = self._world.now
                 partition = (topic_partition.topic, topic_partition.partition)
                 for record in records:
                     follower.check_next(partition, record.offset)
@@ -196,7 +207,7 @@ class Workload:
                     number += 1
                     name = f"side-{environment.loop.host.starts}-{number}"
                     await self._create(admin, name, 1)
-                    await asyncio.sleep(chance.uniform(0.2, 1.5))
+                    await asyncio.sleep(chance.uniform(0.2, 3.0))
                     if chance.random() < 0.4:
                         await self._delete(admin, name)
             except (KafkaError, OSError, TimeoutError) as error:
@@ -241,7 +252,7 @@ class Workload:
                 self.audits += 1
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"audit gives up: {type(error).__name__}")
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(AUDIT_PAUSE_SECONDS)
 
     async def final_audit(self, topics: Sequence[str] | None = None) -> None:
         """The whole check, once nobody writes any more."""
@@ -280,26 +291,31 @@ class Workload:
         return log
 
     async def check_committed(self) -> None:
-        """Ask for the group's committed offsets, from outside of the group."""
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap,
-            client_id="auditor",
-            group_id=GROUP,
-            enable_auto_commit=False,
-            request_timeout_ms=4000,
-            retry_backoff_ms=50,
+        """Ask for the group's committed offsets, from outside of the group.
+
+        By hand, for aiokafka's consumer takes an error of the whole answer (the coordinator is
+        loading, say) for "no offset".
+        """
+        client = AIOKafkaClient(
+            bootstrap_servers=self._bootstrap, client_id="auditor", request_timeout_ms=4000
         )
         try:
-            await consumer.start()
-            places = [TopicPartition(*partition) for partition in self.partitions]
-            consumer.assign(places)
-            for place in places:
+            await client.bootstrap()
+            node = await client.coordinator_lookup(CoordinationType.GROUP, GROUP)
+            group = ConnectionGroup.COORDINATION
+            if not await client.ready(node, group=group):
+                return
+            for topic, index in self.partitions:
                 began, era = self._world.now, self._checker.era
-                offset = await consumer.committed(place)
-                partition = (place.topic, place.partition)
-                self._checker.check_committed(partition, offset, began=began, era=era)
+                request = OffsetFetchRequest(GROUP, [(topic, [index])])
+                response = await client.send(node, request, group=group)
+                [(_, [(_, offset, _, code)])] = response.topics or [("", [(0, -1, "", -1)])]
+                if response.error_code == NO_ERROR and code == NO_ERROR:
+                    self._checker.check_committed(
+                        (topic, index), None if offset < 0 else offset, began=began, era=era
+                    )
         finally:
-            await _close(consumer.stop())
+            await _close(client.close())
 
 
 class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -271,7 +271,6 @@ class World:
                 if loop is not None:
                     self._stop(loop, announce=False)
             self._queue.clear()
-            self.workers.close()
             while self._graveyard:
                 self._graveyard.pop().close()
         finally:

@@ -1,8 +1,9 @@
 """The metadata log on a disk that keeps its promises and nothing more, killed at any moment."""
 
 import asyncio
+import errno
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -116,3 +117,63 @@ def survive(seed: int) -> Witness:
         names = [name.rpartition("/")[2] for name in disk.files()]
         assert any(SnapshotId.parse(name) for name in names), "no snapshot was written"
     return witness
+
+
+def test_a_snapshot_is_written_when_its_time_has_come() -> None:
+    settings = MetadataSettings(snapshot_interval_ms=60_000)
+
+    async def main(environment: Environment) -> None:
+        log = await open_metadata(
+            environment.files, FOLDER, settings=settings, clock=environment.clock
+        )
+        task = asyncio.create_task(log.run())
+        await log.append(topic_records("a", 1))
+        await task
+
+    with World(1) as world:
+        world.start("node", main)
+        disk = world.host("node").disk
+        world.run(59)
+        assert _snapshots(disk.files()) == 1
+        world.run(10)
+        assert _snapshots(disk.files()) == 2
+        world.run(300)
+        assert _snapshots(disk.files()) == 2, "nothing has changed since"
+
+
+def _snapshots(names: Mapping[str, bytes]) -> int:
+    return sum(SnapshotId.parse(name.rpartition("/")[2]) is not None for name in names)
+
+
+def test_a_full_disk_refuses_and_loses_nothing() -> None:
+    seen: list[str] = []
+
+    async def main(environment: Environment) -> None:
+        log = await open_metadata(
+            environment.files, FOLDER, settings=SETTINGS, clock=environment.clock
+        )
+        task = asyncio.create_task(log.run())
+        number = 0
+        while True:
+            number += 1
+            try:
+                await log.append(topic_records(f"t{number}", number))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                break
+        before = log.current
+        assert len(before.topics_by_name) == number - 1
+        disk.capacity_bytes = 10**9
+        after = await log.append(topic_records(f"t{number}", number))
+        assert len(after.topics_by_name) == number
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await log.stop()
+        seen.append("all")
+
+    with World(3) as world:
+        disk = world.host("node").disk
+        disk.capacity_bytes = 60_000
+        world.start("node", main)
+        world.run_until(lambda: bool(seen), 400)
+        assert seen == ["all"]

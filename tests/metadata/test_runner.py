@@ -182,6 +182,49 @@ def test_a_failed_sync_ends_the_runner_and_every_append(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_sync_that_fails_after_its_waiter_left_is_not_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = SyncGate()
+        log = await open_metadata(files, str(tmp_path))
+        before = log.current
+        task = asyncio.create_task(log.run())
+        files.may_sync.clear()
+        files.began.clear()
+        append = asyncio.create_task(log.append(topic_records("a", 1)))
+        await files.began.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        files.fails = True
+        files.may_sync.set()
+        syncs = files.syncs
+        with pytest.raises(OSError, match="Input/output error"):
+            await log.stop()
+        with pytest.raises(OSError, match="Input/output error"):
+            await append
+        assert files.syncs == syncs
+        assert log.current is before
+
+    run(main())
+
+
+def test_stopping_waits_for_what_was_appended(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = SyncGate()
+        log = await open_metadata(files, str(tmp_path))
+        task = asyncio.create_task(log.run())
+        files.may_sync.clear()
+        files.began.clear()
+        append = asyncio.create_task(log.append(topic_records("a", 1)))
+        await files.began.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        files.may_sync.set()
+        await log.stop()
+        assert list((await append).topics_by_name) == ["a"]
+
+    run(main())
+
+
 def test_records_that_cannot_follow_never_reach_the_log(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))

@@ -8,6 +8,7 @@ from where on the log may have been read from memory alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Final
@@ -43,7 +44,8 @@ class FlushedOffset:
             )
 
     def write(self, offset: Offset) -> None:
-        self._file.write_at(0, b"0\n1\n__cluster_metadata 0 %020d\n" % offset)
+        with contextlib.suppress(OSError):  # without room it stays too low, which is safe
+            self._file.write_at(0, b"0\n1\n__cluster_metadata 0 %020d\n" % offset)
 
     def close(self) -> None:
         self._file.close()

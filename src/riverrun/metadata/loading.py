@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+import structlog
+
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import FIRST_EPOCH, Image
 from riverrun.metadata.quorum import MetadataError, Voter, read_voters
@@ -25,6 +27,8 @@ from riverrun.model.ids import NO_OFFSET, LeaderEpoch, Offset
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import ControlType, Record, read_records
+
+log = structlog.get_logger(__name__)
 
 SLICE_RECORDS_MAX: Final = 200
 KEPT_SNAPSHOTS: Final = 2
@@ -52,8 +56,10 @@ class SnapshotFolder:
         """The newest snapshot that is whole."""
         for snapshot in reversed(self.listed()):
             data = read_whole(self._files, os.path.join(self._path, snapshot.name))
-            with contextlib.suppress(InvalidSnapshot):
+            try:
                 return snapshot, Snapshot(data)
+            except InvalidSnapshot as error:
+                log.warning("metadata snapshot is damaged", name=snapshot.name, reason=str(error))
         return None
 
     def begin(self, snapshot: SnapshotId) -> File:

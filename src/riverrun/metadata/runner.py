@@ -35,6 +35,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.records.batch import read_header
 from riverrun.records.record import NewRecord, build_batch
+from riverrun.storage.flush import FlushJob
 from riverrun.storage.log import ColdRead, Log
 from riverrun.storage.segment import DELETED_SUFFIX
 
@@ -88,6 +89,7 @@ class MetadataLog:
         self._subscribers: list[Subscriber] = []
         self._pending: list[_Pending] = []
         self._work = asyncio.Event()
+        self._flushing: tuple[FlushJob, asyncio.Future[None]] | None = None
         self._failure: BaseException | None = None
         self._snapshot_due = asyncio.Event()
         self._snapshotting = asyncio.Lock()
@@ -313,12 +315,9 @@ class MetadataLog:
     async def _commit(self) -> None:
         """Sync once for all that wait, and publish their images in order."""
         while self._pending:
-            job = self._store.begin_flush()
-            assert job is not None, "what was not published yet is durable already"
             try:
-                await self._in_thread(job.run)
+                job = await self._flush()
             except OSError as error:
-                self._store.flush_failed(job)
                 self._fail(error)
                 raise
             self._store.flushed(job)
@@ -327,6 +326,26 @@ class MetadataLog:
             self._store.advance_high_watermark(durable)
             while self._pending and self._pending[0].image.offset < durable:
                 self._publish(self._pending.pop(0))
+
+    async def _flush(self) -> FlushJob:
+        """Sync what was appended so far.
+
+        A sync whose waiter was cancelled goes on, and the next one to ask gets its outcome: were
+        a failure lost, the sync after it would succeed without the data.
+        """
+        if self._flushing is None:
+            job = self._store.begin_flush()
+            assert job is not None, "what was not published yet is durable already"
+            loop = asyncio.get_running_loop()
+            self._flushing = job, loop.run_in_executor(self._executor, job.run)
+        job, done = self._flushing
+        try:
+            await asyncio.shield(done)
+        except OSError:
+            self._store.flush_failed(job)
+            raise
+        self._flushing = None
+        return job
 
     def _publish(self, pending: _Pending) -> None:
         assert pending.image.offset > self.current.offset, "images go back"

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Callable
 from typing import Protocol
 
@@ -26,8 +27,11 @@ class File(Protocol):
         """Up to ``length`` bytes; fewer only at the end of the file. May wait for the disk."""
         ...
 
-    def read_cached_at(self, position: int, length: int) -> bytes | None:
-        """As ``read_at``, but None when (some of) it would have to come from the disk."""
+    def read_cached_at(self, position: int, length: int) -> Buffer | None:
+        """As ``read_at``, but None when (some of) it would have to come from the disk.
+
+        The memory is used again once nobody holds the result or a view of it. For the loop only.
+        """
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -123,11 +127,41 @@ def _write_fully(write: Callable[[memoryview, int], int], data: Buffer, position
         position += written
 
 
-class OsFile:
-    __slots__ = ("_descriptor", "_may_not_wait")
+class ReadBuffers:
+    """Memory for large reads, used again as soon as nobody holds it.
 
-    def __init__(self, descriptor: int) -> None:
+    A fetch of a megabyte into fresh memory costs more in page faults than the copy itself. Whoever
+    got a buffer, a transport under backpressure for one, keeps it alive by holding a view of it, so
+    the number of references tells which are free; no one has to give anything back.
+    """
+
+    SIZE = 1 << 20
+    COUNT_MAX = 8
+    READ_BYTES_MIN = 16 * 1024
+    _UNUSED = 3  # the list, the loop's variable and the argument of getrefcount
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+
+    def take(self, length: int) -> bytearray:
+        """At least that many bytes, of whatever content."""
+        if not self.READ_BYTES_MIN <= length <= self.SIZE:
+            return bytearray(length)
+        for buffer in self._buffers:
+            if sys.getrefcount(buffer) == self._UNUSED:
+                return buffer
+        buffer = bytearray(self.SIZE)
+        if len(self._buffers) < self.COUNT_MAX:
+            self._buffers.append(buffer)
+        return buffer
+
+
+class OsFile:
+    __slots__ = ("_buffers", "_descriptor", "_may_not_wait")
+
+    def __init__(self, descriptor: int, buffers: ReadBuffers) -> None:
         self._descriptor = descriptor
+        self._buffers = buffers
         self._may_not_wait = True
 
     def size(self) -> int:
@@ -142,11 +176,11 @@ class OsFile:
             data += more
         return data
 
-    def read_cached_at(self, position: int, length: int) -> bytes | None:
+    def read_cached_at(self, position: int, length: int) -> Buffer | None:
         if self._may_not_wait:
-            buffer = bytearray(length)
+            view = memoryview(self._buffers.take(length))[:length]
             try:
-                count = os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+                count = os.preadv(self._descriptor, [view], position, os.RWF_NOWAIT)
             except BlockingIOError:
                 return None
             except OSError as error:
@@ -156,7 +190,7 @@ class OsFile:
             else:
                 if count < length and position + count < self.size():
                     return None
-                return bytes(memoryview(buffer)[:count])
+                return view if count == length else view[:count]
         return self.read_at(position, length)
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -198,9 +232,12 @@ class OsLock:
 class OsFiles:
     """The real file system."""
 
+    def __init__(self) -> None:
+        self._buffers = ReadBuffers()
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsFile(os.open(path, flags, 0o644))
+        return OsFile(os.open(path, flags, 0o644), self._buffers)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

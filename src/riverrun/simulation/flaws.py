@@ -120,7 +120,7 @@ class FlawedFile:
         self._flush()
         return self._file.read_at(position, length)
 
-    def read_cached_at(self, position: int, length: int) -> bytes | None:
+    def read_cached_at(self, position: int, length: int) -> Buffer | None:
         self._flush()
         return self._file.read_cached_at(position, length)
 

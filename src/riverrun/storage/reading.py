@@ -18,7 +18,7 @@ from riverrun.records.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, CorruptBatch
 from riverrun.storage.index import OFFSET_ENTRY, OffsetIndex
 from riverrun.storage.open_files import Handle
 
-Reader = Callable[[int, int], bytes | None]
+Reader = Callable[[int, int], Buffer | None]
 
 _BOUNDS = struct.Struct(">qi4xb6xi")
 """Of a batch header: base offset, length, magic, last offset delta."""
@@ -149,7 +149,7 @@ def _first_batch(read: Reader, view: Readable, position: int, end: int) -> Slice
 
 def find_batch(read: Reader, position: int, size: int, offset: int) -> int | None:
     """Where the first batch begins that reaches an offset; ``size`` if none; None if cold."""
-    chunk: bytes | None = b""
+    chunk: Buffer | None = b""
     at = 0
     while True:
         assert chunk is not None
@@ -231,7 +231,7 @@ def rebuild_index(read: Reader, view: SegmentView, interval_bytes: int) -> Offse
     """The index made anew from the headers of a segment."""
     index = OffsetIndex(view.base_offset)
     position = since = at = 0
-    chunk: bytes = b""
+    chunk: Buffer = b""
     while position + at < view.size:
         if len(chunk) - at < HEADER_BYTES:
             position += at

@@ -10,13 +10,18 @@ import importlib
 import sys
 
 import typer
+from typer.core import TyperGroup
 
-HELP = """riverrun: a replicated, partitioned log that speaks the Apache Kafka protocol.
+HELP = """A replicated, partitioned log that speaks the Apache Kafka protocol.
 
+\b
 Start here:  riverrun up            a cluster on this machine
              riverrun topics list   what it holds
              riverrun produce T     write lines to a topic
              riverrun consume T     read them back
+
+Commands end with 0 when all went well, 1 when something failed, 2 for wrong flags, 3 when no
+cluster answers, 4 when what was named is not there.
 """
 
 # command -> module with `register(app: typer.Typer) -> None`
@@ -33,10 +38,21 @@ COMMANDS = {
 }
 
 
+class InOrder(TyperGroup):
+    """Help shows the commands as the table has them: what one needs first comes first."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        return [name for name in COMMANDS if name in self.commands]
+
+
 def build(words: list[str]) -> typer.Typer:
     """The application, with the one command that the words name, or with all."""
     app = typer.Typer(
-        help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+        cls=InOrder,
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
     )
     app.callback()(_root)
     named = next((word for word in words if not word.startswith("-")), None)

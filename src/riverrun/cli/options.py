@@ -1,25 +1,56 @@
-"""What several commands share: options, and how they end when something is wrong."""
+"""What several commands share: options, exit codes, and how they end when something is wrong."""
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "RIVERRUN_BOOTSTRAP"
 
-def fail(message: str, code: int = 1) -> NoReturn:
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+NOT_FOUND = 4
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT",
+        envvar=BOOTSTRAP_VARIABLE,
+        help="Address of a node of the cluster, or several with commas between.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
     """End the command with a sentence for the person, on standard error."""
     print(f"riverrun: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
-def parse_settings(texts: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` texts of a repeated ``--set``."""
+def parse_settings(texts: list[str], option: str = "--set") -> dict[str, str]:
+    """``NAME=VALUE`` texts of a repeated option."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, found, value = text.partition("=")
         if not found or not name.strip():
-            fail(f"--set {text}: expected NAME=VALUE, for example --set num.partitions=3", 2)
+            example = "num.partitions=3" if option == "--set" else "retention.ms=60000"
+            fail(f"{option} {text}: expected NAME=VALUE, for example {option} {example}", USAGE)
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def confirm(question: str, *, is_agreed: bool) -> None:
+    """Ask before something is lost; without a terminal nobody can answer, so --yes is needed."""
+    if is_agreed:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        fail(f"{question} Give --yes to do it without being asked.", USAGE)
+    if not typer.confirm(question, err=True):
+        fail("nothing was changed")

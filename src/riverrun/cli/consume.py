@@ -1,0 +1,149 @@
+"""``riverrun consume``: records of a topic to standard output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from riverrun.cli.completion import group_names, topic_names
+from riverrun.cli.options import BOOTSTRAP_DEFAULT, FAILED, USAGE, AsJson, Bootstrap, fail
+
+if TYPE_CHECKING:
+    from riverrun.cli.consuming import Start
+
+
+def register(app: typer.Typer) -> None:
+    app.command("consume")(consume)
+
+
+def consume(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
+    ],
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            autocompletion=group_names,
+            help="Be a member of this group: share the partitions with its other members, go on "
+            "where it left off, and commit what was printed.",
+        ),
+    ] = None,
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="Start at the oldest record; with --group, where nothing is committed.",
+        ),
+    ] = False,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            metavar="N|-N|earliest|latest",
+            help="Start at this offset; -N is so many before the end of each partition.",
+        ),
+    ] = None,
+    partitions: Annotated[
+        list[int],
+        typer.Option(
+            "--partition", "-p", min=0, show_default=False, help="Only this one; may be repeated."
+        ),
+    ] = [],  # noqa: B006 (typer reads it and never changes it)
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", min=0, metavar="SECONDS", help="End when no record comes for so long."
+        ),
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End at what is the end of the topic now.")
+    ] = False,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="text|json|TEMPLATE",
+            help="text: values in lines. json: an object in each line. Or a template of %t topic, "
+            "%p partition, %o offset, %T timestamp, %k key, %v value, %h headers, %K and %V sizes "
+            "of key and value, %%, \\n, \\t.",
+        ),
+    ] = "text",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No notices on standard error.")
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Print the records of a topic as they come, until Ctrl-C.
+
+    Starts with what comes next, or as the options say. --json is short for --format json.
+
+    \b
+    riverrun consume greetings --from-beginning
+    riverrun consume greetings --from-beginning --until-end | wc -l
+    riverrun consume orders --offset -10 --partition 0
+    riverrun consume orders --group billing               one of these in each of two terminals
+    riverrun consume orders --format '%p %o %k %v\\n' --max-messages 5
+    riverrun consume orders --json | jq .value
+
+    Ends with 0 when it was stopped or has printed what was asked, and with 1 when --timeout came
+    before --max-messages.
+    """
+    from riverrun.cli.consuming import RETRY, Outcome, Plan, print_records
+    from riverrun.cli.formats import BadInput, formatter
+    from riverrun.cli.session import run
+
+    if group is not None and (offset is not None or partitions):
+        fail(
+            "--group shares partitions and goes on at committed offsets: it takes neither "
+            "--partition nor --offset.\n"
+            f"  Move the group with `riverrun groups reset-offsets {group} --topic {topic}`.",
+            USAGE,
+        )
+    if group is not None and until_end:
+        fail("--until-end is not for --group; use --timeout or --max-messages", USAGE)
+    if group == "":
+        fail("--group is empty", USAGE)
+    if offset is not None and from_beginning:
+        fail("give either --from-beginning or --offset", USAGE)
+    try:
+        form_record = formatter("json" if as_json else form)
+    except BadInput as error:
+        fail(str(error), USAGE)
+    plan = Plan(
+        topic=topic,
+        group=group,
+        start=_start_of(offset, from_beginning=from_beginning),
+        partitions=tuple(sorted(set(partitions))),
+        max_messages=max_messages,
+        timeout_s=timeout,
+        is_until_end=until_end,
+        form_record=form_record,
+        is_quiet=quiet,
+    )
+    ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=RETRY)
+    if ended.outcome is Outcome.SILENT and max_messages is not None:
+        fail(f"{ended.count} of {max_messages} records came before the timeout", FAILED)
+
+
+def _start_of(offset: str | None, *, from_beginning: bool) -> Start:
+    from riverrun.cli.consuming import Start
+
+    if offset is None:
+        return Start.earliest() if from_beginning else Start.latest()
+    if offset in ("earliest", "beginning"):
+        return Start.earliest()
+    if offset in ("latest", "end"):
+        return Start.latest()
+    try:
+        number = int(offset)
+    except ValueError:
+        fail(f"--offset {offset}: expected a number, earliest or latest", USAGE)
+    return Start.before_end(-number) if offset.startswith("-") else Start.at(number)

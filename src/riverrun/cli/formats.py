@@ -1,0 +1,230 @@
+"""Records as text and back: lines and JSON for ``produce``; these and templates for ``consume``.
+
+What ``consume --format json`` prints, ``produce --format json`` reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from riverrun.records.record import Headers, NewRecord, Record
+
+Formatter = Callable[[str, int, Record], bytes]
+"""(topic, partition, record) -> what to print, with its line end."""
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_JSON_FIELDS = (
+    "topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64",
+    "headers",
+)  # fmt: skip
+
+
+class BadInput(ValueError):
+    """A line, a flag or a template that cannot be understood, in words."""
+
+
+def unescape(text: str) -> str:
+    """``\\t`` and its like as a person types them on a command line."""
+    parts: list[str] = []
+    characters = iter(text)
+    for character in characters:
+        if character != "\\":
+            parts.append(character)
+            continue
+        following = next(characters, "\\")
+        parts.append(_ESCAPES.get(following, "\\" + following))
+    return "".join(parts)
+
+
+def parse_headers(texts: list[str]) -> Headers:
+    """``NAME=VALUE`` of a repeated --header; without ``=`` the value is null."""
+    headers: list[tuple[str, bytes | None]] = []
+    for text in texts:
+        name, found, value = text.partition("=")
+        if not name:
+            raise BadInput(f"--header {text}: expected NAME=VALUE, for example --header trace=42")
+        headers.append((name, value.encode("utf-8", "surrogateescape") if found else None))
+    return tuple(headers)
+
+
+# -- In -------------------------------------------------------------------------------------------
+
+
+def parse_line(
+    line: bytes, *, separator: bytes | None, headers: Headers, timestamp: int
+) -> NewRecord:
+    """A line of text: its value, or its key and value with a separator between."""
+    if separator is None:
+        return NewRecord(line, None, timestamp, headers)
+    key, found, value = line.partition(separator)
+    if not found:
+        raise BadInput(
+            f"no key separator {separator.decode('utf-8', 'replace')!r} in {_shortened(line)}"
+        )
+    return NewRecord(value, key, timestamp, headers)
+
+
+def parse_json(line: bytes, *, headers: Headers, timestamp: int) -> tuple[NewRecord, int | None]:
+    """A JSON object; the record and the partition that it names."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise BadInput(f"not JSON: {error} in {_shortened(line)}") from None
+    if not isinstance(row, dict):
+        raise BadInput(f'expected an object such as {{"value": "hello"}}, not {_shortened(line)}')
+    unknown = [name for name in row if name not in _JSON_FIELDS]
+    if unknown:
+        raise BadInput(f"unknown field {unknown[0]!r}; known are {', '.join(_JSON_FIELDS)}")
+    if "value" not in row and "value_base64" not in row:
+        raise BadInput(f"no value in {_shortened(line)}; null must be said")
+    own = row.get("timestamp", timestamp)
+    partition = row.get("partition")
+    if not _is_int(own) or not (partition is None or _is_int(partition)):
+        raise BadInput(f"timestamp and partition are whole numbers, not as in {_shortened(line)}")
+    return (
+        NewRecord(_bytes(row, "value"), _bytes(row, "key"), own, headers + _headers(row)),
+        partition,
+    )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _bytes(row: Mapping[str, Any], name: str) -> bytes | None:
+    """Text as it is, null as null, any other JSON as JSON, and bytes that are no text as base64."""
+    encoded = row.get(f"{name}_base64")
+    if encoded is not None:
+        if row.get(name) is not None:
+            raise BadInput(f"both {name} and {name}_base64")
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadInput(f"{name}_base64 is not base64") from None
+    return _bytes_of(row.get(name))
+
+
+def _bytes_of(value: object) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers(row: Mapping[str, Any]) -> Headers:
+    """As we print them, a list of objects; or an object, as one types them."""
+    found = row.get("headers") or []
+    if isinstance(found, dict):
+        return tuple((name, _bytes_of(value)) for name, value in found.items())
+    if not isinstance(found, list):
+        raise BadInput('headers are an object or a list of {"name": ..., "value": ...}')
+    headers: list[tuple[str, bytes | None]] = []
+    for header in found:
+        if not isinstance(header, dict) or not isinstance(header.get("name"), str):
+            raise BadInput('a header is an object such as {"name": "trace", "value": "42"}')
+        headers.append((header["name"], _bytes(header, "value")))
+    return tuple(headers)
+
+
+def _shortened(line: bytes) -> str:
+    text = line.decode("utf-8", "replace")
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+# -- Out ------------------------------------------------------------------------------------------
+
+
+def formatter(form: str) -> Formatter:
+    """By name, or a template; raises ``BadInput``."""
+    if form == "text":
+        return _as_text
+    if form == "json":
+        return _as_json
+    if "%" not in form:
+        raise BadInput(
+            f"--format {form}: expected text, json or a template such as '%p %o %k %v\\n'"
+        )
+    return _template(form)
+
+
+def _as_text(_topic: str, _partition: int, record: Record) -> bytes:
+    return (record.value or b"") + b"\n"
+
+
+def _as_json(topic: str, partition: int, record: Record) -> bytes:
+    row: dict[str, object] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+    row.update(_json_field("key", record.key))
+    row.update(_json_field("value", record.value))
+    if record.headers:
+        row["headers"] = [
+            {"name": name, **_json_field("value", value)} for name, value in record.headers
+        ]
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _json_field(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _headers_text(headers: Headers) -> bytes:
+    return b",".join(
+        name.encode("utf-8", "surrogateescape") + (b"" if value is None else b"=" + value)
+        for name, value in headers
+    )
+
+
+_PLACEHOLDERS: Mapping[str, Callable[[str, int, Record], bytes]] = {
+    "t": lambda topic, _partition, _record: topic.encode(),
+    "p": lambda _topic, partition, _record: b"%d" % partition,
+    "o": lambda _topic, _partition, record: b"%d" % record.offset,
+    "T": lambda _topic, _partition, record: b"%d" % record.timestamp,
+    "k": lambda _topic, _partition, record: record.key or b"",
+    "v": lambda _topic, _partition, record: record.value or b"",
+    "h": lambda _topic, _partition, record: _headers_text(record.headers),
+    "K": lambda _topic, _partition, record: b"%d" % _size(record.key),
+    "V": lambda _topic, _partition, record: b"%d" % _size(record.value),
+    "%": lambda _topic, _partition, _record: b"%",
+}
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _template(form: str) -> Formatter:
+    parts: list[bytes | Callable[[str, int, Record], bytes]] = []
+    first, *others = form.split("%")
+    parts.append(unescape(first).encode())
+    pending = iter(others)
+    for piece in pending:
+        letter = piece[:1] or "%"
+        placeholder = _PLACEHOLDERS.get(letter)
+        if placeholder is None:
+            known = " ".join(f"%{name}" for name in _PLACEHOLDERS)
+            raise BadInput(f"--format {form}: %{letter} is unknown; known are {known}")
+        parts.append(placeholder)
+        # "%%" splits into an empty piece and what follows the second sign.
+        rest = piece[1:] if piece else next(pending, "")
+        parts.append(unescape(rest).encode())
+
+    def fill(topic: str, partition: int, record: Record) -> bytes:
+        return b"".join(
+            part if isinstance(part, bytes) else part(topic, partition, record) for part in parts
+        )
+
+    return fill

@@ -1,0 +1,104 @@
+"""How commands print: tables with colours on a terminal, tab-separated rows or JSON elsewhere.
+
+A program that reads our output shall not break when we make it prettier for people, so without a
+terminal there are neither headings nor alignment, nor anything shortened.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Cell = str | int | None
+
+_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """Rows under named columns. ``kind`` begins each plain row where a command prints several
+    tables, so that ``grep ^kind`` finds its rows.
+    """
+
+    columns: Sequence[str]
+    rows: list[Sequence[Cell]] = field(default_factory=list)
+    title: str | None = None
+    kind: str | None = None
+    empty: str | None = None
+    """What to say to a person when there are no rows."""
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    if not is_terminal():
+        for table in tables:
+            for row in table.rows:
+                print(plain_row(row if table.kind is None else [table.kind, *row]))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for table in tables:
+        _print_pretty(console, table)
+
+
+def plain_row(row: Sequence[Cell]) -> str:
+    """Cells with tabs between; absent is ``-``, and no cell can break the row."""
+    return "\t".join(_plain(cell) for cell in row)
+
+
+def _plain(cell: Cell) -> str:
+    return "-" if cell is None else str(cell).translate(_ESCAPES)
+
+
+def _print_pretty(console: object, table: Table) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    assert isinstance(console, Console)
+    if table.title is not None:
+        console.print(Text(table.title, style="bold"))
+    if not table.rows:
+        if table.empty is not None:
+            console.print(Text(table.empty, style="dim"))
+        return
+    pretty = RichTable(box=None, pad_edge=False, header_style="bold cyan", show_edge=False)
+    for place, column in enumerate(table.columns):
+        is_number = all(isinstance(row[place], int | None) for row in table.rows)
+        pretty.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in table.rows:
+        pretty.add_row(*(_pretty(cell) for cell in row))
+    console.print(pretty)
+
+
+def _pretty(cell: Cell) -> str:
+    from rich.markup import escape
+
+    if cell is None:
+        return "[dim]-[/dim]"
+    return f"{cell:,}" if isinstance(cell, int) else escape(cell)
+
+
+def bytes_in_words(size: int) -> str:
+    """For people: 1.2 GiB."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """1 partition, 2 partitions."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

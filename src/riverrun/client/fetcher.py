@@ -1,0 +1,174 @@
+"""Reads many partitions: one long poll to each leader, records in order within each partition.
+
+The fetcher knows positions and nothing of groups. It leaves the records inside their batches until
+they are asked for; control batches are passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from riverrun.client.offsets import offsets_at
+from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
+from riverrun.client.pool import Pool
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.records.batch import CorruptBatch, batches, crc_matches
+from riverrun.records.record import Record, read_records
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from riverrun.wire.messages.fetch_response import FetchResponse, PartitionData
+
+RESPONSE_BYTES_MAX = 8 * 1024 * 1024
+PARTITION_BYTES_MAX = 1024 * 1024
+WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """What one fetch brought of one partition."""
+
+    partition: TopicPartition
+    records: list[Record]
+    next_offset: int
+    """Where to read on: behind the last record or control batch."""
+    end_offset: int
+    """The high watermark."""
+
+
+class Fetcher:
+    """``poll`` again and again; ``seek`` says what to read from where."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        wait_ms: int = WAIT_MS,
+        lost: Callable[[TopicPartition, int, int], None] = lambda _partition, _old, _new: None,
+    ) -> None:
+        """``lost`` hears of (partition, old, new position) when what we would read next is gone."""
+        self._pool = pool
+        self._wait_ms = wait_ms
+        self._lost = lost
+        self.positions: dict[TopicPartition, int] = {}
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.positions = dict(positions)
+
+    async def poll(self) -> list[Portion]:
+        """What has come; empty if nothing did for a while. KafkaError and OSError when the cluster
+        does not answer within the limits of the pool.
+        """
+        return await self._pool.try_again(self._poll_once)
+
+    async def _poll_once(self) -> list[Portion]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for at in self.positions:
+            by_leader.setdefault(await self._pool.leader(at.topic, at.partition), []).append(at)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._ask(leader, places, is_alone=len(by_leader) == 1))
+                    for leader, places in by_leader.items()
+                ]
+        except* (KafkaError, OSError) as failures:
+            raise failures.exceptions[0] from None
+        rows = {at: row for task in tasks for at, row in task.result().items()}
+        portions = [
+            portion
+            for at, row in rows.items()
+            if row.error_code is ErrorCode.NONE and (portion := self._take(at, row)) is not None
+        ]
+        # What was taken must reach the caller: errors come again when we ask again.
+        if not portions:
+            for at, row in rows.items():
+                await self._recover(at, row.error_code)
+        return portions
+
+    async def _ask(
+        self, leader: int, places: list[TopicPartition], *, is_alone: bool
+    ) -> dict[TopicPartition, PartitionData]:
+        topics: dict[str, list[FetchPartition]] = {}
+        for at in places:
+            wanted = FetchPartition(
+                partition=at.partition,
+                fetch_offset=self.positions[at],
+                partition_max_bytes=PARTITION_BYTES_MAX,
+            )
+            topics.setdefault(at.topic, []).append(wanted)
+        connection = await self._pool.node_connection(leader)
+        ids = {name: self._pool.cluster.topic_id(name) for name in topics}
+        message = FetchRequest(
+            # A quiet leader must not hold back what the others have.
+            max_wait_ms=self._wait_ms if is_alone else min(self._wait_ms, 100),
+            min_bytes=1,
+            max_bytes=RESPONSE_BYTES_MAX,
+            topics=tuple(
+                FetchTopic(topic=name, topic_id=ids[name], partitions=tuple(rows))
+                for name, rows in topics.items()
+            ),
+        )
+        at_most = BY_NAME_FETCH_MAX if None in ids.values() else None
+        answer: FetchResponse = await connection.request(
+            ApiKey.FETCH,
+            message,
+            version=connection.version_of(ApiKey.FETCH, at_most),
+            timeout_s=self._wait_ms / 1000 + self._pool.request_timeout_s,
+        )
+        if answer.error_code is not ErrorCode.NONE:
+            raise KafkaError(answer.error_code, f"fetch: {answer.error_code.name}")
+        names: dict[UUID | None, str] = {topic_id: name for name, topic_id in ids.items()}
+        return {
+            _place(topic.topic or names[topic.topic_id], row.partition_index): row
+            for topic in answer.responses
+            for row in topic.partitions
+        }
+
+    def _take(self, at: TopicPartition, row: PartitionData) -> Portion | None:
+        position = self.positions[at]
+        records, next_offset = read_from(row.records or b"", position)
+        if next_offset == position:
+            return None
+        # To the end of the row: an answer is filled from its beginning, and all shall have a turn.
+        del self.positions[at]
+        self.positions[at] = next_offset
+        return Portion(
+            partition=at, records=records, next_offset=next_offset, end_offset=row.high_watermark
+        )
+
+    async def _recover(self, at: TopicPartition, code: ErrorCode) -> None:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Retention has removed what we would read next; the oldest that is left is next.
+            old = self.positions[at]
+            earliest = (await offsets_at(self._pool, {at: EARLIEST}))[at]
+            self.positions[at] = earliest
+            self._lost(at, old, earliest)
+        elif code is not ErrorCode.NONE:
+            raise KafkaError(code, f"{at}: {code.name}")
+
+
+def read_from(data: bytes, position: int) -> tuple[list[Record], int]:
+    """The records from a position on, and the position behind them; raises CorruptBatch."""
+    records: list[Record] = []
+    for at, header in batches(data):
+        if header.next_offset <= position:
+            continue
+        if not crc_matches(data, at, header.size):
+            raise CorruptBatch(f"the batch at offset {header.base_offset} fails its CRC")
+        if not header.is_control:
+            whole = read_records(memoryview(data)[at : at + header.size])
+            records += _from(whole, position)
+        position = header.next_offset
+    return records, position
+
+
+def _from(records: list[Record], position: int) -> Iterator[Record]:
+    """A fetch inside a batch brings the whole batch."""
+    return (record for record in records if record.offset >= position)
+
+
+def _place(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(partition))

@@ -1,0 +1,251 @@
+"""A member of a classic consumer group: joins, keeps its place by heartbeats, commits and leaves.
+
+Speaks the protocol that all clients share (range and roundrobin, eager), so it can be in one group
+with any of them, as leader too. Reading records is left to the fetcher: on a connection of its own,
+for answers come in order and a heartbeat must not wait behind a long poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from riverrun.client.assignors import ASSIGNORS, Subscriber
+from riverrun.client.consumer_protocol import (
+    Assignment,
+    NotConsumerProtocol,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from riverrun.client.offsets import commit_offsets
+from riverrun.client.pool import Pool
+from riverrun.client.retry import RETRIABLE
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicPartition
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
+from riverrun.wire.messages.join_group_response import JoinGroupResponse
+from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
+from riverrun.wire.messages.sync_group_request import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from riverrun.wire.messages.sync_group_response import SyncGroupResponse
+
+PROTOCOL_TYPE = "consumer"
+SESSION_TIMEOUT_MS = 10_000
+REBALANCE_TIMEOUT_MS = 60_000
+HEARTBEAT_S = 1.0
+TOPICS_LOOK_S = 10.0
+LEAVE_S_MAX = 3.0
+ANSWER_S_MAX = 10.0
+ROUNDS_MAX = 100
+
+_LOST_PLACE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_JOIN_AGAIN = _LOST_PLACE | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED}
+
+
+class Member:
+    """``join``, then read what ``assignment`` says until ``must_rejoin`` is set, then join again.
+
+    ``keep_alive`` runs beside the reading, as a task of the caller.
+    """
+
+    def __init__(self, pool: Pool, group: str, topics: Sequence[str]) -> None:
+        self._pool = pool
+        self._group = group
+        self._topics = tuple(topics)
+        self._topics_of_group: tuple[str, ...] = ()
+        self._counts: Mapping[str, int] = {}
+        self._is_leader = False
+        self.member_id = ""
+        self.generation = -1
+        self.assignment: Assignment = {}
+        self.must_rejoin = asyncio.Event()
+
+    async def join(self) -> Assignment:
+        """Take part in a rebalance, as often as needed, until there is an assignment."""
+        for _ in range(ROUNDS_MAX):
+            joined = await self._join_once()
+            if joined is None:
+                continue
+            synced = await self._sync_once(joined)
+            if synced is None:
+                continue
+            self.assignment = read_assignment(synced.assignment)
+            self.must_rejoin.clear()
+            return self.assignment
+        text = f"group {self._group} found no rest in {ROUNDS_MAX} rebalances"
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
+
+    async def keep_alive(self) -> None:
+        """Heartbeats until cancelled; the leader also looks whether the topics have grown."""
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + TOPICS_LOOK_S
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self.must_rejoin.is_set() or self.generation < 0:
+                continue
+            await self._beat()
+            if self._is_leader and loop.time() >= look_at:
+                look_at = loop.time() + TOPICS_LOOK_S
+                if await self._count_partitions() != self._counts:
+                    self.must_rejoin.set()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """False when the place in the group was lost: another member may be reading on already."""
+        if not offsets:
+            return True
+        try:
+            await commit_offsets(
+                self._pool,
+                self._group,
+                offsets,
+                generation=self.generation,
+                member_id=self.member_id,
+            )
+        except KafkaError as error:
+            if error.code not in _JOIN_AGAIN:
+                raise
+            self._note(error.code)
+            return False
+        return True
+
+    async def leave(self) -> None:
+        """Say goodbye, so that the others need not wait for the session to end."""
+        if not self.member_id:
+            return
+        identity = MemberIdentity(member_id=self.member_id, reason="the consumer is closed")
+        message = LeaveGroupRequest(
+            group_id=self._group, member_id=self.member_id, members=(identity,)
+        )
+        self.member_id, self.generation = "", -1
+        with contextlib.suppress(OSError, KafkaError):
+            async with asyncio.timeout(LEAVE_S_MAX):
+                await self._ask(ApiKey.LEAVE_GROUP, message, timeout_s=LEAVE_S_MAX)
+
+    # Requests
+
+    async def _join_once(self) -> JoinGroupResponse | None:
+        subscription = write_subscription(self._topics)
+        message = JoinGroupRequest(
+            group_id=self._group,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            member_id=self.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=tuple(
+                JoinGroupRequestProtocol(name=name, metadata=subscription) for name in ASSIGNORS
+            ),
+        )
+        # The answer comes when all members have joined, or have failed to.
+        limit_s = REBALANCE_TIMEOUT_MS / 1000 + ANSWER_S_MAX
+        answer: JoinGroupResponse = await self._ask(ApiKey.JOIN_GROUP, message, timeout_s=limit_s)
+        if answer.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id  # KIP-394
+            return None
+        if not self._goes_on(answer.error_code):
+            return None
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        self._is_leader = answer.leader == answer.member_id
+        return answer
+
+    async def _sync_once(self, joined: JoinGroupResponse) -> SyncGroupResponse | None:
+        assignments: tuple[SyncGroupRequestAssignment, ...] = ()
+        if self._is_leader and not joined.skip_assignment:
+            given = await self._assign(joined)
+            assignments = tuple(
+                SyncGroupRequestAssignment(member_id=member, assignment=write_assignment(topics))
+                for member, topics in given.items()
+            )
+        message = SyncGroupRequest(
+            group_id=self._group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
+        )
+        limit_s = REBALANCE_TIMEOUT_MS / 1000 + ANSWER_S_MAX
+        answer: SyncGroupResponse = await self._ask(ApiKey.SYNC_GROUP, message, timeout_s=limit_s)
+        return answer if self._goes_on(answer.error_code) else None
+
+    async def _assign(self, joined: JoinGroupResponse) -> dict[str, Assignment]:
+        members = []
+        for row in joined.members:
+            try:
+                topics = read_subscription(row.metadata)
+            except NotConsumerProtocol:
+                topics = ()
+            members.append(
+                Subscriber(
+                    member_id=row.member_id, instance_id=row.group_instance_id, topics=topics
+                )
+            )
+        wanted = sorted({topic for member in members for topic in member.topics})
+        self._topics_of_group = tuple(wanted)
+        self._counts = await self._count_partitions()
+        assignor = ASSIGNORS.get(joined.protocol_name or "")
+        if assignor is None:
+            text = f"group {self._group} chose {joined.protocol_name}, which we did not offer"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
+        return assignor(members, self._counts)
+
+    async def _count_partitions(self) -> dict[str, int]:
+        """Of what any member wants; a topic that is not there has none."""
+
+        async def once() -> dict[str, int]:
+            answer = await self._pool.metadata(self._topics_of_group)
+            return {
+                topic.name: len(topic.partitions)
+                for topic in answer.topics
+                if topic.name is not None and topic.error_code is ErrorCode.NONE
+            }
+
+        return await self._pool.try_again(once)
+
+    async def _beat(self) -> None:
+        generation = self.generation
+        message = HeartbeatRequest(
+            group_id=self._group, generation_id=generation, member_id=self.member_id
+        )
+        answer = await self._ask(ApiKey.HEARTBEAT, message, timeout_s=ANSWER_S_MAX)
+        code: ErrorCode = answer.error_code
+        if generation != self.generation:
+            return  # We have joined anew meanwhile, and the answer is about the past.
+        if code in _JOIN_AGAIN:
+            self._note(code)
+        elif code is not ErrorCode.NONE:
+            raise KafkaError(code, f"group {self._group}: {code.name}")
+
+    async def _ask(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
+        async def once() -> Any:
+            coordinator = await self._pool.coordinator(self._group)
+            answer = await self._pool.request_node(coordinator, key, message, timeout_s=timeout_s)
+            if answer.error_code in RETRIABLE:
+                code = answer.error_code
+                raise KafkaError(code, f"group {self._group}: {code.name}")
+            return answer
+
+        return await self._pool.try_again(once, group=self._group)
+
+    def _goes_on(self, code: ErrorCode) -> bool:
+        """Whether a step succeeded; False to begin again, KafkaError when that cannot help."""
+        if code is ErrorCode.NONE:
+            return True
+        if code not in _JOIN_AGAIN:
+            raise KafkaError(code, f"group {self._group}: {code.name}")
+        self._note(code)
+        return False
+
+    def _note(self, code: ErrorCode) -> None:
+        if code in _LOST_PLACE:
+            self.generation = -1
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        self.must_rejoin.set()

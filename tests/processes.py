@@ -155,13 +155,17 @@ class Server:
                 process.stdout.close()
 
 
+def executable() -> str:
+    """The command `riverrun` of the environment that runs the tests."""
+    return str(Path(sys.executable).with_name("riverrun"))
+
+
 class Riverrun(Server):
     peer = "riverrun"
 
     def start(self) -> None:
         port = free_ports(3)
-        self.executable = str(Path(sys.executable).with_name("riverrun"))
-        arguments = [self.executable, "up", "--nodes", "1", "--port", str(port), "--json"]
+        arguments = [executable(), "up", "--nodes", "1", "--port", str(port), "--json"]
         arguments += ["--data", str(self.folder / "data")]
         for name, value in self.settings.items():
             arguments += ["--set", f"{name}={value}"]
@@ -180,7 +184,7 @@ class Riverrun(Server):
         self.config = Path(node["config"])
 
     def restart(self) -> None:
-        process = self.spawn([self.executable, "start", "--config", str(self.config)])
+        process = self.spawn([executable(), "start", "--config", str(self.config)])
         self.pid = process.pid
         self.wait_ready()
 

@@ -71,6 +71,7 @@ def _raise_file_limit() -> None:
 async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     import structlog
 
+    from riverrun.metadata.quorum import MetadataError
     from riverrun.ports.clock import SystemClock
     from riverrun.ports.files import OsFiles
     from riverrun.ports.randomness import SystemRandomness
@@ -87,7 +88,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         _stop_with_parent(loop, supervision.parent_descriptor, broker.request_stop)
     try:
         await broker.start()
-    except DirectoryError as error:
+    except (DirectoryError, MetadataError) as error:
         log.error("cannot use the data directory", reason=str(error))
         return REFUSED
     except OSError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -32,7 +32,7 @@ from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
 from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.recovery import Situation, recover
+from riverrun.storage.recovery import Situation, begin, recover
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 __all__ = ["Checkpoint", "DirectoryError", "LogDirectory", "Removal", "Space"]
@@ -265,14 +265,27 @@ class LogDirectory:
             topic_id = UNKNOWN_TOPIC_ID
         return self._open(partition, topic_id, settings)
 
-    def _open(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
+    def open_logs(self, wanted: Iterable[tuple[TopicPartition, LogSettings]]) -> list[Log]:
+        return [self.open_log(partition, settings) for partition, settings in wanted]
+
+    def _open(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        settings: LogSettings,
+        *,
+        is_new: bool = False,
+    ) -> Log:
         path = self._path_of(partition)
         situation = Situation(
             path=path, settings=settings, now_ms=self._clock.now_ms(), was_clean=self.was_clean,
             start_offset=self._start_offsets.get(partition, 0),
             recovery_point=self._recovery_points.get(partition, 0),
         )  # fmt: skip
-        recovered = recover(self.files, self.open_files, situation)
+        if is_new:
+            recovered = begin(self.open_files, situation)
+        else:
+            recovered = recover(self.files, self.open_files, situation)
         return Log(
             self.files, self.open_files, recovered, partition=partition, topic_id=topic_id,
             path=path, settings=settings, jitter=self._randomness.between(0.0, 1.0),
@@ -317,10 +330,11 @@ class LogDirectory:
     def create(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
         """A new log. It is made durable with its first flush."""
         assert partition not in self.logs, f"{partition} exists"
+        is_new = not self.files.exists(self._path_of(partition))
         self._make(partition, topic_id)
         for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
             offsets.pop(partition, None)
-        log = self._open(partition, topic_id, settings)
+        log = self._open(partition, topic_id, settings, is_new=is_new)
         log.is_new = True
         self.logs[partition] = log
         self.created.append(log)

@@ -7,7 +7,8 @@ did with the pages is not known, and the next sync would succeed without them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from riverrun.ports.files import Files, write_atomically
 from riverrun.storage.open_files import Handle
@@ -73,3 +74,24 @@ class FlushJob:
         for handle in self.handles:
             handle.release()
         self.handles = []
+
+
+class Unflushed(Protocol):
+    @property
+    def unflushed_bytes(self) -> int: ...
+
+
+Dirty = TypeVar("Dirty", bound=Unflushed)
+
+
+def largest_unflushed(logs: Iterable[Dirty], bytes_max: int) -> list[Dirty]:
+    """The logs to be synced so that all others together have no more than that unsynced."""
+    by_size = sorted(((log.unflushed_bytes, log) for log in logs), key=lambda pair: -pair[0])
+    total = sum(size for size, _ in by_size)
+    chosen = []
+    for size, log in by_size:
+        if total <= bytes_max:
+            break
+        chosen.append(log)
+        total -= size
+    return chosen

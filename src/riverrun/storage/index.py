@@ -62,8 +62,9 @@ class OffsetIndex:
 
     def append(self, last_offset: int, position: int) -> None:
         relative = last_offset - self.base_offset
-        self._offsets.append(relative)
+        # In this order, for a thread may be searching: what it finds first has its counterpart.
         self._positions.append(position)
+        self._offsets.append(relative)
         self.pending += OFFSET_ENTRY.pack(relative, position)
 
     def position_before(self, offset: int) -> int:
@@ -141,8 +142,8 @@ class TimeIndex:
         if timestamp < 0 or (self._timestamps and timestamp <= self._timestamps[-1]):
             return
         relative = offset - self.base_offset
-        self._timestamps.append(timestamp)
         self._offsets.append(relative)
+        self._timestamps.append(timestamp)
         self.pending += TIME_ENTRY.pack(timestamp, relative)
 
     def offset_before(self, timestamp: int) -> int:

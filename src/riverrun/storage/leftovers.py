@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 
 from riverrun.ports.files import Files
 from riverrun.records.batch import CorruptBatch
@@ -25,11 +26,26 @@ from riverrun.storage.segment import (
 
 _OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
 _KNOWN = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
+
+
+def unlink_all(files: Files, paths: Iterable[str]) -> None:
+    """Remove files for good; those that are gone already are no matter."""
+    directories: dict[str, None] = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)
+            directories[os.path.dirname(path)] = None
+    for directory in directories:
+        with contextlib.suppress(FileNotFoundError):
+            files.sync_directory(directory)
 
 
 def tidy(files: Files, path: str) -> list[str]:
     """Finish or undo what was under way; the names of the files that remain, sorted."""
     names = files.list_directory(path)
+    if not any(name.endswith(_PASSING) for name in names):
+        return _without_orphans(files, path, names)
     parts = [(name, match) for name in names if (match := _OFFSET_FILE.match(name))]
     stale = [name for name, match in parts if match[3] in (DELETED_SUFFIX, CLEANED_SUFFIX)]
     stale += [name for name in names if name.endswith((".tmp", SWAP_SUFFIX + DELETED_SUFFIX))]
@@ -80,12 +96,12 @@ def _next_offset(files: Files, path: str, base: int) -> int:
 
 def _without_orphans(files: Files, path: str, names: list[str]) -> list[str]:
     """Indexes of a log that is gone would belong to the next one of that name."""
-    logs = {name[:20] for name in names if name.endswith(LOG_SUFFIX)}
-    kept = []
-    for name in names:
-        match = _OFFSET_FILE.match(name)
-        if match and not match[3] and match[2] in SEGMENT_SUFFIXES and match[1] not in logs:
-            files.unlink(os.path.join(path, name))
-        elif match is None or match[3] is None:
-            kept.append(name)
-    return [name for name in kept if name[:20].isdigit() and name.endswith(_KNOWN)]
+    kept = [name for name in names if name.endswith(_KNOWN) and name[:20].isdigit()]
+    logs = {name[:20] for name in kept if name.endswith(LOG_SUFFIX)}
+    orphans = [
+        name for name in kept if name[:20] not in logs and not name.endswith(SNAPSHOT_SUFFIX)
+    ]
+    for name in orphans:
+        files.unlink(os.path.join(path, name))
+        kept.remove(name)
+    return kept

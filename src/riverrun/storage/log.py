@@ -17,7 +17,7 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
-from riverrun.ports.files import Buffer, read_whole
+from riverrun.ports.files import Buffer
 from riverrun.records.batch import (
     CONTROL_BIT,
     OVERHEAD_BYTES,
@@ -31,12 +31,12 @@ from riverrun.records.batch import (
 from riverrun.records.compression import Compression
 from riverrun.records.validate import Limits, check_produced
 from riverrun.storage.flush import FlushJob
-from riverrun.storage.index import AbortedTransaction, parse_transactions
+from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.lookup import OffsetAt, TimedView, first_at_or_after, latest
 from riverrun.storage.producers import Origin
 from riverrun.storage.reading import ColdRead, SegmentView, Slice, read_batches, sound_prefix
 from riverrun.storage.scan import read_marker
-from riverrun.storage.segment import TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from riverrun.storage.segment import TIME_INDEX_SUFFIX, Segment
 from riverrun.storage.settings import LogSettings
 from riverrun.storage.upkeep import Upkeep
 
@@ -205,8 +205,8 @@ class Log(Upkeep):
             elif (marker := read_marker(batch)) is not None:
                 ended = self.producers.end_transaction(header, base, marker, seen_ms)
                 if ended is not None:
-                    segment.append_transaction(self._files, ended)
-        if segment.index_is_due():
+                    segment.note_transaction(ended)
+        if segment.index_is_due:
             # Entries stay in memory until they can be written; a full disk is met elsewhere.
             with contextlib.suppress(OSError):
                 segment.write_indexes(self._files)
@@ -260,6 +260,9 @@ class Log(Upkeep):
         except CorruptBatch as error:
             self._report_damage(str(error))
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        except OSError as error:
+            self.write_failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def _checked(self, segment: Segment, at: int, result: Slice, offset: int) -> Slice:
         """A batch that came from the disk is trusted after its CRC was seen to be right."""
@@ -317,6 +320,7 @@ class Log(Upkeep):
             index = cold.indexes.get(segment.base_offset)
             if index is not None and segment.index is None:
                 segment.index = index
+                self._open_files.note_index(segment)
                 with contextlib.suppress(OSError):
                     segment.write_indexes(self._files)
             if cold.checked is not None and cold.checked[0] == segment.base_offset:
@@ -350,10 +354,7 @@ class Log(Upkeep):
         found: list[AbortedTransaction] = []
         first = max(bisect_right(self._bases, start) - 1, 0)
         for segment in self.segments[first:]:
-            if not segment.has_own_transactions:
-                continue
-            data = read_whole(self._files, segment.path_of(TRANSACTION_INDEX_SUFFIX))
-            for entry in parse_transactions(data) or ():
+            for entry in segment.transactions(self._files):
                 if entry.last_offset >= start and entry.first_offset < end:
                     found.append(entry)
                 if entry.last_stable_offset >= end:
@@ -373,13 +374,13 @@ class Log(Upkeep):
             layout = self._layout
             try:
                 found = self._look_up_once(timestamp)
-            except KafkaError:
+            except (KafkaError, IndexError):
                 if layout == self._layout:
                     raise
             else:
                 if layout == self._layout:
                     return found
-            # Compaction moved batches while we looked.
+            # Compaction or truncation moved batches while we looked.
 
     def _look_up_once(self, timestamp: int | None) -> OffsetAt | None:
         segments = [_timed(segment) for segment in list(self.segments)]

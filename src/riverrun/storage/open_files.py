@@ -14,6 +14,9 @@ from typing import Protocol
 
 from riverrun.ports.files import File, Files
 
+INDEXES_MAX = 64
+"""Indexes of segments at rest that are kept in memory: some MB each for full segments."""
+
 
 class Handle:
     """An open file and how many hold it."""
@@ -50,6 +53,10 @@ class Holder(Protocol):
         """Give the file up until it is needed again."""
         ...
 
+    def drop_index(self) -> None:
+        """Give up an index that can be loaded again."""
+        ...
+
 
 class OpenFiles:
     """The open files of one directory."""
@@ -58,6 +65,7 @@ class OpenFiles:
         self.files = files
         self._limit = limit
         self._holders: deque[Holder] = deque()
+        self._indexes: deque[Holder] = deque()
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -71,6 +79,12 @@ class OpenFiles:
         holder.is_recent = True
         self._holders.append(holder)
         return handle
+
+    def note_index(self, holder: Holder) -> None:
+        """Somebody has an index in memory that lies in a file as well; the oldest of many goes."""
+        self._indexes.append(holder)
+        if len(self._indexes) > INDEXES_MAX:
+            self._indexes.popleft().drop_index()
 
     def close(self, holder: Holder) -> None:
         """Give up a holder's file, if it has one."""

@@ -9,7 +9,7 @@ those, and writing snapshots to files, is left to recovery and to the log.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ SEQUENCE_MAX = 2**31 - 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
+_NO_LIMIT = 2**63
 _CRC_COVERS_FROM = 6
 
 
@@ -105,6 +106,11 @@ class Producers:
         """Transactions under way: first offset -> producer; first offsets only grow."""
         self._ending: dict[int, int] = {}
         """Ended above the high watermark: first offset -> offset of the marker."""
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether batches may be missing that a producer could send again."""
+        return not all(producer.is_remembered for producer in self.known.values())
 
     def judge(self, header: BatchHeader, origin: Origin) -> KnownBatch | None:
         """Check a batch that is to be appended: the original if it is a duplicate, or KafkaError.
@@ -194,7 +200,7 @@ class Producers:
         """Where the first transaction begins that is open, or ended above the high watermark."""
         if not self._open and not self._ending:
             return None
-        return min(min(self._open, default=SEQUENCE_MAX**2), min(self._ending, default=2**62))
+        return min(*self._open, *self._ending, _NO_LIMIT, _NO_LIMIT)
 
     def settle(self, high_watermark: int) -> None:
         """Transactions whose markers lie below the high watermark are over."""
@@ -330,6 +336,3 @@ def _entries(data: bytes, seen_ms: int) -> Iterator[Producer]:
             first = (sequence - delta) & SEQUENCE_MAX
             producer.batches.append(KnownBatch(first, sequence, offset - delta, offset, timestamp))
         yield producer
-
-
-MarkerReader = Callable[[], Marker | None]

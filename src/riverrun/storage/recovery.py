@@ -67,11 +67,28 @@ class Recovered:
     cut_bytes: int = 0
     damage: str | None = None
     """Said when something that had been synced is lost."""
+    is_durable: bool = False
+    """Whether the names of the files are known to survive a power cut."""
 
 
 def recover(files: Files, open_files: OpenFiles, situation: Situation) -> Recovered:
     """Everything about the log of one partition, from its files."""
     return _Recovery(files, open_files, situation).run()
+
+
+def begin(open_files: OpenFiles, situation: Situation) -> Recovered:
+    """What a log starts from that has a directory and nothing in it."""
+    segment = Segment(open_files, situation.path, 0)
+    segment.created_ms = situation.now_ms
+    segment.open(create=True)
+    return Recovered(
+        segments=[segment],
+        producers=Producers(),
+        epochs=LeaderEpochs(),
+        start_offset=0,
+        recovery_point=0,
+        snapshots=[],
+    )
 
 
 class _Recovery:
@@ -120,6 +137,7 @@ class _Recovery:
             snapshots=snapshots,
             cut_bytes=self._cut_bytes,
             damage=self._damage,
+            is_durable=was_clean,
         )
 
     def _report(self, segment: Segment, problem: str) -> None:
@@ -230,7 +248,7 @@ class _Recovery:
             producers, noted = found or (Producers(), segments[0].base_offset)
             learned = Learned(producers, learned.epochs, note_from=noted, seen_ms=learned.seen_ms)
             replay(self._files, segments, learned, start=noted, end=end)
-        if learned.producers.known and learned.note_from > segments[0].base_offset:
+        if learned.note_from > segments[0].base_offset and learned.producers.has_gaps:
             recall_earlier(self._files, segments, learned.producers, learned.note_from)
         return learned
 

@@ -9,9 +9,7 @@ offline; a disk that is full fails appends until there is room again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +29,9 @@ from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START
 from riverrun.storage.cleaner import Cleaner, CleanerSettings, Steps
 from riverrun.storage.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
-from riverrun.storage.log import ColdRead, FlushJob, Log, Slice
+from riverrun.storage.flush import FlushJob, largest_unflushed
+from riverrun.storage.leftovers import unlink_all
+from riverrun.storage.log import ColdRead, Log, Slice
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.upkeep import Upkeep
 from riverrun.storage.worker import InlineJob, ProcessJob, StartJob
@@ -42,6 +42,8 @@ SYNC_THREADS = 4
 READ_THREADS = 4
 TICK_SECONDS = 1.0
 FIRST_RETENTION_MS = 30 * SECOND_MS
+OPEN_LOGS = 20
+"""Logs that a thread recovers before it is asked again."""
 SLICE_LOGS = 500
 """Logs that a duty looks at before it lets others run."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -75,7 +77,7 @@ class LogRunner:
         self._clock = clock
         self._syncers = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-read")
-        self._flushes: dict[Log, asyncio.Future[None]] = {}
+        self._flushes: dict[Log, asyncio.Task[None]] = {}
         self._rolled: dict[Log, None] = {}
         self._doomed: list[tuple[float, list[str]]] = []
         self._checkpointing = asyncio.Lock()
@@ -114,6 +116,9 @@ class LogRunner:
                 if cold.is_current:
                     cold.adopt()
                     raise
+            except OSError as error:
+                self._note_write_error(error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
             else:
                 if cold.is_current:
                     cold.adopt()
@@ -130,12 +135,16 @@ class LogRunner:
         """Open all logs, several at a time."""
         directory = self._directory
         began = self._clock.monotonic()
-        partitions = iter(await self.in_thread(directory.find))
+        partitions = await self.in_thread(directory.find)
+        handfuls = iter(
+            [partitions[at : at + OPEN_LOGS] for at in range(0, len(partitions), OPEN_LOGS)]
+        )
 
         async def open_some() -> None:
-            for partition in partitions:
-                settings = settings_for(partition.topic)
-                self._adopt(await self.in_thread(partial(directory.open_log, partition, settings)))
+            for handful in handfuls:
+                pairs = [(partition, settings_for(partition.topic)) for partition in handful]
+                for log in await self.in_thread(partial(directory.open_logs, pairs)):
+                    self._adopt(log)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(directory.settings.recovery_threads):
@@ -167,7 +176,7 @@ class LogRunner:
             self._is_full = True
             _logger.error("disk full: nothing can be appended", path=self._directory.path)
         elif error.errno in _BROKEN:
-            self._directory.fail(f"a write failed: {error}")
+            self._directory.fail(f"reading or writing failed: {error}")
 
     # Durability
 
@@ -182,26 +191,23 @@ class LogRunner:
 
     async def _flush(self, log: Log, *, whole: bool = False, closing: bool = False) -> None:
         """One sync of a log at a time; who comes while it runs waits for it, and looks again."""
-        running = self._flushes.get(log)
-        if running is not None:
+        while (running := self._flushes.get(log)) is not None:
             await asyncio.shield(running)
             if not whole:
                 return
-        if log in self._flushes or self._directory.is_offline or log.is_offline:
+        if self._directory.is_offline or log.is_offline:
             return
         try:
             job = log.begin_flush(whole=whole, closing=closing)
         except OSError as error:
             self._note_write_error(error)
             return
-        if job is None:
-            return
-        done = self._flushes[log] = asyncio.get_running_loop().create_future()
-        try:
-            await self._run_flush(log, job)
-        finally:
-            del self._flushes[log]
-            done.set_result(None)
+        if job is not None:
+            # A task of its own: whoever waits may be cancelled, what a thread began goes on.
+            task = asyncio.get_running_loop().create_task(self._run_flush(log, job))
+            self._flushes[log] = task
+            task.add_done_callback(lambda _: self._flushes.pop(log))
+            await asyncio.shield(task)
 
     async def _run_flush(self, log: Log, job: FlushJob) -> None:
         began = self._clock.monotonic()
@@ -222,11 +228,11 @@ class LogRunner:
         self._last_flushed_ms[log] = self._clock.now_ms()
         self._flush_seconds.observe(self._clock.monotonic() - began)
 
-    async def checkpoint(self, *names: str) -> None:
-        """Store offsets of all partitions, all or some of the files."""
+    async def checkpoint(self, *names: str) -> bool:
+        """Store offsets of all partitions, in all or some of the files; whether it worked."""
         async with self._checkpointing:
             if self._directory.is_offline:
-                return
+                return False
             checkpoint = self._directory.checkpoint(*names)
             try:
                 await self._in_sync_thread(checkpoint.write)
@@ -234,6 +240,8 @@ class LogRunner:
                 # The old file stays in place, and is as right as it was.
                 self._note_write_error(error)
                 _logger.warning("checkpoint not written", reason=str(error))
+                return False
+        return True
 
     async def checkpoint_start_offsets(self) -> None:
         """After DeleteRecords: what was deleted stays deleted."""
@@ -246,7 +254,8 @@ class LogRunner:
         """
         if log.recovery_point > offset:
             log.lower_recovery_point(offset)
-            await self.checkpoint(RECOVERY_POINTS)
+            if not await self.checkpoint(RECOVERY_POINTS):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         if log.cleaned_to > offset:
             # What will lie there was not compacted: a tombstone there must not expire before the
             # records that it supersedes are gone.
@@ -313,14 +322,7 @@ class LogRunner:
         now_ms = self._clock.now_ms()
         dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
         await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
-        sizes = sorted(((log.unflushed_bytes, i, log) for i, log in enumerate(dirty)), reverse=True)
-        total = sum(size for size, _, _ in sizes)
-        largest = []
-        for size, _, log in sizes:
-            if total <= directory.settings.unflushed_bytes_max:
-                break
-            largest.append(log)
-            total -= size
+        largest = largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
         await self._flush_all(largest, whole=True)
         if largest or rolled:
             await self.checkpoint(RECOVERY_POINTS)
@@ -395,7 +397,7 @@ class LogRunner:
             for removal in removals:
                 await self._in_sync_thread(removal.run)
             if due:
-                await self._in_sync_thread(partial(_unlink_all, self._files, due))
+                await self._in_sync_thread(partial(unlink_all, self._files, due))
         except OSError as error:  # the next start removes them
             _logger.warning("files not removed", reason=str(error))
 
@@ -467,12 +469,3 @@ async def _finish(result: object) -> None:
 def _slices(logs: list[Log]) -> Iterator[list[Log]]:
     for start in range(0, len(logs), SLICE_LOGS):
         yield logs[start : start + SLICE_LOGS]
-
-
-def _unlink_all(files: Files, paths: list[str]) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(path)
-    for directory in dict.fromkeys(os.path.dirname(path) for path in paths):
-        with contextlib.suppress(FileNotFoundError):
-            files.sync_directory(directory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from riverrun.ports.files import Buffer, Files
+from riverrun.ports.files import Buffer, Files, read_whole
 from riverrun.records.batch import NO_TIMESTAMP
 from riverrun.storage.index import (
     OFFSET_ENTRY,
@@ -18,6 +18,7 @@ from riverrun.storage.index import (
     AbortedTransaction,
     OffsetIndex,
     TimeIndex,
+    parse_transactions,
 )
 from riverrun.storage.open_files import Handle, OpenFiles
 from riverrun.storage.reading import SegmentView
@@ -44,8 +45,9 @@ class Segment:
     """Positions are bytes of the log file. ``size`` and ``next_offset`` bound what is readable."""
 
     __slots__ = (
-        "_open_files", "_since_entry", "alias", "base_offset", "checked_below", "checked_from",
-        "created_ms", "directory", "first_timestamp", "handle", "has_own_transactions",
+        "_open_files", "_pending_transactions", "_since_entry", "alias", "base_offset",
+        "checked_below", "checked_from", "created_ms", "directory", "first_timestamp", "handle",
+        "has_own_transactions",
         "index", "index_bytes_max", "interval_bytes", "is_full", "is_recent", "is_warm",
         "max_timestamp", "max_timestamp_offset", "next_offset", "offset_max", "size",
         "synced_size", "times",
@@ -79,6 +81,7 @@ class Segment:
         self.has_own_transactions = False
         """Whether it may have a transaction index."""
         self._since_entry = 0
+        self._pending_transactions: list[AbortedTransaction] = []
         # CRCs are checked when a batch is appended, recovered, or read for the first time since
         # the start; [0, checked_below) and [checked_from, size) need no second look.
         self.checked_below = 0
@@ -113,8 +116,12 @@ class Segment:
         self._open_files.close(self)
 
     def evict(self) -> None:
-        """Give up what can be had again: the open file, and the index of a segment at rest."""
+        """Give up what can be had again: the open file, and the index."""
         self._open_files.close(self)
+        self.drop_index()
+
+    def drop_index(self) -> None:
+        """Of a segment at rest, whose files have all of it."""
         if self.times is None:
             self.index = None
 
@@ -181,7 +188,11 @@ class Segment:
 
     # index files
 
+    @property
     def index_is_due(self) -> bool:
+        """Whether so much is collected that it should be written."""
+        if self._pending_transactions:
+            return True
         return self.index is not None and len(self.index.pending) >= INDEX_PIECE_BYTES
 
     def write_indexes(self, files: Files, *, exactly: bool = False) -> None:
@@ -194,6 +205,12 @@ class Segment:
             _append_entries(files, self.path_of(INDEX_SUFFIX), self.index, OFFSET_ENTRY.size)
         if self.times is not None and (has_times or exactly):
             _append_entries(files, self.path_of(TIME_INDEX_SUFFIX), self.times, TIME_ENTRY.size)
+        if self._pending_transactions:
+            path = self.path_of(TRANSACTION_INDEX_SUFFIX)
+            data = b"".join(entry.encode() for entry in self._pending_transactions)
+            with contextlib.closing(files.open(path, create=True)) as file:
+                file.write_at(file.size(), data)
+            self._pending_transactions = []
 
     def seal_times(self) -> None:
         """End the time index with the largest timestamp, from which a later start learns it."""
@@ -206,11 +223,20 @@ class Segment:
         self.write_indexes(files)
         self.times = None
 
-    def append_transaction(self, files: Files, transaction: AbortedTransaction) -> None:
-        path = self.path_of(TRANSACTION_INDEX_SUFFIX)
-        with contextlib.closing(files.open(path, create=True)) as file:
-            file.write_at(file.size(), transaction.encode())
+    def note_transaction(self, transaction: AbortedTransaction) -> None:
+        """Readers must know of it; it goes to its file with the other indexes."""
+        self._pending_transactions.append(transaction)
         self.has_own_transactions = True
+
+    def transactions(self, files: Files) -> list[AbortedTransaction]:
+        """The aborted ones whose markers lie in this segment."""
+        if not self.has_own_transactions:
+            return []
+        found: list[AbortedTransaction] = []
+        with contextlib.suppress(FileNotFoundError):
+            data = read_whole(files, self.path_of(TRANSACTION_INDEX_SUFFIX))
+            found.extend(parse_transactions(data) or ())
+        return found + self._pending_transactions
 
 
 def _append_entries(

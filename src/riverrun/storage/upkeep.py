@@ -95,7 +95,7 @@ class Upkeep:
         """Counts truncations: offsets mean other batches after one."""
         self._layout = 0
         """Counts truncations and compactions: positions mean other batches after one."""
-        self._unsynced_directories = [os.path.dirname(path), path]
+        self._unsynced_directories = [] if recovered.is_durable else [os.path.dirname(path), path]
         self._apply_settings()
 
     @property
@@ -157,6 +157,7 @@ class Upkeep:
         activate(segment, self.settings)
         with contextlib.suppress(OSError):  # the disk is full: the next flush tries again
             old.rest(self._files)
+            self._open_files.note_index(old)
         self._add(segment)
         self._due_snapshots[self.end_offset] = self.producers.snapshot()
         # Even if it is in the list: a sync that is under way may have been too early for this file.
@@ -219,7 +220,7 @@ class Upkeep:
             if segment.has_own_transactions:
                 job.index_paths.append(segment.path_of(TRANSACTION_INDEX_SUFFIX))
         due = dict(self._due_snapshots)
-        if self.end_offset not in self._snapshots:
+        if self.end_offset not in self._snapshots and self.end_offset > self._bases[0]:
             due[self.end_offset] = self.producers.snapshot()
         job.snapshots = list(due)
         side_files = {snapshot_path(self.path, offset): data for offset, data in due.items()}
@@ -337,7 +338,8 @@ class Upkeep:
     # Truncating
 
     def lower_recovery_point(self, offset: int) -> None:
-        """What lies behind is about to change."""
+        """What lies behind is about to change; what is being flushed no longer counts."""
+        self._generation += 1
         self.recovery_point = min(self.recovery_point, Offset(offset))
         self.flushed_offset = min(self.flushed_offset, Offset(offset))
 

@@ -168,9 +168,8 @@ class Partition:
         it.
         """
         log = self.log
-        # With flush.before.ack the leader counts what it has synced itself (SAFETY: fsync before
-        # ack, exactly), so that neither a producer nor a reader sees what a power cut could take
-        # back.
+        # With flush.before.ack the leader counts what it has synced itself, so that neither a
+        # producer nor a reader sees what a power cut could take back.
         if log.settings.flush_before_ack:
             held = log.flushed_offset
             if held < log.end_offset:

@@ -2,7 +2,7 @@
 
 Consumers read below the high watermark, or below the last stable offset with read_committed; a
 fetch between high watermark and end of the log is empty, never out of range, since after a change
-of leader the high watermark may lag what the consumer has seen (SAFETY.md, KIP-207).
+of leader the high watermark may lag what the consumer has seen (KIP-207).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Flusher:
                 await self._sync.flushed(held, held.end_offset)
                 partition.advance()
         except (OSError, KafkaError) as error:
-            # A failed sync is never retried: nobody knows what the disk holds now (SAFETY.md). The
+            # A failed sync is never retried: nobody knows what the disk holds now. The
             # directory is offline from here on; whoever waits is told, and nothing more is
             # accepted.
             log.error("sync failed", partition=str(partition.name), reason=str(error))

@@ -307,7 +307,7 @@ class Broker:
 
 async def _until_offline(directory: LogDirectory) -> None:
     """Ends with an error when the disk has failed: nobody knows what it holds now, and only a new
-    start, which reads it again, can tell (SAFETY.md: the directory goes offline, a voter stops).
+    start, which reads it again, can tell.
     """
     while not directory.is_offline:  # noqa: ASYNC110 - storage has no events, and need not
         await asyncio.sleep(OFFLINE_CHECK_SECONDS)

@@ -40,12 +40,16 @@ class HttpServer:
     def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
         self._health = health
-        self._server: asyncio.AbstractServer | None = None
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        """Where it listens; chosen by the system when 0 was asked for."""
         self._open: dict[_HttpConnection, None] = {}
 
     async def start(self, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _HttpConnection(self), host, port)
+        for listening in self._server.sockets:
+            self.port = listening.getsockname()[1]
 
     async def stop(self) -> None:
         if self._server is not None:

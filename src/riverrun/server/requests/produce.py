@@ -101,7 +101,7 @@ def _refusal(call: ProduceCall, version: int) -> tuple[ErrorCode, str | None] | 
     if call.acks not in (-1, 0, 1):
         return ErrorCode.INVALID_REQUIRED_ACKS, None
     if call.transactional_id is not None:
-        # Stored, such records could never be committed, closed or hidden (SAFETY.md).
+        # Stored, such records could never be committed, closed or hidden.
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     return None
 
@@ -143,33 +143,9 @@ def _append(
         if wanted.end - wanted.start >= HEADER_BYTES:
             _check_attributes(buffer[wanted.start + ATTRIBUTES_AT], context.api_version)
         appended = partition.append(buffer[wanted.start : wanted.end], acks=acks, now_ms=now_ms)
-    except InvalidRecord as error:
-        failed = ProduceResult(
-            topic,
-            index,
-            error.code,
-            log_start_offset=_start_offset(
-                partition, error.code, buffer[wanted.start : wanted.end]
-            ),
-            record_errors=error.record_errors,
-            error_message=error.message,
-        )
-        return failed, None, Offset(0)
-    except KafkaError as error:
-        failed = ProduceResult(
-            topic,
-            index,
-            error.code,
-            log_start_offset=_start_offset(
-                partition, error.code, buffer[wanted.start : wanted.end]
-            ),
-            error_message=error.message,
-        )
-        return failed, None, Offset(0)
-    except OSError as error:
-        log.warning("append failed", topic=str(topic), partition=index, reason=str(error))
-        code = ErrorCode.KAFKA_STORAGE_ERROR
-        return ProduceResult(topic, index, code, error_message=error.strerror), None, Offset(0)
+    except (KafkaError, OSError) as error:
+        batch = buffer[wanted.start : wanted.end]
+        return _failed(wanted, partition, batch, error), None, Offset(0)
     result = ProduceResult(
         topic,
         index,
@@ -179,6 +155,26 @@ def _append(
         partition.log.start_offset,
     )
     return result, partition, Offset(appended.last_offset + 1)
+
+
+def _failed(
+    wanted: ProducePartition, partition: Partition | None, batch: memoryview, error: Exception
+) -> ProduceResult:
+    """The answer for a batch that was not taken."""
+    code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR
+    message: str | None = str(error)
+    if isinstance(error, KafkaError):
+        code, message = error.code, error.message
+    else:
+        log.warning("append failed", topic=str(wanted.topic), reason=message)
+    return ProduceResult(
+        wanted.topic,
+        wanted.partition,
+        code,
+        log_start_offset=_start_offset(partition, code, batch),
+        record_errors=error.record_errors if isinstance(error, InvalidRecord) else (),
+        error_message=message,
+    )
 
 
 def _check_attributes(attributes: int, version: int) -> None:

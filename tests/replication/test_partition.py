@@ -1,0 +1,185 @@
+"""Who may append, what is committed, and who is woken."""
+
+from __future__ import annotations
+
+import pytest
+
+from riverrun.metadata.image import DIRECTORY_UNASSIGNED, PartitionImage
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.replication.partition import Partition
+from riverrun.replication.reading import read_partition
+from riverrun.storage.settings import LogSettings
+from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch, flush
+
+ME, OTHER = NodeId(1), NodeId(2)
+
+
+def state(
+    leader: NodeId = ME, epoch: int = 0, partition_epoch: int = 0, isr: tuple[NodeId, ...] = (ME,)
+) -> PartitionImage:
+    return PartitionImage(
+        replicas=(ME, OTHER) if len(isr) > 1 else (ME,),
+        isr=isr,
+        leader=leader,
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=partition_epoch,
+        directories=(DIRECTORY_UNASSIGNED,) * (2 if len(isr) > 1 else 1),
+    )
+
+
+class Node:
+    """A partition on a simulated disk, and what it asked for."""
+
+    def __init__(self, **settings: object) -> None:
+        log = Machine().load(LogSettings(**settings))[1]  # type: ignore[arg-type]
+        self.syncs = 0
+        self.partition = Partition(log, TOPIC_ID, ME, self._sync)
+        self.partition.apply(state())
+
+    def _sync(self, _: Partition) -> None:
+        self.syncs += 1
+
+    def append(self, *values: bytes, acks: int = -1) -> Offset:
+        appended = self.partition.append(bytearray(batch(*values)), acks=acks, now_ms=NOW_MS)
+        return Offset(appended.last_offset + 1)
+
+
+class Fetch:
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.interruptions = 0
+
+    def progressed(self, partition: Partition, visible_bytes: int) -> None:
+        self.seen.append(visible_bytes)
+
+    def interrupted(self) -> None:
+        self.interruptions += 1
+
+
+def test_alone_in_the_isr_what_is_appended_is_committed() -> None:
+    node = Node()
+    assert node.append(b"a", b"b") == 2
+    assert node.partition.log.high_watermark == 2
+
+
+def test_with_flush_before_ack_only_what_is_synced_is_committed() -> None:
+    node = Node(flush_before_ack=True)
+    codes: list[ErrorCode] = []
+    end = node.append(b"a")
+    node.partition.when_committed(end, codes.append)
+    assert (node.partition.log.high_watermark, node.syncs, codes) == (0, 1, [])
+    flush(node.partition.log)
+    node.partition.advance()
+    assert (node.partition.log.high_watermark, codes) == (1, [ErrorCode.NONE])
+
+
+def test_waiting_producers_are_told_in_order_and_a_duplicate_waits_like_its_original() -> None:
+    node = Node(flush_before_ack=True)
+    told: list[str] = []
+    first, second = node.append(b"a"), node.append(b"b")
+    node.partition.when_committed(second, lambda _: told.append("second"))
+    node.partition.when_committed(first, lambda _: told.append("duplicate of the first"))
+    flush(node.partition.log)
+    node.partition.advance()
+    assert told == ["duplicate of the first", "second"]
+    assert node.partition.waiting_produces == 0
+
+
+def test_a_fetch_hears_how_many_bytes_became_readable() -> None:
+    node, fetch = Node(), Fetch()
+    node.partition.watch(fetch)
+    node.append(b"a")
+    node.append(b"b", b"c")
+    assert fetch.seen == [len(batch(b"a")), len(batch(b"b", b"c"))]
+    node.partition.unwatch(fetch)
+    node.append(b"d")
+    assert len(fetch.seen) == 2
+
+
+def test_who_waits_is_told_when_leadership_is_lost() -> None:
+    node, fetch = Node(flush_before_ack=True), Fetch()
+    codes: list[ErrorCode] = []
+    node.partition.when_committed(node.append(b"a"), codes.append)
+    node.partition.watch(fetch)
+    node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=1, isr=(ME, OTHER)))
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert fetch.interruptions == 1
+    with pytest.raises(KafkaError) as caught:
+        node.append(b"b")
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_older_state_of_the_metadata_changes_nothing() -> None:
+    node = Node()
+    node.partition.apply(state(epoch=2, partition_epoch=5))
+    node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=4))
+    assert (node.partition.is_leader, node.partition.leader_epoch) == (True, 2)
+
+
+def test_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
+    node = Node(min_insync_replicas=2)
+    assert node.append(b"one replica is the most there is") == 1
+    node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
+    node.partition.isr = (ME,)
+    with pytest.raises(KafkaError) as caught:
+        node.append(b"b")
+    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert node.append(b"c", acks=1) == 2
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (-1, None),
+        (3, None),
+        (2, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_clients_of_another_epoch_are_fenced(epoch: int, code: ErrorCode | None) -> None:
+    node = Node()
+    node.partition.apply(state(epoch=3, partition_epoch=1))
+    if code is None:
+        node.partition.check_leader(epoch)
+        return
+    with pytest.raises(KafkaError) as caught:
+        node.partition.check_leader(epoch)
+    assert caught.value.code is code
+
+
+def read(node: Node, offset: int, **other: int) -> tuple[int, bytes]:
+    values = {"leader_epoch": -1, "last_fetched_epoch": -1, "max_bytes": 1 << 20} | other
+    found = read_partition(
+        node.partition, offset=offset, at_least_one=True, is_committed_only=False, **values
+    )
+    return found.error_code, bytes(found.data)
+
+
+def test_nothing_above_the_high_watermark_is_read_and_it_is_not_out_of_range() -> None:
+    node = Node(flush_before_ack=True)
+    node.append(b"a")
+    flush(node.partition.log)
+    node.partition.advance()
+    node.append(b"b")
+    assert len(read(node, 0)[1]) == len(batch(b"a"))
+    assert read(node, 1) == (ErrorCode.NONE, b"")
+    assert read(node, 2) == (ErrorCode.NONE, b"")
+    assert read(node, 3) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+
+
+def test_a_reader_with_another_history_is_told_where_it_diverged() -> None:
+    node = Node()
+    node.append(b"a")
+    node.partition.apply(state(epoch=4, partition_epoch=1))
+    node.append(b"b")
+    found = read_partition(
+        node.partition,
+        offset=2,
+        leader_epoch=4,
+        last_fetched_epoch=2,
+        max_bytes=1,
+        at_least_one=True,
+        is_committed_only=False,
+    )
+    assert found.diverging == (0, 1)

@@ -1,0 +1,74 @@
+"""Health and metrics over a real socket."""
+
+import asyncio
+
+import pytest
+
+from riverrun.ports.metrics import Metrics
+from riverrun.server.http import HttpServer, render
+
+
+async def ask(raw: bytes, *, is_ready: bool = True) -> tuple[str, bytes]:
+    metrics = Metrics()
+    metrics.counter("riverrun_things_total", "Things.", kind="good").value += 3
+    server = HttpServer(metrics, lambda: {"ready": is_ready, "why": "a test"})
+    loop = asyncio.get_running_loop()
+    await server.start("127.0.0.1", 0)
+    assert server.port
+    try:
+        async with asyncio.timeout(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(raw)
+            answer = await reader.read()
+            writer.close()
+    finally:
+        await server.stop()
+    assert loop.is_running()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0].decode(), body
+
+
+def get(path: str, *, is_ready: bool = True) -> tuple[str, bytes]:
+    return asyncio.run(ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), is_ready=is_ready))
+
+
+def test_health() -> None:
+    assert get("/health/live")[0] == "HTTP/1.1 200 OK"
+    assert get("/health/ready") == ("HTTP/1.1 200 OK", b'{"ready": true, "why": "a test"}\n')
+    assert get("/health/ready", is_ready=False)[0] == "HTTP/1.1 503 Service Unavailable"
+
+
+def test_metrics_are_in_prometheus_form() -> None:
+    status, body = get("/metrics")
+    assert status == "HTTP/1.1 200 OK"
+    assert b'riverrun_things_total{kind="good"} 3.0' in body
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET /nowhere HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"x" * 9000, 400),
+    ],
+)
+def test_what_is_not_a_request_for_us_gets_an_answer_all_the_same(raw: bytes, status: int) -> None:
+    assert asyncio.run(ask(raw))[0].startswith(f"HTTP/1.1 {status} ")
+
+
+def test_head_has_no_body() -> None:
+    assert asyncio.run(ask(b"HEAD /metrics HTTP/1.1\r\n\r\n")) == ("HTTP/1.1 200 OK", b"")
+
+
+def test_histograms_count_up_to_each_bound() -> None:
+    metrics = Metrics()
+    histogram = metrics.histogram("riverrun_wait_seconds", "Waits.")
+    for seconds in (0.0001, 0.004, 99.0):
+        histogram.observe(seconds)
+    text = render(metrics).decode()
+    assert 'riverrun_wait_seconds_bucket{le="0.0005"} 1.0' in text
+    assert 'riverrun_wait_seconds_bucket{le="0.005"} 2.0' in text
+    assert 'riverrun_wait_seconds_bucket{le="+Inf"} 3.0' in text
+    assert "riverrun_wait_seconds_count 3.0" in text

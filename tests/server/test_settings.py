@@ -1,0 +1,78 @@
+"""Settings from files, the environment and flags."""
+
+from pathlib import Path
+
+import pytest
+
+from riverrun.model.settings import SettingError
+from riverrun.server.settings import NodeSettings, declared_settings, from_environment, read_file
+
+
+def refused(**texts: str) -> str:
+    with pytest.raises(SettingError) as caught:
+        NodeSettings.from_texts({name.replace("_", "."): text for name, text in texts.items()})
+    return str(caught.value)
+
+
+def test_the_defaults_are_usable() -> None:
+    settings = NodeSettings.from_texts({})
+    assert [a.port for a in settings.client_addresses()] == [9092]
+    controller = settings.controller_address()
+    assert controller is not None
+    assert controller.port == 9093
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
+    assert "did you mean num.partitions?" in refused(num_partition="3")
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({"num_partitions": "0"}, "at least 1"),
+        ({"num_partitions": "many"}, "Not a number"),
+        ({"auto_create_topics_enable": "perhaps"}, "true or false"),
+        ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://127.0.0.1:9092"),
+        ({"listeners": "CONTROLLER://127.0.0.1:9093"}, "no listener for clients"),
+        ({"listeners": "PLAINTEXT://:9092"}, "advertised.listeners"),
+        ({"log_dirs": "/a,/b"}, "one data directory"),
+        ({"log_cleanup_policy": "shred"}, "one of"),
+    ],
+)
+def test_bad_values_are_refused_in_words(texts: dict[str, str], words: str) -> None:
+    assert words in refused(**texts)
+
+
+def test_a_file_may_write_names_plainly_or_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text('node.id = 7\n"log.retention.ms" = 5\nlog.flush.before.ack = true\n')
+    texts = read_file(path)
+    assert texts == {"node.id": "7", "log.retention.ms": "5", "log.flush.before.ack": "true"}
+    settings = NodeSettings.from_texts(texts)
+    assert (settings.node_id, settings.log.flush_before_ack) == (7, True)
+
+
+def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no such file"):
+        read_file(tmp_path / "missing.toml")
+    (tmp_path / "broken.toml").write_text("node.id = ")
+    with pytest.raises(SettingError, match="not TOML"):
+        read_file(tmp_path / "broken.toml")
+
+
+def test_the_environment_names_settings_in_capitals() -> None:
+    given = from_environment({"RIVERRUN_MIN_INSYNC_REPLICAS": "2", "HOME": "/", "RIVERRUN_X": "1"})
+    assert given == {"min.insync.replicas": "2"}
+
+
+def test_coarse_names_of_kafka_are_understood() -> None:
+    settings = NodeSettings.from_texts({"log.retention.hours": "2"})
+    assert settings.log.retention_ms == 2 * 3600 * 1000
+
+
+def test_every_setting_has_one_name_and_says_what_it_is_for() -> None:
+    names = [declared.name for declared in declared_settings()]
+    assert len(names) == len(set(names))
+    assert all(declared.doc for declared in declared_settings())
+    for declared in declared_settings():
+        assert declared.parse(declared.render(declared.default)) == declared.default

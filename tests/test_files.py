@@ -1,0 +1,61 @@
+"""The real file system behind its port."""
+
+from pathlib import Path
+
+import pytest
+
+from riverrun.ports.files import OsFiles, ReadBuffers, read_whole, write_atomically
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    file = OsFiles().open(str(tmp_path / "f"), create=True)
+    file.write_at(0, b"0123456789")
+    file.write_at(4, bytearray(b"xx"))
+    assert file.read_at(2, 6) == b"23xx67"
+    assert bytes(file.read_cached_at(2, 6) or b"") == b"23xx67"
+    assert file.read_at(8, 100) == b"89"
+    assert bytes(file.read_cached_at(8, 100) or b"") == b"89"
+    file.truncate(3)
+    assert (file.size(), file.read_at(0, 10)) == (3, b"012")
+    file.close()
+
+
+def test_a_missing_file_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        OsFiles().open(str(tmp_path / "f"))
+
+
+def test_a_lock_is_held_until_released(tmp_path: Path) -> None:
+    files = OsFiles()
+    lock = files.lock(str(tmp_path / ".lock"))
+    with pytest.raises(BlockingIOError):
+        files.lock(str(tmp_path / ".lock"))
+    lock.release()
+    files.lock(str(tmp_path / ".lock")).release()
+
+
+def test_small_files_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    files, path = OsFiles(), str(tmp_path / "f")
+    write_atomically(files, path, b"old and longer")
+    write_atomically(files, path, b"new")
+    assert read_whole(files, path) == b"new"
+    assert files.list_directory(str(tmp_path)) == ["f"]
+
+
+def test_read_buffers_are_used_again_only_when_nobody_holds_a_view() -> None:
+    buffers = ReadBuffers()
+    view = memoryview(buffers.take(100_000))[:10]
+    first = id(view.obj)
+    other = buffers.take(100_000)
+    assert id(other) != first
+    view.release()
+    del view
+    assert id(buffers.take(100_000)) == first
+
+
+def test_reads_that_are_held_keep_their_bytes(tmp_path: Path) -> None:
+    file = OsFiles().open(str(tmp_path / "f"), create=True)
+    file.write_at(0, b"".join(bytes([n]) * 50_000 for n in range(20)))
+    held = [file.read_cached_at(n * 50_000, 50_000) for n in range(20)]
+    assert [bytes(data or b"")[:2] for data in held] == [bytes([n, n]) for n in range(20)]
+    file.close()

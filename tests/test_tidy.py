@@ -1,0 +1,95 @@
+"""Rules of style that a machine can keep (see CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "riverrun"
+GENERATED = ("wire/messages", "metadata/schema", "coordinator/schema", "storage/schema")
+PURE_PACKAGES = ("storage", "metadata", "replication", "coordinator", "cluster", "records", "wire")
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+MODULES = sorted(
+    path for path in SOURCE.rglob("*.py") if not any(part in path.as_posix() for part in GENERATED)
+)
+TESTS = sorted(ROOT.joinpath("tests").rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_tells_one_story(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    tree = ast.parse(text)
+    if tree.body:
+        assert ast.get_docstring(tree), "a module opens by saying what it is for"
+    for function in functions(tree):
+        assert function.end_lineno is not None
+        lines = function.end_lineno - function.body[0].lineno + 1
+        assert lines <= FUNCTION_LINES_MAX, f"{function.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("package", PURE_PACKAGES)
+def test_only_the_runner_of_a_pure_package_awaits(package: str) -> None:
+    waiting = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef)
+    for path in sorted((SOURCE / package).rglob("*.py")):
+        if path.name == "runner.py":
+            continue
+        tree = ast.parse(path.read_text())
+        protocols = {
+            inner
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+            for inner in ast.walk(node)
+        }
+        found = [n for n in ast.walk(tree) if isinstance(n, waiting) and n not in protocols]
+        assert not found, f"{name_of(path)}:{found[0].lineno} awaits"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=name_of)
+def test_nothing_unfinished_is_left_in_the_tree(path: Path) -> None:
+    if path == Path(__file__):
+        return
+    text = path.read_text()
+    for word in ("TODO", "FIXME", "XXX", "SAFETY.md", "DESIGN.md", "NotImplementedError"):
+        assert word not in text, f"{word} in {name_of(path)}"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_tests_do_not_sleep(path: Path) -> None:
+    """A test waits for something to happen, with a limit; virtual time may pass."""
+    for function in functions(ast.parse(path.read_text())):
+        if function.name.startswith("test_"):
+            calls = [ast.unparse(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)]
+            assert "time.sleep" not in calls, f"{function.name} sleeps"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nobody_catches_everything_to_go_on(path: Path) -> None:
+    """The router alone turns a handler's bug into the end of a connection; the simulation, which
+    stands for the interpreter's own loop, hands errors on as that does."""
+    if path == SOURCE / "server" / "router.py" or path.parent == SOURCE / "simulation":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type
+            is_broad = caught is None or (
+                isinstance(caught, ast.Name) and caught.id in ("Exception", "BaseException")
+            )
+            reraises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
+            assert not is_broad or reraises, f"line {node.lineno}"

@@ -8,6 +8,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch
 from riverrun.records.batch import batches
 from riverrun.storage.log import Log
+from riverrun.storage.scan import CHUNK_BYTES
 from riverrun.storage.settings import LogSettings
 
 from .machines import (
@@ -215,6 +216,32 @@ def test_indexes_that_are_amiss_are_made_anew(suffix: str, how: str) -> None:
     for offset in range(60):
         assert log.read(offset, max_bytes=1, end=60) is not None
     assert append(log, batch(b"60")).base_offset == 60
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES - 200, CHUNK_BYTES, 3 * CHUNK_BYTES])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_batches_larger_than_a_read_are_checked_whole(size: int, is_damaged: bool) -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings(max_message_bytes=1 << 30))
+    for value in (b"a", bytes(size), b"b", bytes(size), b"c"):
+        append(log, batch(value))
+    machine.kill()
+    if is_damaged:
+        machine.find(f"{FIRST}.log")[-300] ^= 1
+    log = reopened(machine)
+    assert log.end_offset == (3 if is_damaged else 5)
+    assert len(read_all(log)) == log.end_offset
+
+
+def test_a_length_that_lies_is_no_reason_to_read_it_all() -> None:
+    machine = Machine()
+    log = filled(machine, 9, LogSettings())
+    position = log.size_bytes // 9 * 4
+    machine.kill()
+    content = machine.find(f"{FIRST}.log")
+    content[position + 8 : position + 12] = (2**31 - 1).to_bytes(4, "big")
+    log = reopened(machine, LogSettings())
+    assert log.end_offset == 4
 
 
 def test_a_log_below_its_start_offset_starts_there_and_reuses_no_offset() -> None:

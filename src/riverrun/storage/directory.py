@@ -117,6 +117,7 @@ class LogDirectory:
         """Deleted directories whose files are still there."""
         self.created: list[Log] = []
         """Logs whose directory is not durable yet."""
+        self.on_create: Callable[[Log], None] | None = None
         self.offline_reason: str | None = None
         self.open_files = OpenFiles(files, settings.open_files_max)
         self._lock = lock
@@ -338,7 +339,18 @@ class LogDirectory:
         log.is_new = True
         self.logs[partition] = log
         self.created.append(log)
+        if self.on_create is not None:
+            self.on_create(log)
         return log
+
+    def adopt_topic_id(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Give a log that has lost its topic's id the one that the metadata says."""
+        log = self.logs[partition]
+        assert log.topic_id == UNKNOWN_TOPIC_ID, f"{partition} is of topic {log.topic_id}"
+        self._make(partition, topic_id)
+        log.topic_id = topic_id
+        log.is_new = True
+        self.created.append(log)
 
     def delete(self, partition: TopicPartition) -> None:
         """Put a log out of sight; its files go with the ``removals``."""

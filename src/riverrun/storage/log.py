@@ -154,7 +154,7 @@ class Log(Upkeep):
             or segment.is_full
             or self._is_aged(segment, newest, 0)
         ):
-            segment = self.roll(newest)
+            segment = self.roll(max(newest, segment.created_ms))
         view = memoryview(data)[:stop]
         try:
             segment.write(view)

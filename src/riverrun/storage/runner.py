@@ -77,6 +77,8 @@ class LogRunner:
         self._clock = clock
         self._syncers = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-read")
+        # Waits for a worker process, for minutes; nobody else should wait for it.
+        self._cleaners = ThreadPoolExecutor(1, thread_name_prefix="log-clean")
         self._flushes: dict[Log, asyncio.Task[None]] = {}
         self._rolled: dict[Log, None] = {}
         self._doomed: list[tuple[float, list[str]]] = []
@@ -88,6 +90,7 @@ class LogRunner:
             start_job=start_job or _job_starter(self._files), metrics=metrics,
             discard=self._remove_later,
         )  # fmt: skip
+        directory.on_create = self._attend
         self._flush_seconds = metrics.histogram(
             "riverrun_log_flush_seconds", "Time that a sync of a log took"
         )
@@ -270,10 +273,11 @@ class LogRunner:
     async def run(self) -> None:
         """Do the duties until cancelled."""
         duties = self._duties()
+        tick = min(TICK_SECONDS, self._directory.settings.flush_check_interval_ms / SECOND_MS)
         cleaning = asyncio.create_task(self._clean(), name="compaction")
         try:
             while True:
-                await asyncio.sleep(TICK_SECONDS)
+                await asyncio.sleep(tick)
                 now = self._clock.monotonic() * SECOND_MS
                 for duty in duties:
                     if now >= duty.due_ms:
@@ -313,8 +317,6 @@ class LogRunner:
     async def _flush_due_logs(self) -> None:
         """Sync what its settings, a closed segment or the sum of unsynced bytes asks for."""
         directory = self._directory
-        for log in directory.created:
-            self._attend(log)
         new, directory.created = directory.created, []
         rolled, self._rolled = self._rolled, {}
         whole = [log for log in dict.fromkeys([*new, *rolled]) if not log.is_offline]
@@ -415,11 +417,12 @@ class LogRunner:
 
     async def _drive(self, steps: Steps) -> bool:
         """Run a story that yields what has to wait."""
+        loop = asyncio.get_running_loop()
         try:
             work = next(steps)
             while True:
                 try:
-                    result = await self._in_sync_thread(work)
+                    result = await loop.run_in_executor(self._cleaners, work)
                 except (OSError, CorruptBatch, CompactionAborted) as error:
                     work = steps.throw(error)
                 else:
@@ -439,6 +442,7 @@ class LogRunner:
         finally:
             self._syncers.shutdown(wait=False)
             self._readers.shutdown(wait=False)
+            self._cleaners.shutdown(wait=False)
 
     async def _stop_cleanly(self, broker_epoch: int) -> None:
         await self._flush_all(self._all_logs(), whole=True, closing=True)

@@ -239,8 +239,8 @@ class DirectorySettings(Settings):
         doc="Time between two looks for segments to discard.",
     )  # fmt: skip
     flush_check_interval_ms: int = setting(
-        LONG_MAX, name="log.flush.scheduler.interval.ms",
-        doc="Time between two looks for logs whose flush.ms has passed.",
+        LONG_MAX, name="log.flush.scheduler.interval.ms", at_least=10,
+        doc="Time between two looks for logs whose flush.ms has passed; a second at most.",
     )  # fmt: skip
     recovery_point_interval_ms: int = setting(
         MINUTE_MS, name="log.flush.offset.checkpoint.interval.ms", at_least=0,

@@ -108,12 +108,8 @@ class Upkeep:
 
     @property
     def unflushed_bytes(self) -> int:
-        total = 0
-        for segment in reversed(self.segments):
-            if segment.synced_size >= segment.size:
-                break
-            total += segment.size - segment.synced_size
-        return total
+        first = max(bisect_right(self._bases, self.flushed_offset) - 1, 0)
+        return sum(segment.size - segment.synced_size for segment in self.segments[first:])
 
     def configure(self, settings: LogSettings) -> None:
         """Live settings take effect with the next append."""
@@ -365,6 +361,7 @@ class Upkeep:
         scan(file, segment, nothing, start=segment.size, size=size, expectation=keep)
         file.truncate(segment.size)
         segment.synced_size = min(segment.synced_size, segment.size)
+        segment.checked_from = min(segment.checked_from, segment.size)
         segment.write_indexes(self._files, exactly=True)
         self.size_bytes += segment.size
         self._end_at(segment.next_offset)

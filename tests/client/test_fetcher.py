@@ -1,0 +1,132 @@
+"""The fetcher gives every record once, in order, and what it took always reaches the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.client.fetcher import Fetcher, Portion, read_from
+from riverrun.client.pool import Pool
+from riverrun.client.retry import RetryPolicy
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.records.batch import CorruptBatch
+from riverrun.records.compression import Compression
+from riverrun.records.record import ControlType, NewRecord, build_batch
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.fetch import FetchResult, encode_fetch_response, parse_fetch
+from riverrun.wire.messages.list_offsets_response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+from .fakes import FakeCluster
+
+QUICK = RetryPolicy(tries_max=4, total_s_max=2.0, backoff_s=0.001, backoff_s_max=0.002)
+PLACE = TopicPartition(TopicName("t"), PartitionIndex(0))
+
+
+def batch(base_offset: int, *values: bytes, **options: Any) -> bytes:
+    return build_batch([NewRecord(value) for value in values], base_offset=base_offset, **options)
+
+
+def test_a_fetch_inside_a_batch_leaves_out_what_is_before() -> None:
+    data = batch(0, b"a", b"b", compression=Compression.LZ4) + batch(2, b"c")
+    records, position = read_from(data, 1)
+    assert [(record.offset, record.value) for record in records] == [(1, b"b"), (2, b"c")]
+    assert position == 3
+    assert read_from(data, 3) == ([], 3)
+
+
+def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
+    data = batch(0, b"a") + batch(1, b"b" * 100)[:-1]
+    assert [record.offset for record in read_from(data, 0)[0]] == [0]
+    assert read_from(data, 0)[1] == 1
+
+
+def test_control_batches_are_passed_over() -> None:
+    key = ControlType.COMMIT.key()
+    marker = build_batch(
+        [NewRecord(b"", key)], base_offset=1, producer_id=1, transactional=True, control=True
+    )
+    records, position = read_from(batch(0, b"a") + marker, 0)
+    assert [record.offset for record in records] == [0]
+    assert position == 2
+
+
+def test_a_damaged_batch_is_not_believed() -> None:
+    data = bytearray(batch(0, b"aaaa"))
+    data[-1] ^= 1
+    with pytest.raises(CorruptBatch, match="CRC"):
+        read_from(bytes(data), 0)
+
+
+class Log:
+    """Answers Fetch from a list of (error, records), then with nothing."""
+
+    def __init__(self, *answers: tuple[ErrorCode, bytes]) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    def handle_frame(self, _: Any, context: Any, buffer: memoryview, at: int) -> Any:
+        (wanted,) = parse_fetch(buffer, at, context.api_version).partitions
+        self.asked.append(wanted.offset)
+        code, records = self.answers.pop(0) if self.answers else (ErrorCode.NONE, b"")
+        result = FetchResult(wanted.topic, wanted.partition, code, 9, 9, 0, records=records)
+        return encode_fetch_response(context.api_version, [result])
+
+
+async def earliest(*_: Any) -> ListOffsetsResponse:
+    row = ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.NONE, offset=5)
+    return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="t", partitions=(row,)),))
+
+
+def poll(log: Log, times: int, lost: list[Any] | None = None) -> list[list[Portion]]:
+    async def scenario() -> list[list[Portion]]:
+        modules = {
+            ApiKey.FETCH: SimpleNamespace(handle_frame=log.handle_frame),
+            ApiKey.LIST_OFFSETS: SimpleNamespace(handle=earliest),
+        }
+        async with (
+            FakeCluster(modules=modules) as cluster,
+            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
+            fetcher = Fetcher(pool, lost=lambda *what: (lost or []).append(what))
+            fetcher.seek({PLACE: 0})
+            return [await fetcher.poll() for _ in range(times)]
+
+    return asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_each_poll_goes_on_where_the_last_ended() -> None:
+    log = Log((ErrorCode.NONE, batch(0, b"a", b"b")), (ErrorCode.NONE, batch(2, b"c")))
+    polled = poll(log, 3)
+    assert [[r.value for p in portions for r in p.records] for portions in polled] == [
+        [b"a", b"b"], [b"c"], [],
+    ]  # fmt: skip
+    assert log.asked == [0, 2, 3]
+
+
+def test_a_passing_error_is_tried_again() -> None:
+    log = Log((ErrorCode.NOT_LEADER_OR_FOLLOWER, b""), (ErrorCode.NONE, batch(0, b"a")))
+    ((portion,),) = poll(log, 1)
+    assert portion.next_offset == 1
+
+
+def test_what_retention_removed_is_told_and_passed_over() -> None:
+    lost: list[Any] = [None]
+    log = Log((ErrorCode.OFFSET_OUT_OF_RANGE, b""), (ErrorCode.NONE, batch(5, b"f")))
+    polled = poll(log, 2, lost)
+    assert polled[0] == []
+    assert [record.offset for record in polled[1][0].records] == [5]
+    assert lost[1:] == [(PLACE, 0, 5)]
+
+
+def test_an_error_that_stays_is_raised() -> None:
+    with pytest.raises(KafkaError) as failure:
+        poll(Log((ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")), 1)
+    assert failure.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,0 +1,240 @@
+"""A member finds its way through a rebalance, whatever the coordinator answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.client import member as module
+from riverrun.client.consumer_protocol import (
+    read_assignment,
+    write_assignment,
+    write_subscription,
+)
+from riverrun.client.member import Member
+from riverrun.client.pool import Pool
+from riverrun.client.retry import RetryPolicy
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
+from riverrun.wire.messages.join_group_response import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
+from riverrun.wire.messages.offset_commit_response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from riverrun.wire.messages.sync_group_response import SyncGroupResponse
+
+from .fakes import FakeCluster
+
+QUICK = RetryPolicy(tries_max=4, total_s_max=2.0, backoff_s=0.001, backoff_s_max=0.002)
+PLACE = TopicPartition(TopicName("t"), PartitionIndex(0))
+NONE = ErrorCode.NONE
+
+
+class Coordinator:
+    """Hands out ids and generations; takes error codes from lists before it behaves."""
+
+    def __init__(self, *, is_leader: bool = True) -> None:
+        self.is_leader = is_leader
+        self.joins: list[ErrorCode] = []
+        self.syncs: list[ErrorCode] = []
+        self.beats: list[ErrorCode] = []
+        self.commits: list[ErrorCode] = []
+        self.generation = 0
+        self.ids = 0
+        self.heard: list[Any] = []
+        self.beaten = asyncio.Event()
+
+    async def join(self, _: Any, __: Any, request: Any) -> JoinGroupResponse:
+        self.heard.append(request)
+        code = self.joins.pop(0) if self.joins else NONE
+        member_id = request.member_id
+        if not member_id:
+            self.ids += 1
+            member_id, code = f"m{self.ids}", ErrorCode.MEMBER_ID_REQUIRED
+        if code is NONE:
+            self.generation += 1
+        members = (
+            JoinGroupResponseMember(member_id=member_id, metadata=write_subscription(["t"])),
+            JoinGroupResponseMember(member_id="zz", metadata=b"of another kind"),
+        )
+        return JoinGroupResponse(
+            error_code=code,
+            generation_id=self.generation,
+            protocol_type="consumer",
+            protocol_name="range",
+            leader=member_id if self.is_leader else "zz",
+            member_id=member_id,
+            members=members if self.is_leader else (),
+        )
+
+    async def sync(self, _: Any, __: Any, request: Any) -> SyncGroupResponse:
+        self.heard.append(request)
+        code = self.syncs.pop(0) if self.syncs else NONE
+        given = {row.member_id: row.assignment for row in request.assignments}
+        mine = given.get(request.member_id, write_assignment({"t": (0,)}))
+        return SyncGroupResponse(error_code=code, assignment=mine)
+
+    async def beat(self, _: Any, __: Any, request: Any) -> HeartbeatResponse:
+        self.heard.append(request)
+        self.beaten.set()
+        return HeartbeatResponse(error_code=self.beats.pop(0) if self.beats else NONE)
+
+    async def commit(self, _: Any, __: Any, request: Any) -> OffsetCommitResponse:
+        self.heard.append(request)
+        code = self.commits.pop(0) if self.commits else NONE
+        row = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+        return OffsetCommitResponse(
+            topics=(OffsetCommitResponseTopic(name="t", partitions=(row,)),)
+        )
+
+    async def leave(self, _: Any, __: Any, request: Any) -> LeaveGroupResponse:
+        self.heard.append(request)
+        return LeaveGroupResponse(error_code=NONE)
+
+    def modules(self) -> dict[ApiKey, Any]:
+        return {
+            ApiKey.JOIN_GROUP: SimpleNamespace(handle=self.join),
+            ApiKey.SYNC_GROUP: SimpleNamespace(handle=self.sync),
+            ApiKey.HEARTBEAT: SimpleNamespace(handle=self.beat),
+            ApiKey.OFFSET_COMMIT: SimpleNamespace(handle=self.commit),
+            ApiKey.LEAVE_GROUP: SimpleNamespace(handle=self.leave),
+        }
+
+
+def run(
+    scenario: Callable[[Coordinator, Member], Coroutine[Any, Any, None]], **options: Any
+) -> None:
+    async def wrapped() -> None:
+        coordinator = Coordinator(**options)
+        async with (
+            FakeCluster(modules=coordinator.modules()) as cluster,
+            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
+            await scenario(coordinator, Member(pool, "g", ["t"]))
+
+    asyncio.run(asyncio.wait_for(wrapped(), 20))
+
+
+def test_the_leader_assigns_also_for_members_it_does_not_understand() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        assert await member.join() == {"t": (0,)}
+        assert (member.member_id, member.generation) == ("m1", 1)
+        given = {row.member_id: row.assignment for row in coordinator.heard[-1].assignments}
+        assert read_assignment(given["m1"]) == {"t": (0,)}
+        assert read_assignment(given["zz"]) == {}
+        offered = [protocol.name for protocol in coordinator.heard[0].protocols]
+        assert offered == ["range", "roundrobin"]
+
+    run(scenario)
+
+
+def test_a_follower_sends_no_assignment() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        assert await member.join() == {"t": (0,)}
+        assert coordinator.heard[-1].assignments == ()
+
+    run(scenario, is_leader=False)
+
+
+def test_a_rebalance_during_sync_joins_again_as_the_same_member() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        coordinator.syncs = [ErrorCode.REBALANCE_IN_PROGRESS]
+        await member.join()
+        assert (member.member_id, member.generation) == ("m1", 2)
+
+    run(scenario)
+
+
+def test_a_member_that_is_unknown_comes_back_as_a_new_one() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        coordinator.syncs = [ErrorCode.UNKNOWN_MEMBER_ID]
+        await member.join()
+        assert (member.member_id, member.generation) == ("m2", 2)
+
+    run(scenario)
+
+
+def test_a_coordinator_that_is_loading_is_asked_again() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        coordinator.syncs = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        await member.join()
+        assert member.generation == 1
+
+    run(scenario)
+
+
+def test_what_joining_again_cannot_help_is_raised() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        coordinator.joins = [NONE, ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+        with pytest.raises(KafkaError) as failure:
+            await member.join()
+        assert failure.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+    run(scenario)
+
+
+def test_endless_rebalances_end() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        coordinator.syncs = [ErrorCode.REBALANCE_IN_PROGRESS] * (2 * module.ROUNDS_MAX)
+        with pytest.raises(KafkaError, match="no rest"):
+            await member.join()
+
+    run(scenario)
+
+
+def test_a_heartbeat_tells_of_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.001)
+
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        await member.join()
+        coordinator.beats = [NONE, ErrorCode.REBALANCE_IN_PROGRESS]
+        alive = asyncio.create_task(member.keep_alive())
+        await member.must_rejoin.wait()
+        assert member.member_id == "m1"
+        await member.join()
+        assert not member.must_rejoin.is_set()
+        assert member.generation == 2
+        coordinator.beaten.clear()
+        await coordinator.beaten.wait()
+        alive.cancel()
+
+    run(scenario)
+
+
+def test_a_commit_after_the_place_was_lost_says_so() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        await member.join()
+        assert await member.commit({PLACE: 5})
+        request = coordinator.heard[-1]
+        assert (request.generation_id_or_member_epoch, request.member_id) == (1, "m1")
+        assert request.topics[0].partitions[0].committed_offset == 5
+        coordinator.commits = [ErrorCode.ILLEGAL_GENERATION]
+        assert not await member.commit({PLACE: 6})
+        assert member.must_rejoin.is_set()
+
+    run(scenario)
+
+
+def test_leaving_says_who_and_only_once() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        await member.leave()
+        assert coordinator.heard == []
+        await member.join()
+        await member.leave()
+        assert [row.member_id for row in coordinator.heard[-1].members] == ["m1"]
+        count = len(coordinator.heard)
+        await member.leave()
+        assert len(coordinator.heard) == count
+
+    run(scenario)

@@ -1,0 +1,54 @@
+"""Keys go where Kafka's own client sends them; records without a key stay together for a while."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.client.partitioner import StickyChoice, murmur2, partition_of_key
+from riverrun.ports.randomness import SystemRandomness
+
+
+@pytest.mark.parametrize(
+    ("key", "signed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_hash_is_that_of_kafka(key: bytes, signed: int) -> None:
+    assert murmur2(key) == signed % 2**32
+
+
+@given(st.binary(max_size=40))
+def test_hash_is_that_of_kafka_python(key: bytes) -> None:
+    from kafka.partitioner.default import murmur2 as reference
+
+    assert murmur2(key) == reference(key) % 2**32
+
+
+@given(st.binary(max_size=40), st.integers(1, 1000))
+def test_partition_is_there(key: bytes, count: int) -> None:
+    assert 0 <= partition_of_key(key, count) < count
+
+
+def test_sticky_choice_moves_to_another_and_visits_all() -> None:
+    choice = StickyChoice([0, 1, 2], SystemRandomness())
+    seen: Counter[int] = Counter()
+    for _ in range(300):
+        before = choice.current
+        choice.move()
+        assert choice.current != before
+        seen[choice.current] += 1
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_sticky_choice_of_one_stays() -> None:
+    choice = StickyChoice([5], SystemRandomness())
+    choice.move()
+    assert choice.current == 5

@@ -26,6 +26,8 @@ from riverrun.records.batch import batches
 from riverrun.records.record import NewRecord, build_batch, read_records
 from tests.metadata.opened import FixedClock, open_log, open_metadata, topic_records
 
+TINY_SEGMENTS = MetadataSettings(segment_bytes=20_000)
+
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(main)
@@ -46,6 +48,7 @@ class SyncGate(OsFiles):
     """Files whose syncs of the log wait for a sign, or fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.may_sync = threading.Event()
         self.may_sync.set()
         self.fails = False
@@ -275,6 +278,52 @@ def test_snapshots_follow_the_log_and_what_they_contain_is_deleted(tmp_path: Pat
         await again.stop()
         assert again.current.topics_by_id == image.topics_by_id
         assert again.voters == log.voters
+
+    run(main())
+
+
+class NoteFiles(OsFiles):
+    """Files that remember in which order a directory was changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        if old.endswith(".log"):
+            self.notes.append(f"drop {int(os.path.basename(old)[:20])}")
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        if path.endswith(".log.deleted"):
+            self.notes.append(f"remove {int(os.path.basename(path)[:20])}")
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.notes.append("sync")
+
+
+def test_old_segments_go_one_by_one_each_durably_before_the_next(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = NoteFiles()
+        log = await open_metadata(files, str(tmp_path), settings=TINY_SEGMENTS)
+        async with running(log):
+            number = 0
+            while len(_names(tmp_path, ".log")) < 4:
+                number += 1
+                await log.append(topic_records(f"t{number}", number, partitions=200))
+            bases = [int(name[:20]) for name in _names(tmp_path, ".log")]
+            await log.snapshot()
+            files.notes.clear()
+            await log.append(topic_records("x", 1_000_001))
+            await log.snapshot()
+        changes = [note for note in files.notes if note != "sync"]
+        dropped = [f"drop {base}" for base in bases]
+        removed = [f"remove {base}" for base in bases]
+        assert changes == dropped + removed
+        for note in dropped:
+            assert files.notes[files.notes.index(note) + 1] == "sync"
 
     run(main())
 

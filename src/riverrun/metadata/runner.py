@@ -316,18 +316,17 @@ class MetadataLog:
         """Sync once for all that wait, and publish their images in order."""
         while self._pending:
             try:
-                job = await self._flush()
+                await self._flush()
             except OSError as error:
                 self._fail(error)
                 raise
-            self._store.flushed(job)
             durable = self._store.flushed_offset
             self._flushed.write(durable)
             self._store.advance_high_watermark(durable)
             while self._pending and self._pending[0].image.offset < durable:
                 self._publish(self._pending.pop(0))
 
-    async def _flush(self) -> FlushJob:
+    async def _flush(self) -> None:
         """Sync what was appended so far.
 
         A sync whose waiter was cancelled goes on, and the next one to ask gets its outcome: were
@@ -335,7 +334,8 @@ class MetadataLog:
         """
         if self._flushing is None:
             job = self._store.begin_flush()
-            assert job is not None, "what was not published yet is durable already"
+            if job is None:
+                return  # the node's own last flush was quicker
             loop = asyncio.get_running_loop()
             self._flushing = job, loop.run_in_executor(self._executor, job.run)
         job, done = self._flushing
@@ -345,7 +345,7 @@ class MetadataLog:
             self._store.flush_failed(job)
             raise
         self._flushing = None
-        return job
+        self._store.flushed(job)
 
     def _publish(self, pending: _Pending) -> None:
         assert pending.image.offset > self.current.offset, "images go back"
@@ -408,9 +408,18 @@ class MetadataLog:
             await self._drop_before(oldest.offset)
 
     async def _drop_before(self, offset: Offset) -> None:
-        """Let the log begin where the oldest snapshot ends; whole segments below go."""
+        """Let the log begin where the oldest snapshot ends; whole segments below go.
+
+        One by one, each durably gone before the next: a power cut may undo any change of a
+        directory that was not synced, and a log with a segment missing in its middle is cut there.
+        """
+        for segment in self._store.segments[:-1]:
+            if segment.next_offset > offset:
+                break
+            self._store.delete_records_before(segment.next_offset)
+            self._store.enforce_retention(self._clock.now_ms())
+            await self._in_thread(lambda: self._files.sync_directory(self._store.path))
         self._store.delete_records_before(offset)
-        self._store.enforce_retention(self._clock.now_ms())
         await self._in_thread(self._remove_dropped)
 
     def _remove_dropped(self) -> None:

@@ -112,8 +112,10 @@ def assignment(joined: JoinGroupResponse) -> dict[str, bytes]:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    @initialize(delay=st.sampled_from(["0", "3000"]))
-    def begin(self, delay: str) -> None:
+    @initialize(
+        delay=st.sampled_from(["0", "3000"]), first=st.lists(places, unique=True, max_size=4)
+    )
+    def begin(self, delay: str, first: list[str]) -> None:
         self.story = Story(group_initial_rebalance_delay_ms=delay)
         self.consumers: dict[str, Consumer] = {}
         self.zombies: list[Consumer] = []
@@ -121,6 +123,9 @@ class GroupMachine(RuleBasedStateMachine):
         self.acknowledged = dict.fromkeys(range(PARTITIONS), -1)
         self.sent: dict[Waiter, tuple[int, int]] = {}
         self.next_offset = 0
+        for place in first:
+            self.start(place, False)
+        self.everybody_steps(6, 0.5)
 
     # What may happen
 
@@ -312,5 +317,5 @@ def parts(stored: StoredGroup) -> dict[str, bytes]:
 
 TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=200, stateful_step_count=40, deadline=None
 )

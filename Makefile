@@ -31,6 +31,7 @@ test: lint
 
 soak: $(VENV)/.installed-test
 	$(BIN)/riverrun simulate --seeds 1..2000
+	$(BIN)/python -m tools.soak --minutes 10
 
 bench: $(VENV)/.installed-test
 	$(BIN)/riverrun bench compare

@@ -52,7 +52,7 @@ def every_version(script: Script) -> None:
     script.wait_for_coordinator()
     for api in SERVED:
         for version in versions(api):
-            fields, only = _simple_request(script, api, version)
+            fields, only = simple_request(script, api, version)
             script.ask("a good request", api, fields, version=version, only=only)
 
 
@@ -162,7 +162,7 @@ def _frame(
     return struct.pack(">i", len(frame)) + frame
 
 
-def _simple_request(script: Script, api: str, version: int) -> tuple[dict[str, Any], Any]:
+def simple_request(script: Script, api: str, version: int) -> tuple[dict[str, Any], Any]:
     name = script.topic("all")
     if script.look_up(name)["error_code"] != "NONE":
         script.make_topic(name)

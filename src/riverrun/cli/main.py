@@ -62,14 +62,25 @@ def build(words: list[str]) -> typer.Typer:
     return app
 
 
-def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and end."),
-) -> None:
-    if version:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         from riverrun import __version__
 
         print(f"riverrun {__version__}")
         raise typer.Exit
+
+
+def _root(
+    # Eager, or its absence of a command would be an error first.
+    _version: bool = typer.Option(
+        False,
+        "--version",
+        is_eager=True,
+        callback=_print_version,
+        help="Print the version and end.",
+    ),
+) -> None:
+    pass
 
 
 def main() -> None:

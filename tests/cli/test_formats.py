@@ -1,0 +1,134 @@
+"""Records to text and back: what is printed can be read, and nonsense is refused in words."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.cli.formats import (
+    BadInput,
+    formatter,
+    parse_headers,
+    parse_json,
+    parse_line,
+    unescape,
+)
+from riverrun.records.record import Headers, NewRecord, Record
+
+NOW = 1_700_000_000_000
+names = st.text(max_size=10)
+data = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(str.encode)
+
+
+def as_json(text: str, headers: Headers = ()) -> tuple[NewRecord, int | None]:
+    return parse_json(text.encode(), headers=headers, timestamp=NOW)
+
+
+@given(data, data, st.lists(st.tuples(names, data), max_size=3).map(tuple), st.integers(0, 2**60))
+def test_json_round_trip(
+    key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
+) -> None:
+    line = formatter("json")("t", 3, Record(7, timestamp, key, value, headers))
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    record, partition = parse_json(line, headers=(), timestamp=0)
+    assert record == NewRecord(value, key, timestamp, headers)
+    assert partition == 3
+    assert json.loads(line)["offset"] == 7
+
+
+def test_json_fields_as_one_types_them() -> None:
+    record, partition = as_json('{"value": {"n": [1, null]}, "key": 5, "headers": {"h": "1"}}')
+    assert record == NewRecord(b'{"n":[1,null]}', b"5", NOW, (("h", b"1"),))
+    assert partition is None
+    assert as_json('{"value": null}', (("a", b"b"),))[0] == NewRecord(
+        None, None, NOW, (("a", b"b"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ("3", "expected an object"),
+        ("{}", "no value"),
+        ('{"value": "a", "vlaue": 1}', "unknown field 'vlaue'"),
+        ('{"value": "a", "value_base64": "YQ=="}', "both value and value_base64"),
+        ('{"value_base64": "?"}', "not base64"),
+        ('{"value_base64": 3}', "not base64"),
+        ('{"value": "a", "partition": "0"}', "whole numbers"),
+        ('{"value": "a", "timestamp": true}', "whole numbers"),
+        ('{"value": "a", "headers": 5}', "headers are"),
+        ('{"value": "a", "headers": [{"value": "x"}]}', "a header is"),
+    ],
+)
+def test_bad_json_says_why(line: str, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
+        as_json(line)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_the_parser(line: bytes) -> None:
+    try:
+        parse_json(line, headers=(), timestamp=0)
+    except BadInput:
+        return
+
+
+def test_lines_with_and_without_a_key() -> None:
+    whole = parse_line(b"a:b:c", separator=None, headers=(), timestamp=NOW)
+    assert whole == NewRecord(b"a:b:c", None, NOW)
+    parted = parse_line(b"a:b:c", separator=b":", headers=(("h", None),), timestamp=NOW)
+    assert parted == NewRecord(b"b:c", b"a", NOW, (("h", None),))
+    with pytest.raises(BadInput, match="no key separator ':' in 'abc'"):
+        parse_line(b"abc", separator=b":", headers=(), timestamp=NOW)
+
+
+def test_headers_of_flags() -> None:
+    assert parse_headers(["a=1", "b=", "c", "d=x=y"]) == (
+        ("a", b"1"), ("b", b""), ("c", None), ("d", b"x=y"),
+    )  # fmt: skip
+    with pytest.raises(BadInput):
+        parse_headers(["=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("\\t", "\t"), ("a\\nb", "a\nb"), ("\\\\n", "\\n"), ("\\x", "\\x"), ("\\", "\\"), ("|", "|")],
+)
+def test_escapes(text: str, meant: str) -> None:
+    assert unescape(text) == meant
+
+
+RECORD = Record(42, NOW, b"key", b"value", (("a", b"1"), ("b", None)))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("%p %o %k %v\\n", b"3 42 key value\n"),
+        ("%t@%T:%h", b"topic@1700000000000:a=1,b"),
+        ("%K/%V", b"3/5"),
+        ("100%%\\t%v%", b"100%\tvalue%"),
+        ("%%p%p", b"%p3"),
+    ],
+)
+def test_templates(template: str, text: bytes) -> None:
+    assert formatter(template)("topic", 3, RECORD) == text
+
+
+def test_null_is_empty_in_text_and_minus_one_in_sizes() -> None:
+    empty = Record(0, NOW, None, None)
+    assert formatter("text")("t", 0, empty) == b"\n"
+    assert formatter("%K %V")("t", 0, empty) == b"-1 -1"
+
+
+def test_values_are_printed_byte_for_byte() -> None:
+    assert formatter("text")("t", 0, Record(0, NOW, None, b"\xff\x00")) == b"\xff\x00\n"
+
+
+@pytest.mark.parametrize("form", ["yaml", "%q", "%v %x\\n"])
+def test_unknown_formats_are_refused(form: str) -> None:
+    with pytest.raises(BadInput, match=r"known are|expected"):
+        formatter(form)

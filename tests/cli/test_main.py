@@ -1,0 +1,78 @@
+"""The command table: everything is there, teaches by examples, and completes in the shell."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from riverrun.cli.main import COMMANDS, build
+
+NEEDS_EXAMPLES = [
+    ["topics", "list"], ["topics", "create"], ["topics", "describe"], ["topics", "alter"],
+    ["topics", "delete"], ["produce"], ["consume"], ["groups", "list"], ["groups", "describe"],
+    ["groups", "reset-offsets"], ["groups", "delete"],
+]  # fmt: skip
+
+
+def invoke(*words: str, env: dict[str, str] | None = None) -> str:
+    result = CliRunner().invoke(build(list(words)), list(words), env=env)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_help_lists_every_command_in_order() -> None:
+    lines = invoke("--help").partition("Commands:")[2].splitlines()
+    assert [line.split()[0] for line in lines if line.strip()] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("words", NEEDS_EXAMPLES, ids=" ".join)
+def test_help_teaches_with_examples(words: list[str]) -> None:
+    text = invoke(*words, "--help")
+    assert f"riverrun {' '.join(words)}" in text.partition("\n\n")[2]
+    assert "RIVERRUN_BOOTSTRAP" in text
+
+
+def test_help_fits_a_terminal() -> None:
+    for words in NEEDS_EXAMPLES:
+        assert max(map(len, invoke(*words, "--help").splitlines())) <= 100
+
+
+def complete(line: str) -> list[str]:
+    """What bash would be told for this line."""
+    env = {
+        **os.environ,
+        "_RIVERRUN_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [os.path.join(os.path.dirname(sys.executable), "riverrun")],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    assert complete("riverrun ") == list(COMMANDS)
+    assert complete("riverrun groups re") == ["reset-offsets"]
+    assert complete("riverrun consume t --from") == ["--from-beginning"]
+
+
+def test_completion_scripts_can_be_shown() -> None:
+    done = subprocess.run(
+        [os.path.join(os.path.dirname(sys.executable), "riverrun"), "--show-completion", "bash"],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "complete_bash" in done.stdout, done.stderr
+
+
+def test_the_package_runs_as_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "riverrun.cli", "--version"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("riverrun ")

@@ -1,0 +1,201 @@
+"""The small parts of commands: lines, tables, flags, pipes."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.cli.descriptors import OutputFailed, Reader, Writer
+from riverrun.cli.formats import BadInput
+from riverrun.cli.group_admin import Target, new_offset
+from riverrun.cli.groups import parse_datetime, parse_topics
+from riverrun.cli.options import USAGE, parse_settings
+from riverrun.cli.output import bytes_in_words, counted, plain_row
+from riverrun.cli.producing import LINE_BYTES_MAX, LineBuffer
+from riverrun.cli.session import alike, in_words
+from riverrun.client.partitions import EARLIEST
+from riverrun.model.errors import ErrorCode, KafkaError
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    with pytest.raises(typer.Exit) as end:
+        yield
+    assert end.value.exit_code == USAGE
+
+
+# Lines
+
+
+@given(st.lists(st.binary(max_size=8), max_size=8), st.lists(st.integers(1, 5), min_size=1))
+def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], sizes: list[int]) -> None:
+    text = b"\n".join(parts)
+    buffer, lines, at = LineBuffer(), list[bytes](), 0
+    while at < len(text):
+        size = sizes[at % len(sizes)]
+        lines += buffer.feed(text[at : at + size])
+        at += size
+    lines += buffer.finish()
+    expected = text.split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    assert lines == [line.removesuffix(b"\r") for line in expected]
+    assert buffer.number == len(lines)
+
+
+def test_a_line_without_end_is_refused() -> None:
+    buffer = LineBuffer()
+    list(buffer.feed(b"x" * LINE_BYTES_MAX))
+    with pytest.raises(BadInput, match="line 1 is longer than"):
+        list(buffer.feed(b"x"))
+
+
+# Words
+
+
+def test_plain_rows_cannot_be_broken() -> None:
+    assert plain_row(["a\tb\n", 5, None, ""]) == "a\\tb\\n\t5\t-\t"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**30, "3.0 GiB"), (2**42, "4.0 TiB")],
+)
+def test_bytes_in_words(size: int, words: str) -> None:
+    assert bytes_in_words(size) == words
+
+
+def test_counted() -> None:
+    assert [counted(1, "record"), counted(1200, "record")] == ["1 record", "1,200 records"]
+
+
+def test_errors_have_their_name_and_a_remedy() -> None:
+    text = in_words(KafkaError(ErrorCode.NON_EMPTY_GROUP, "group g has members"))
+    assert text.startswith("group g has members (NON_EMPTY_GROUP)\n  Remedy: stop its members")
+    assert in_words(KafkaError(ErrorCode.INVALID_CONFIG, "bad")) == "bad (INVALID_CONFIG)"
+    assert alike("gretings", ["greetings", "other"]) == "; did you mean greetings?"
+    assert alike("x", ["greetings"]) == ""
+
+
+# Flags
+
+
+def test_settings_are_pairs() -> None:
+    assert parse_settings(["a=1", "b = x=y "]) == {"a": "1", "b": "x=y"}
+    with refused():
+        parse_settings(["a"], "--config")
+
+
+def test_topics_with_partitions() -> None:
+    assert parse_topics(["a", "b:0,2"]) == {"a": None, "b": frozenset({0, 2})}
+    for text in ("a:", "a:x", ":1", "a:1,"):
+        with refused():
+            parse_topics([text])
+
+
+def test_times_with_and_without_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_datetime("1970-01-01T00:01:00Z") == 60_000
+    assert parse_datetime("1970-01-01T01:01:00.5+01:00") == 60_500
+    for text in ("yesterday", "1969-12-31T00:00:00Z"):
+        with refused():
+            parse_datetime(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "at_time", "new"),
+    [
+        (Target(offset=50), None, 50),
+        (Target(offset=500), None, 100),
+        (Target(offset=1), None, 10),
+        (Target(shift=5), None, 25),
+        (Target(shift=-50), None, 10),
+        (Target(time=EARLIEST), 10, 10),
+        (Target(time=1234), 30, 30),
+        (Target(time=1234), -1, 100),
+    ],
+)
+def test_new_offsets_stay_within_the_log(target: Target, at_time: int | None, new: int) -> None:
+    assert new_offset(target, old=20, start=10, end=100, at_time=at_time) == new
+
+
+def test_shifting_what_was_never_committed_begins_at_the_end() -> None:
+    assert new_offset(Target(shift=-3), old=None, start=0, end=100, at_time=None) == 97
+
+
+# Pipes
+
+
+def test_a_full_pipe_holds_back_the_writer_and_not_the_loop() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        data = os.urandom(1_000_000)
+        write = asyncio.create_task(Writer(writing).write(data))
+        await asyncio.sleep(0)
+        assert not write.done()
+        reader, received = Reader(reading), bytearray()
+        while len(received) < len(data):
+            received += await reader.read()
+        await write
+        os.close(writing)
+        assert received == data
+        assert await reader.read() == b""
+        os.close(reading)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_writer_learns_that_nobody_reads_though_it_writes_nothing() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        waiting = asyncio.create_task(Writer(writing).wait_unread())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        os.close(reading)
+        await waiting
+        with pytest.raises(BrokenPipeError):
+            await Writer(writing).write(b"x")
+        os.close(writing)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_reader_waits_a_little_for_more() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        reader = Reader(reading)
+        assert not await reader.is_ready_within(0.001)
+        os.write(writing, b"x")
+        assert await reader.is_ready_within(0.001)
+        os.close(reading)
+        os.close(writing)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_files_and_terminals_serve_as_well() -> None:
+    async def scenario() -> None:
+        with tempfile.TemporaryFile() as file:
+            await Writer(file.fileno()).write(b"x" * 100_000)
+            file.seek(0)
+            assert await Reader(file.fileno()).read() == b"x" * 100_000
+        master, terminal = pty.openpty()
+        await Writer(terminal).write(b"hello")
+        assert await Reader(master).read() == b"hello"
+        os.close(terminal)
+        os.close(master)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full")
+def test_a_full_disk_is_told() -> None:
+    with open("/dev/full", "wb") as full, pytest.raises(OutputFailed, match="No space left"):
+        asyncio.run(Writer(full.fileno()).write(b"x"))

@@ -5,6 +5,7 @@ Everything goes to standard error, so that standard output stays free for what a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import TextIO
@@ -38,9 +39,25 @@ def configure(*, format_: str, level: str, stream: TextIO = sys.stderr) -> None:
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=lambda *_: _Lines(stream),
         cache_logger_on_first_use=True,
     )
+
+
+class _Lines:
+    """Writes lines. One that cannot be written is lost: a log on a full disk, or a terminal that
+    is gone, must not stop the work that it tells of.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(message + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = msg
 
 
 def _short_time(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -361,6 +361,40 @@ def test_inactive_segments_give_up_their_files_and_are_read_again() -> None:
         assert read_all(log) == [(number, b"%d" % number) for number in range(4)]
 
 
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_reader_that_goes_on_needs_no_search(is_cold: bool) -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings(index_interval_bytes=100))
+    for _ in range(20):
+        append(log, batch(bytes(100)))
+    if is_cold:
+        machine.disk.evict()
+    offset = read(log, 0, max_bytes=800).next_offset
+    searched: list[int] = []
+    index = log.active.index
+    assert index is not None
+    log.active.index = SearchedIndex(index, searched)  # type: ignore[assignment]
+    assert values_of(read(log, offset).data)[0][0] == offset
+    assert not searched
+    assert values_of(read(log, offset + 1).data)[0][0] == offset + 1
+    assert searched
+
+
+class SearchedIndex:
+    """Tells of every search by offset."""
+
+    def __init__(self, index: object, searched: list[int]) -> None:
+        self._index = index
+        self._searched = searched
+
+    def position_before(self, offset: int) -> int:
+        self._searched.append(offset)
+        return self._index.position_before(offset)  # type: ignore[attr-defined,no-any-return]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._index, name)
+
+
 def test_a_cold_read_survives_a_roll_and_a_discard() -> None:
     machine = Machine()
     _, log = machine.load(LogSettings(segment_bytes=1000, retention_ms=1000))

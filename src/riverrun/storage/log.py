@@ -275,12 +275,16 @@ class Log(Upkeep):
                     raise CorruptBatch(f"the batch at {at} of {segment.path} is damaged")
                 stop = at + sound
                 result = Slice(memoryview(result.data)[:sound], next_offset)
+        self._remember(result.next_offset, segment, stop)
+        return result
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        """Where the reader goes on, so that it need not search."""
         hints = self._hints
-        if result.next_offset not in hints:
+        if offset not in hints:
             if len(hints) >= _HINTS_MAX:
                 del hints[next(iter(hints))]
-            hints[result.next_offset] = (segment, stop)
-        return result
+            hints[offset] = (segment, position)
 
     def _report_damage(self, problem: str) -> None:
         if self.damage is None:
@@ -325,6 +329,7 @@ class Log(Upkeep):
                     segment.write_indexes(self._files)
             if cold.checked is not None and cold.checked[0] == segment.base_offset:
                 segment.mark_checked(cold.checked[1], cold.checked[2])
+                self._remember(cold.next_offset, segment, cold.checked[2])
 
     # Offsets
 

@@ -111,7 +111,7 @@ def read_batches(
 
 
 def _cut(
-    view: Readable, data: bytes, position: int, boundary: int, end: int
+    view: Readable, data: Buffer, position: int, boundary: int, end: int
 ) -> tuple[int, int | None]:
     """Where the whole batches below ``end`` stop, given that one begins at ``boundary``.
 
@@ -256,7 +256,7 @@ class ColdRead:
     __slots__ = (
         "_adopt", "_at_least_one", "_end", "_files", "_handle", "_interval_bytes", "_is_current",
         "_layout", "_max_bytes", "_offset", "_position", "_views", "again", "checked", "damage",
-        "indexes",
+        "indexes", "next_offset",
     )  # fmt: skip
 
     def __init__(
@@ -294,6 +294,8 @@ class ColdRead:
         """What ``load`` learned, by base offset of the segment."""
         self.checked: tuple[int, int, int] | None = None
         """Base offset and the range of positions whose CRCs were found right."""
+        self.next_offset = -1
+        """What is to be read next, at the end of that range."""
         self.damage: str | None = None
 
     def load(self) -> Slice:
@@ -342,6 +344,7 @@ class ColdRead:
                 raise CorruptBatch(f"the batch at {at} of {view.path} is damaged")
             return Slice(memoryview(result.data)[:sound], next_offset)
         self.checked = (view.base_offset, at, at + sound)
+        self.next_offset = next_offset
         return result
 
     @property

@@ -101,9 +101,10 @@ def test_a_full_disk_fails_commits_and_brings_them_back(server: Server, small_di
     groups = [f"group-{number}" for number in range(20)]
     for group in groups:
         assert _commit(script, topic, group, 1) == "NONE"
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(BALLAST_BYTES))
     _fill(script, topic)
-    ballast = small_disk / "last-bytes"
-    with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
+    with open(ballast, "ab", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)) == 4096:
             pass
     codes = {group: _commit(script, topic, group, 2) for group in groups}

@@ -54,8 +54,9 @@ def topic_rows(configs: Configs, image: Image, topic: str, wish: Wish) -> Rows:
 
 def broker_rows(configs: Configs, image: Image, wish: Wish) -> Rows:
     rows = []
-    for name in wish.of(configs.node):
-        setting = configs.node[name]
+    dynamic = {**image.config(ConfigType.BROKER, CLUSTER), **configs.broker_texts(image)}
+    for name in wish.of({**configs.node, **dict.fromkeys(dynamic)}):
+        setting = configs.node.get(name) or _undeclared(name)
         synonyms = _node_synonyms(configs, image, name)
         value = synonyms[0].value if synonyms else None
         rows.append(_row(setting, name, value, synonyms, wish, read_only=not setting.live))
@@ -67,11 +68,10 @@ def cluster_rows(configs: Configs, image: Image, wish: Wish) -> Rows:
     texts = image.config(ConfigType.BROKER, CLUSTER)
     rows = []
     for name in wish.of(texts):
-        setting = configs.node.get(name)
-        if setting is not None:
-            value = _normal(setting, name, texts[name])
-            synonyms = (_synonym(name, value, Source.CLUSTER),)
-            rows.append(_row(setting, name, value, synonyms, wish, read_only=not setting.live))
+        setting = configs.node.get(name) or _undeclared(name)
+        value = _normal(setting, name, texts[name])
+        synonyms = (_synonym(name, value, Source.CLUSTER),)
+        rows.append(_row(setting, name, value, synonyms, wish, read_only=not setting.live))
     return tuple(rows)
 
 
@@ -160,6 +160,22 @@ def _created_source(configs: Configs, image: Image, name: str) -> Source:
         if any(texts(one) is not None for one in names) and source is not Source.DEFAULT:
             return source
     return Source.DEFAULT
+
+
+def _undeclared(name: str) -> Setting:
+    """A setting that the metadata holds and nobody here reads: shown, for it was accepted."""
+    return Setting(
+        field="",
+        name=name,
+        topic=None,
+        kind=Kind.STRING,
+        default="",
+        at_least=None,
+        at_most=None,
+        choices=None,
+        live=True,
+        doc="Not a setting of this version.",
+    )
 
 
 def _layers(

@@ -15,7 +15,7 @@ from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.replication.partition import Partition
-from riverrun.storage.directory import LogDirectory
+from riverrun.storage.directory import UNKNOWN_TOPIC_ID, LogDirectory
 from riverrun.storage.settings import LogSettings
 
 log = structlog.get_logger("riverrun.replication")
@@ -72,6 +72,10 @@ class Replicas:
         """
         for name, held in list(self._directory.logs.items()):
             topic = image.topics_by_name.get(name.topic)
+            if topic is not None and held.topic_id == UNKNOWN_TOPIC_ID:
+                # Its partition.metadata is lost. The name is all that speaks for it, and to delete
+                # on doubt would be worse than to keep.
+                self._directory.adopt_topic_id(name, topic.id)
             if (
                 topic is None
                 or topic.id != held.topic_id

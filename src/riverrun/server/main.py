@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
+from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
 from riverrun.server import logs
 from riverrun.server.settings import NodeSettings, from_environment, read_file
@@ -91,7 +92,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     except (DirectoryError, MetadataError) as error:
         log.error("cannot use the data directory", reason=str(error))
         return REFUSED
-    except OSError as error:
+    except (OSError, KafkaError) as error:
         log.error("cannot start", reason=str(error))
         await broker.stop()
         return FAILED

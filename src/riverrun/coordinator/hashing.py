@@ -3,6 +3,8 @@
 Every node and every version must agree on it for ever, so it is Java's hash and nothing better.
 """
 
+from functools import lru_cache
+
 from riverrun.model.ids import PartitionIndex
 
 
@@ -15,6 +17,7 @@ def java_string_hash(text: str) -> int:
     return hashed - (1 << 32) if hashed >= 1 << 31 else hashed
 
 
+@lru_cache(maxsize=10_000)  # every heartbeat and commit asks
 def partition_of(group_id: str, partitions: int) -> PartitionIndex:
     """The partition whose leader coordinates a group."""
     hashed = java_string_hash(group_id)

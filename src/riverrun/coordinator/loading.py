@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from riverrun.coordinator.records import CoordinatorRecord, UnknownKind, decode
 from riverrun.coordinator.shard import GroupShard
 from riverrun.model.ids import Offset
-from riverrun.records.batch import BatchHeader, CorruptBatch, batches, crc_matches
-from riverrun.records.record import ControlType, Record, read_records
+from riverrun.records.batch import BatchHeader, Buffer, CorruptBatch, batches, crc_matches
+from riverrun.records.record import ControlType, payload_of, read_records, spans
 
 SLICE_RECORDS = 32
 """Records between two chances to let others run."""
@@ -33,17 +33,22 @@ class Loader:
         for at, header in batches(data):
             if not crc_matches(data, at, header.size):
                 raise CorruptBatch(f"wrong CRC of the batch at offset {header.base_offset}")
-            found = read_records(memoryview(data)[at : at + header.size])
+            batch = memoryview(data)[at : at + header.size]
             if header.is_control:
-                self._end_transaction(header, found)
+                self._end_transaction(header, batch)
             else:
-                yield from self._replay_records(header, found)
+                yield from self._replay_records(header, batch)
             self.next_offset = Offset(header.next_offset)
             yield
 
-    def _replay_records(self, header: BatchHeader, found: list[Record]) -> Iterator[None]:
-        for number, record in enumerate(found):
-            known = self._decoded(record)
+    def _replay_records(self, header: BatchHeader, batch: Buffer) -> Iterator[None]:
+        payload = payload_of(batch, header)
+        for span in spans(payload, header.count):
+            _, _, _, _, key_at, key_size, value_at, value_size = span
+            known = None
+            if key_size >= 0:
+                value = payload[value_at : value_at + value_size] if value_size >= 0 else None
+                known = _decoded(payload[key_at : key_at + key_size], value)
             if known is None:
                 self.skipped += 1
             elif header.is_transactional:
@@ -51,22 +56,21 @@ class Loader:
             else:
                 self._shard.replay(known)
             self.records += 1
-            if number % SLICE_RECORDS == SLICE_RECORDS - 1:
+            if self.records % SLICE_RECORDS == 0:
                 yield
 
-    def _decoded(self, record: Record) -> CoordinatorRecord | None:
-        if record.key is None:
-            return None
-        try:
-            return decode(record.key, record.value)
-        except UnknownKind:
-            return None
-
-    def _end_transaction(self, header: BatchHeader, found: list[Record]) -> None:
-        for record in found:
+    def _end_transaction(self, header: BatchHeader, batch: Buffer) -> None:
+        for record in read_records(batch):
             kind = ControlType.of(record.key)
             if kind not in (ControlType.COMMIT, ControlType.ABORT):
                 continue
             for known in self._open.pop(header.producer_id, ()):
                 if kind is ControlType.COMMIT:
                     self._shard.replay(known)
+
+
+def _decoded(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    try:
+        return decode(key, value)
+    except UnknownKind:
+        return None

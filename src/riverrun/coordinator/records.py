@@ -211,6 +211,8 @@ def _text(buffer: bytes, at: int) -> tuple[str, int]:
 
 
 def _unsigned_varint(number: int) -> bytes:
+    if number <= 0x7F:
+        return bytes((number,))
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

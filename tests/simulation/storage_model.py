@@ -124,8 +124,13 @@ class StorageRun:
             clock=environment.clock,
             randomness=environment.randomness,
         )
-        for log in directory.load(lambda topic: self.settings):
-            self._check_recovered(log)
+        for log in list(directory.load(lambda topic: self.settings)):
+            if log.topic_id != TOPIC_ID:
+                # As the node does with a stray log. It must not have been promised to anybody.
+                assert not self.is_created, "the topic id of a durable log is lost"
+                directory.delete(PARTITION)
+            else:
+                self._check_recovered(log)
         if PARTITION not in directory.logs:
             assert not self.is_created, "a log that was made durable is gone"
             assert self.model.durable_end == 0, "a log with durable batches is gone"
@@ -247,7 +252,6 @@ class StorageRun:
         )
         model.cut(log.end_offset)
         assert model.end == log.end_offset, "recovery cut within a batch"
-        assert not self.is_created or log.topic_id == TOPIC_ID, "the topic id is lost"
         model.epoch = max(model.epoch, log.latest_epoch)
         log.advance_high_watermark(log.end_offset)
         self._check_content(log)

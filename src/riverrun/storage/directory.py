@@ -264,7 +264,11 @@ class LogDirectory:
         except (FileNotFoundError, CorruptCheckpoint) as error:
             _logger.error("topic id unknown", partition=str(partition), reason=str(error))
             topic_id = UNKNOWN_TOPIC_ID
-        return self._open(partition, topic_id, settings)
+        log = self._open(partition, topic_id, settings)
+        # Whether a log that was made shortly before a crash has its id on the disk is not known;
+        # without it the next start takes the log for a stray one, and removes it.
+        log.is_new = not self.was_clean
+        return log
 
     def open_logs(self, wanted: Iterable[tuple[TopicPartition, LogSettings]]) -> list[Log]:
         return [self.open_log(partition, settings) for partition, settings in wanted]

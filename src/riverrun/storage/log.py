@@ -111,7 +111,7 @@ class Log(Upkeep):
         try:
             segment.write(stored)
         except OSError as error:
-            self.write_failed(error)
+            self.append_failed(segment, error)
             raise
         segment.note(size, last, header.max_timestamp)
         self._account(segment, header, base, stored, now_ms)
@@ -159,7 +159,7 @@ class Log(Upkeep):
         try:
             segment.write(view)
         except OSError as error:
-            self.write_failed(error)
+            self.append_failed(segment, error)
             raise
         at = 0
         for header in found:

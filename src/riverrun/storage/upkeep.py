@@ -91,6 +91,8 @@ class Upkeep:
         self._snapshots = dict.fromkeys(recovered.snapshots)
         self._due_snapshots: dict[int, bytes] = {}
         self._jobs: list[FlushJob] = []
+        self._cut_back: dict[Segment, None] = {}
+        """Segments that end in the remains of a failed write until they are synced."""
         self._generation = 0
         """Counts truncations: offsets mean other batches after one."""
         self._layout = 0
@@ -166,6 +168,10 @@ class Upkeep:
         """One that is not part of the log yet."""
         return Segment(self._open_files, self.path, base_offset)
 
+    def append_failed(self, segment: Segment, error: OSError) -> None:
+        self._cut_back[segment] = None
+        self.write_failed(error)
+
     def write_failed(self, error: OSError) -> None:
         if self.on_write_error is not None:
             self.on_write_error(error)
@@ -183,10 +189,15 @@ class Upkeep:
         ``whole`` takes indexes, epochs and a producer snapshot along and moves the recovery point.
         """
         reached = self.recovery_point if whole else self.flushed_offset
-        is_complete = reached >= self.end_offset
+        is_complete = reached >= self.end_offset and not self._cut_back
         if is_complete and not (whole and (self.epochs.is_dirty or self.is_new)):
             return None
         first = max(bisect_right(self._bases, reached) - 1, 0)
+        # What a failed write left must not come back with a loss of power, for recovery would cut
+        # there, and drop what was synced behind it.
+        cut_back = self._cut_back
+        if cut_back:
+            first = min(first, *(self.segments.index(segment) for segment in cut_back))
         dirty = [(segment, segment.size) for segment in self.segments[first:]]
         job = FlushJob(
             self._files, offset=self.end_offset, generation=self._generation, segments=dirty,
@@ -198,7 +209,10 @@ class Upkeep:
         if whole:
             self._write_indexes(dirty, closing=closing)
             self._add_side_files(job)
-        job.handles = [segment.open().acquire() for segment, _ in dirty if segment.size]
+        job.handles = [
+            segment.open().acquire() for segment, _ in dirty if segment.size or segment in cut_back
+        ]
+        self._cut_back = {}
         self._jobs.append(job)
         return job
 
@@ -296,6 +310,7 @@ class Upkeep:
         """Remove segments, and rename their files so that a restart does not find them."""
         for segment in self.segments[first:stop]:
             self.size_bytes -= segment.size
+            self._cut_back.pop(segment, None)
             segment.close()
             for path in segment.paths():
                 if self._files.exists(path):

@@ -194,6 +194,13 @@ def test_other_coordinators_are_refused_for_good() -> None:
             assert one.error_code is code
             many = FindCoordinatorRequest(key_type=kind, coordinator_keys=("a",))
             assert (await server.ask(key, 6, many)).coordinators[0].error_code is code
+        share = "group:AAAAAAAAAAAAAAAAAAAAAA:0"
+        for version, code in (
+            (5, ErrorCode.INVALID_REQUEST),
+            (6, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        ):
+            many = FindCoordinatorRequest(key_type=2, coordinator_keys=(share,))
+            assert (await server.ask(key, version, many)).coordinators[0].error_code is code
         assert server.created == []
 
     serve(story)

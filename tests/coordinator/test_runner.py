@@ -10,7 +10,7 @@ import pytest
 
 from riverrun.coordinator.records import CommittedOffset, OffsetRecord, encode
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import PartitionIndex
+from riverrun.model.ids import LeaderEpoch, PartitionIndex
 from riverrun.records.record import ControlType, NewRecord, build_batch, read_records
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
@@ -284,6 +284,22 @@ def test_a_new_epoch_of_our_own_keeps_the_groups() -> None:
             await node.elect()
             assert node.log.reads == reads
             assert heartbeat(node, member_id) is ErrorCode.NONE
+
+    run(main())
+
+
+def test_an_epoch_that_was_not_ours_makes_the_log_be_read_again() -> None:
+    async def main() -> None:
+        async with Node() as node:
+            await send_commit(node, 1)
+            other = FakeLog()
+            other.leader_epoch = LeaderEpoch(node.log.leader_epoch + 2)
+            value = CommittedOffset(9, -1, "", 1, None, None)
+            key, body = encode(OffsetRecord(GROUP, "orders", 0, value))
+            other.write(build_batch([NewRecord(body, key, 1)]))
+            node.log = other
+            await node.elect()
+            assert committed(node) == 9
 
     run(main())
 

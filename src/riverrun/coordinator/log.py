@@ -29,7 +29,12 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: Offset) -> bytes:
-        """Whole batches from an offset on, below the high watermark; empty at the end."""
+        """Whole batches from an offset on, below the high watermark; empty at the end.
+
+        The end is where the log ended when it was asked: what was appended until then, by this node
+        or by its predecessor, may have been acknowledged, or may yet be committed. So a read waits
+        for the high watermark to come there.
+        """
         ...
 
 

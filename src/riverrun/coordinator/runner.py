@@ -335,8 +335,9 @@ class GroupCoordinators(GroupRequests):
     def elect(self, index: PartitionIndex, held: CoordinatorLog) -> None:
         """This node leads a partition from now on: load its groups."""
         known = self._shards.get(index)
-        if known is not None and known.status is Status.ACTIVE:
-            known.log = held  # a new epoch of our own: nobody else has written in between
+        is_loaded = known is not None and known.status is Status.ACTIVE
+        if known is not None and is_loaded and held.leader_epoch <= known.log.leader_epoch + 1:
+            known.log = held  # the next epoch is ours too: nobody wrote in between
             return
         self.resign(index)
         runner = self._shards[index] = ShardRunner(index, held, self)

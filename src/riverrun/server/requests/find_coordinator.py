@@ -3,11 +3,12 @@
 v0 groups only · v1 key types, messages · v3 flexible · v4 many keys (KIP-699) · v6 share groups
 (KIP-932). The topic ``__consumer_offsets`` is made when it is first needed, and the answer waits
 for it, where Kafka lets its client ask again. Transactions get an error that no client retries, for
-there are none yet; share groups the one that Kafka gives where they are not known.
+there are none yet; share groups are answered as by a Kafka whose share.version is 0: never there.
 """
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Final
 
@@ -24,6 +25,9 @@ from riverrun.wire.messages.find_coordinator_request import FindCoordinatorReque
 from riverrun.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
 
 MANY_KEYS_SINCE: Final = 4
+SHARE_SINCE: Final = 6
+SHARE_KEY: Final = re.compile(r"[^:]*[^:\s][^:]*:[A-Za-z0-9_-]{22}:[0-9]{1,9}")
+"""Group, topic id and partition."""
 TOPIC: Final = TopicName(OFFSETS_TOPIC)
 MESSAGES: Final = {
     ErrorCode.NONE: "NONE",
@@ -88,6 +92,12 @@ async def _make_topic(parts: Parts) -> None:
 def _find(parts: Parts, context: RequestContext, key: str, key_type: int) -> Coordinator:
     if key_type == KeyType.TRANSACTION:
         return _unknown(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if (
+        key_type == KeyType.SHARE
+        and context.api_version >= SHARE_SINCE
+        and SHARE_KEY.fullmatch(key)
+    ):
+        return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type != KeyType.GROUP:
         return _unknown(key, ErrorCode.INVALID_REQUEST)
     image = parts.metadata.current

@@ -29,7 +29,10 @@ STOP_SECONDS_MAX = 20
 KAFKA_CLUSTER_ID = "cml2ZXJydW4tdGVzdHMtMQ"
 KAFKA_JVM = ("-Xmx512M", "-Xms512M", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=1")
 # What differs between the two by default, and would differ in the answers.
-COMMON_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+COMMON_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.replication.factor": "1",
+}
 LOG_TAIL_CHARACTERS = 6000
 
 
@@ -203,14 +206,11 @@ class ApacheKafka(Server):
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{port + 1}",
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": str(self.data),
-            "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
-            "default.replication.factor": "1",
             **self.settings,
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -49,7 +49,7 @@ _COARSE_DEFAULTS: Final[Mapping[str, int | None]] = {
     "log.roll.hours": 168,
     "log.roll.jitter.hours": 0,
 }
-_WITHOUT_DEFAULT: Final = (*SYNONYMS, "log.flush.interval.ms")
+_WITHOUT_DEFAULT: Final = (*SYNONYMS, "log.flush.interval.ms", "advertised.listeners")
 _OWN: Final = ("node.id", "log.dirs")
 """What makes a node this one; a default of it is of no interest once it is given."""
 

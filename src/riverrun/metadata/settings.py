@@ -25,6 +25,7 @@ class MetadataSettings(Settings):
     snapshot_bytes: int = setting(
         20 * MiB,
         name="metadata.log.max.record.bytes.between.snapshots",
+        kind=Kind.LONG,
         at_least=1,
         doc="Bytes of new metadata records after which a snapshot is written.",
     )

@@ -243,11 +243,12 @@ class DirectorySettings(Settings):
         doc="Time between two looks for logs whose flush.ms has passed; a second at most.",
     )  # fmt: skip
     recovery_point_interval_ms: int = setting(
-        MINUTE_MS, name="log.flush.offset.checkpoint.interval.ms", at_least=0,
+        MINUTE_MS, name="log.flush.offset.checkpoint.interval.ms", at_least=0, kind=Kind.INT,
         doc="Time between two checkpoints of recovery points and high watermarks.",
     )  # fmt: skip
     start_offset_interval_ms: int = setting(
         MINUTE_MS, name="log.flush.start.offset.checkpoint.interval.ms", at_least=0,
+        kind=Kind.INT,
         doc="Time between two checkpoints of start offsets.",
     )  # fmt: skip
     recovery_threads: int = setting(

@@ -46,6 +46,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "produce-recompressed": producing.recompressed,
         "produce-idempotent": producing.idempotent,
         "producer-ids": producing.producer_ids,
+        "transactions": producing.transactions,
         "fetch-positions": fetching.positions,
         "fetch-sizes": fetching.sizes,
         "fetch-epochs": fetching.epochs,

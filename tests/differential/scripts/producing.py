@@ -1,5 +1,8 @@
 """Produce: good batches in every codec, and batches that are wrong in one way each."""
 
+from collections.abc import Callable
+from typing import Any
+
 from tests.differential.batches import CONTROL, TIMESTAMP, TRANSACTIONAL, Row, batch, old_message
 from tests.differential.script import Script
 from tests.differential.scripts.asking import NO_ID, fetch, produce, produce_fields
@@ -219,6 +222,20 @@ def producer_ids(script: Script) -> None:
         ask("with a producer id", producer_id=5, producer_epoch=0)
         ask("with an epoch alone", producer_id=-1, producer_epoch=3)
         ask("with an id alone", producer_id=5, producer_epoch=-1)
+
+
+def transactions(script: Script) -> None:
+    """Until we have transactions, a client that asks for one must hear it, and not wait for it."""
+    soon = ("COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS")
+    name = script.topic("id")
+    find = {"key": name, "key_type": 1, "coordinator_keys": [name]}
+    script.ask("of a transaction", "find_coordinator", find, settled=_not_soon(soon))
+    fields = {"transactional_id": name, "transaction_timeout": 60000}
+    script.ask("transactional", "init_producer_id", fields, settled=_not_soon(soon))
+
+
+def _not_soon(codes: tuple[str, ...]) -> Callable[[Any], bool]:
+    return lambda answer: not any(code in str(answer) for code in codes)
 
 
 def _topic(script: Script, name: str, *, partitions: int = 1, **configs: str) -> tuple[str, str]:

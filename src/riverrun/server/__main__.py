@@ -1,7 +1,10 @@
 """``python -m riverrun.server``: one node, without the command line's library."""
 
+import gc
 import sys
 
-from riverrun.server.main import main
+gc.disable()  # until the node serves: modules are not garbage, and looking at them takes time
+
+from riverrun.server.main import main  # noqa: E402
 
 sys.exit(main(sys.argv[1:]))

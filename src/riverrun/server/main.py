@@ -47,6 +47,8 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
+    # What is made until the node serves stays for ever: nothing to collect, and then to be left alone.
+    gc.disable()
     logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
     _raise_file_limit()
     import uvloop
@@ -96,8 +98,8 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         log.error("cannot start", reason=str(error))
         await broker.stop()
         return FAILED
-    gc.collect()
     gc.freeze()
+    gc.enable()
     if supervision.ready_descriptor is not None:
         os.write(supervision.ready_descriptor, b"ready\n")
         os.close(supervision.ready_descriptor)

@@ -47,6 +47,13 @@ def test_json_fields_as_one_types_them() -> None:
     )
 
 
+def test_a_name_that_is_no_text_comes_back_as_it_was() -> None:
+    header = b"caf\xe9".decode("utf-8", "surrogateescape")
+    line = formatter("json")("t", 0, Record(0, 0, None, b"", ((header, b""),)))
+    assert line.decode("ascii").count("\\udce9") == 1
+    assert parse_json(line, headers=(), timestamp=0)[0].headers == ((header, b""),)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -59,6 +66,11 @@ def test_json_fields_as_one_types_them() -> None:
         ('{"value_base64": 3}', "not base64"),
         ('{"value": "a", "partition": "0"}', "whole numbers"),
         ('{"value": "a", "timestamp": true}', "whole numbers"),
+        ('{"value": "a", "timestamp": 9223372036854775808}', "whole numbers"),
+        ('{"value": "\\ud800"}', "half a surrogate pair"),
+        ('{"value": ["\\ud800"]}', "half a surrogate pair"),
+        ('{"value": "a", "headers": {"\\ud800": ""}}', "half a surrogate pair"),
+        ("[" * 100_000, "not JSON"),
         ('{"value": "a", "headers": 5}', "headers are"),
         ('{"value": "a", "headers": [{"value": "x"}]}', "a header is"),
     ],

@@ -203,6 +203,21 @@ def test_mistakes_are_told(cli: Cli, words: list[str], code: int, saying: str) -
     assert "Traceback" not in result.output
 
 
+def test_names_that_are_no_text_and_closed_descriptors(cli: Cli) -> None:
+    script = f"{cli.executable} produce $'caf\\xe9' </dev/null; echo $?\n"
+    script += f"{cli.executable} produce t <&-; echo $?\n"
+    script += f"({cli.executable} consume t >&-); echo $?\n"
+    done = subprocess.run(
+        ["bash", "-c", script], env=cli.env, capture_output=True, timeout=30, check=False
+    )
+    assert done.stdout == b"2\n2\n2\n"
+    assert done.stderr.splitlines() == [
+        b"riverrun: 'caf\\udce9' is not UTF-8 text",
+        b"riverrun: standard input is closed; give --file",
+        b"riverrun: standard output is closed",
+    ]
+
+
 def test_no_cluster(cli: Cli) -> None:
     address = f"127.0.0.1:{free_ports(1)}"
     for words in (["consume", "t"], ["produce", "t", "--file", "/dev/null"]):

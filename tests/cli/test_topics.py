@@ -96,6 +96,7 @@ def test_internal_topics_are_shown_on_demand(cli: Cli, name: str) -> None:
         (["alter", "x"], 2, "nothing to change"),
         (["alter", "x", "--config", "a=1", "--delete-config", "a"], 2, "both in"),
         (["list", "--bootstrap", "nowhere"], 2, "one looks like 127.0.0.1:9092"),
+        (["list", "--bootstrap", "x" * 70 + ":1"], 2, "label"),
     ],
 )
 def test_mistakes_are_told(cli: Cli, words: list[str], code: int, saying: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -100,6 +101,8 @@ def consume(
     from riverrun.cli.formats import BadInput, formatter
     from riverrun.cli.session import run
 
+    if sys.stdout is None:
+        fail("standard output is closed", USAGE)
     if group is not None and (offset is not None or partitions):
         fail(
             "--group shares partitions and goes on at committed offsets: it takes neither "

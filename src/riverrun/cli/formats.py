@@ -72,7 +72,7 @@ def parse_json(line: bytes, *, headers: Headers, timestamp: int) -> tuple[NewRec
     """A JSON object; the record and the partition that it names."""
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error} in {_shortened(line)}") from None
     if not isinstance(row, dict):
         raise BadInput(f'expected an object such as {{"value": "hello"}}, not {_shortened(line)}')
@@ -83,7 +83,7 @@ def parse_json(line: bytes, *, headers: Headers, timestamp: int) -> tuple[NewRec
         raise BadInput(f"no value in {_shortened(line)}; null must be said")
     own = row.get("timestamp", timestamp)
     partition = row.get("partition")
-    if not _is_int(own) or not (partition is None or _is_int(partition)):
+    if not _is_whole(own) or not (partition is None or _is_whole(partition)):
         raise BadInput(f"timestamp and partition are whole numbers, not as in {_shortened(line)}")
     return (
         NewRecord(_bytes(row, "value"), _bytes(row, "key"), own, headers + _headers(row)),
@@ -91,8 +91,8 @@ def parse_json(line: bytes, *, headers: Headers, timestamp: int) -> tuple[NewRec
     )
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -1 <= value < 2**63
 
 
 def _bytes(row: Mapping[str, Any], name: str) -> bytes | None:
@@ -112,23 +112,36 @@ def _bytes_of(value: object) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return _encoded(value)
+    return _encoded(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _encoded(text: str) -> bytes:
+    """Bytes that were no text once, as header names may be, come back as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise BadInput(f"{text[:60]!a} is no text: it has half a surrogate pair") from None
 
 
 def _headers(row: Mapping[str, Any]) -> Headers:
     """As we print them, a list of objects; or an object, as one types them."""
     found = row.get("headers") or []
     if isinstance(found, dict):
-        return tuple((name, _bytes_of(value)) for name, value in found.items())
+        return tuple((_checked(name), _bytes_of(value)) for name, value in found.items())
     if not isinstance(found, list):
         raise BadInput('headers are an object or a list of {"name": ..., "value": ...}')
     headers: list[tuple[str, bytes | None]] = []
     for header in found:
         if not isinstance(header, dict) or not isinstance(header.get("name"), str):
             raise BadInput('a header is an object such as {"name": "trace", "value": "42"}')
-        headers.append((header["name"], _bytes(header, "value")))
+        headers.append((_checked(header["name"]), _bytes(header, "value")))
     return tuple(headers)
+
+
+def _checked(name: str) -> str:
+    _encoded(name)
+    return name
 
 
 def _shortened(line: bytes) -> str:
@@ -169,7 +182,8 @@ def _as_json(topic: str, partition: int, record: Record) -> bytes:
         row["headers"] = [
             {"name": name, **_json_field("value", value)} for name, value in record.headers
         ]
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+    # A header's name may be no text; JSON has an escape for each of its bytes.
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _json_field(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -209,7 +223,7 @@ def _size(data: bytes | None) -> int:
 def _template(form: str) -> Formatter:
     parts: list[bytes | Callable[[str, int, Record], bytes]] = []
     first, *others = form.split("%")
-    parts.append(unescape(first).encode())
+    parts.append(_encoded(unescape(first)))
     pending = iter(others)
     for piece in pending:
         letter = piece[:1] or "%"
@@ -220,7 +234,7 @@ def _template(form: str) -> Formatter:
         parts.append(placeholder)
         # "%%" splits into an empty piece and what follows the second sign.
         rest = piece[1:] if piece else next(pending, "")
-        parts.append(unescape(rest).encode())
+        parts.append(_encoded(unescape(rest)))
 
     def fill(topic: str, partition: int, record: Record) -> bytes:
         return b"".join(

@@ -12,6 +12,8 @@ import sys
 import typer
 from typer.core import TyperGroup
 
+from riverrun.cli.options import USAGE
+
 HELP = """A replicated, partitioned log that speaks the Apache Kafka protocol.
 
 \b
@@ -36,6 +38,8 @@ COMMANDS = {
     "bench": "riverrun.cli.bench",
     "simulate": "riverrun.simulation.command",
 }
+
+SPEAK_OF_NAMES = ("topics", "produce", "consume", "groups")
 
 
 class InOrder(TyperGroup):
@@ -84,5 +88,15 @@ def _root(
 
 
 def main() -> None:
-    # Without a terminal nobody wants colours; typer decides the rest.
-    build(sys.argv[1:])()
+    words = sys.argv[1:]
+    if words and words[0] in SPEAK_OF_NAMES:
+        for word in words:
+            if not word.isascii() and _is_no_text(word):
+                print(f"riverrun: {word!a} is not UTF-8 text", file=sys.stderr)
+                sys.exit(USAGE)
+    build(words)()
+
+
+def _is_no_text(word: str) -> bool:
+    """Python hides bytes that are no text in half surrogate pairs, which no request can carry."""
+    return any("\ud800" <= character <= "\udfff" for character in word)

@@ -110,7 +110,9 @@ def produce(
         fail(f"--acks {acks}: expected 0, 1 or all", USAGE)
     if key_separator is not None and form == "json":
         fail("--key-separator is for text; in JSON the key is a field", USAGE)
-    separator = None if key_separator is None else unescape(key_separator).encode()
+    separator = None
+    if key_separator is not None:
+        separator = unescape(key_separator).encode("utf-8", "surrogateescape")
     if separator == b"":
         fail("--key-separator is empty", USAGE)
     try:
@@ -138,6 +140,8 @@ def _run(bootstrap: str, plan: Plan, file: Path | None, *, as_json: bool) -> Non
     from riverrun.cli.session import run
 
     if file is None or str(file) == "-":
+        if sys.stdin is None:
+            fail("standard input is closed; give --file", USAGE)
         descriptor = sys.stdin.fileno()
         if os.isatty(descriptor) and not plan.is_quiet:
             print("Each line is a record; end with Ctrl-D.", file=sys.stderr)

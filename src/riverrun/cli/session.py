@@ -96,6 +96,8 @@ def run(
         fail(f"the cluster sent records that are damaged: {error}", FAILED)
     except KafkaError as error:
         fail(in_words(error), NOT_FOUND if error.code in _NOT_FOUND else FAILED)
+    except UnicodeError as error:
+        fail(f"--bootstrap {bootstrap}: {error}", USAGE)
     except OSError as error:
         fail(f"the connection failed: {error.strerror or error}", UNREACHABLE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -115,9 +114,9 @@ class Topic:
 
 
 async def describe_topics(
-    pool: Pool, names: Sequence[str] | None, *, all_settings: bool, internal: bool
+    pool: Pool, wanted: Sequence[str] | None, *, all_settings: bool, internal: bool
 ) -> list[Topic]:
-    if names is None:
+    if wanted is None:
         rows = [
             topic
             for topic in (await pool.metadata(None)).topics
@@ -125,19 +124,18 @@ async def describe_topics(
         ]
         rows.sort(key=lambda topic: topic.name or "")
     else:
-        rows = [await find_topic(pool, name) for name in dict.fromkeys(names)]
+        rows = [await find_topic(pool, name) for name in dict.fromkeys(wanted)]
     places = [
         _place(topic, partition)
         for topic in rows
         for partition in topic.partitions
         if partition.leader_id != NO_LEADER
     ]
-    starts, ends, sizes, settings = await asyncio.gather(
-        offsets_at(pool, dict.fromkeys(places, EARLIEST)),
-        offsets_at(pool, dict.fromkeys(places, LATEST)),
-        _sizes(pool, rows),
-        _settings(pool, [topic.name or "" for topic in rows], all_settings=all_settings),
-    )
+    starts = await offsets_at(pool, dict.fromkeys(places, EARLIEST))
+    ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
+    sizes = await _sizes(pool, rows)
+    names = [topic.name or "" for topic in rows]
+    settings = await _settings(pool, names, all_settings=all_settings)
     return [
         Topic(
             name=topic.name or "",

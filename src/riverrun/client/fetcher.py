@@ -6,7 +6,6 @@ they are asked for; control batches are passed over.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,6 +13,7 @@ from uuid import UUID
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
 from riverrun.client.pool import Pool
+from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.records.batch import CorruptBatch, batches, crc_matches
@@ -68,15 +68,11 @@ class Fetcher:
         by_leader: dict[int, list[TopicPartition]] = {}
         for at in self.positions:
             by_leader.setdefault(await self._pool.leader(at.topic, at.partition), []).append(at)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._ask(leader, places, is_alone=len(by_leader) == 1))
-                    for leader, places in by_leader.items()
-                ]
-        except* (KafkaError, OSError) as failures:
-            raise failures.exceptions[0] from None
-        rows = {at: row for task in tasks for at, row in task.result().items()}
+        answers = await together(
+            self._ask(leader, places, is_alone=len(by_leader) == 1)
+            for leader, places in by_leader.items()
+        )
+        rows = {at: row for answer in answers for at, row in answer.items()}
         portions = [
             portion
             for at, row in rows.items()

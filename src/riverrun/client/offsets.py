@@ -6,12 +6,12 @@ One request to each leader instead of one for each partition. Requests name topi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from riverrun.client.pool import Pool
 from riverrun.client.retry import RETRIABLE
+from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.wire.apis import ApiKey
@@ -53,8 +53,8 @@ async def offsets_at(
             leader = await pool.leader(at.topic, at.partition)
             wanted = ListOffsetsPartition(partition_index=at.partition, timestamp=timestamp)
             by_leader.setdefault(leader, {}).setdefault(at.topic, []).append(wanted)
-        for rows in await asyncio.gather(
-            *(_ask_leader(pool, leader, topics) for leader, topics in by_leader.items())
+        for rows in await together(
+            _ask_leader(pool, leader, topics) for leader, topics in by_leader.items()
         ):
             for at, (code, offset) in rows.items():
                 if code is ErrorCode.NONE:

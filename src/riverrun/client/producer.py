@@ -7,13 +7,13 @@ says that enough has been gathered), as is where the records come from.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from riverrun.client.partitioner import StickyChoice, partition_of_key
 from riverrun.client.partitions import produce
 from riverrun.client.pool import Pool
+from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.records.compression import Compression
@@ -121,13 +121,7 @@ class Producer:
         waiting = [state for state in self.partitions.values() if state.records]
         self._sticky.move()
         self._gathered_bytes = 0
-        # gather() would leave the others running when one fails, with nobody to own them.
-        try:
-            async with asyncio.TaskGroup() as group:
-                for state in waiting:
-                    group.create_task(self._send_all(state))
-        except* (KafkaError, OSError) as failures:
-            raise failures.exceptions[0] from None
+        await together(self._send_all(state) for state in waiting)
 
     async def _send_all(self, state: PartitionState) -> None:
         records, state.records, state.gathered_bytes = state.records, [], 0

@@ -299,7 +299,9 @@ class Broker:
         if self._metadata is not None:
             await self._metadata.stop()
         if self._log_runner is not None:
-            await self._log_runner.stop(clean=self._failure is None)
+            # A start that failed before the logs were recovered must not call them clean.
+            is_recovered = self._parts is not None
+            await self._log_runner.stop(clean=is_recovered and self._failure is None)
         if self._directory is not None:
             self._directory.close()
         log.info("node is down")

@@ -47,7 +47,7 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
-    # What is made until the node serves stays for ever: nothing to collect, and then to be left alone.
+    # What is made until the node serves stays for ever: there is nothing to collect.
     gc.disable()
     logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
     _raise_file_limit()

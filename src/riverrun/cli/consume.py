@@ -12,6 +12,67 @@ from riverrun.cli.options import BOOTSTRAP_DEFAULT, FAILED, USAGE, AsJson, Boots
 
 if TYPE_CHECKING:
     from riverrun.cli.consuming import Start
+    from riverrun.cli.formats import Formatter
+
+
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        autocompletion=group_names,
+        help="Be a member of this group: share the partitions with its other members, go on "
+        "where it left off, and commit what was printed.",
+    ),
+]
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        help="Start at the oldest record; with --group, where nothing is committed.",
+    ),
+]
+Offset = Annotated[
+    str | None,
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="N|-N|earliest|latest",
+        help="Start at this offset; -N is so many before the end of each partition.",
+    ),
+]
+Partitions = Annotated[
+    list[int],
+    typer.Option(
+        "--partition", "-p", min=0, show_default=False, help="Only this one; may be repeated."
+    ),
+]
+MaxMessages = Annotated[
+    int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", help="End when no record comes for so long."
+    ),
+]
+UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="End at what is the end of the topic now.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="text|json|TEMPLATE",
+        help="text: values in lines. json: an object in each line. Or a template of %t topic, "
+        "%p partition, %o offset, %T timestamp, %k key, %v value, %h headers, %K and %V sizes "
+        "of key and value, %%, \\n, \\t.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notices on standard error.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,66 +80,16 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
-    ],
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            autocompletion=group_names,
-            help="Be a member of this group: share the partitions with its other members, go on "
-            "where it left off, and commit what was printed.",
-        ),
-    ] = None,
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning",
-            help="Start at the oldest record; with --group, where nothing is committed.",
-        ),
-    ] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            "-o",
-            metavar="N|-N|earliest|latest",
-            help="Start at this offset; -N is so many before the end of each partition.",
-        ),
-    ] = None,
-    partitions: Annotated[
-        list[int],
-        typer.Option(
-            "--partition", "-p", min=0, show_default=False, help="Only this one; may be repeated."
-        ),
-    ] = [],  # noqa: B006 (typer reads it and never changes it)
-    max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", min=0, metavar="SECONDS", help="End when no record comes for so long."
-        ),
-    ] = None,
-    until_end: Annotated[
-        bool, typer.Option("--until-end", help="End at what is the end of the topic now.")
-    ] = False,
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="text|json|TEMPLATE",
-            help="text: values in lines. json: an object in each line. Or a template of %t topic, "
-            "%p partition, %o offset, %T timestamp, %k key, %v value, %h headers, %K and %V sizes "
-            "of key and value, %%, \\n, \\t.",
-        ),
-    ] = "text",
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No notices on standard error.")
-    ] = False,
+    topic: Topic,
+    group: Group = None,
+    from_beginning: FromBeginning = False,
+    offset: Offset = None,
+    partitions: Partitions = [],  # noqa: B006 (typer reads it and never changes it)
+    max_messages: MaxMessages = None,
+    timeout: Timeout = None,
+    until_end: UntilEnd = False,
+    form: Format = "text",
+    quiet: Quiet = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -98,9 +109,35 @@ def consume(
     before --max-messages.
     """
     from riverrun.cli.consuming import RETRY, Outcome, Plan, print_records
-    from riverrun.cli.formats import BadInput, formatter
     from riverrun.cli.session import run
 
+    _check(topic, group, offset, partitions, from_beginning=from_beginning, until_end=until_end)
+    plan = Plan(
+        topic=topic,
+        group=group,
+        start=_start_of(offset, from_beginning=from_beginning),
+        partitions=tuple(sorted(set(partitions))),
+        max_messages=max_messages,
+        timeout_s=timeout,
+        is_until_end=until_end,
+        form_record=_formatter_of("json" if as_json else form),
+        is_quiet=quiet,
+    )
+    ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=RETRY)
+    if ended.outcome is Outcome.SILENT and max_messages is not None:
+        fail(f"{ended.count} of {max_messages} records came before the timeout", FAILED)
+
+
+def _check(
+    topic: str,
+    group: str | None,
+    offset: str | None,
+    partitions: list[int],
+    *,
+    from_beginning: bool,
+    until_end: bool,
+) -> None:
+    """Refuse what cannot be meant together."""
     if sys.stdout is None:
         fail("standard output is closed", USAGE)
     if group is not None and (offset is not None or partitions):
@@ -116,24 +153,15 @@ def consume(
         fail("--group is empty", USAGE)
     if offset is not None and from_beginning:
         fail("give either --from-beginning or --offset", USAGE)
+
+
+def _formatter_of(form: str) -> Formatter:
+    from riverrun.cli.formats import BadInput, formatter
+
     try:
-        form_record = formatter("json" if as_json else form)
+        return formatter(form)
     except BadInput as error:
         fail(str(error), USAGE)
-    plan = Plan(
-        topic=topic,
-        group=group,
-        start=_start_of(offset, from_beginning=from_beginning),
-        partitions=tuple(sorted(set(partitions))),
-        max_messages=max_messages,
-        timeout_s=timeout,
-        is_until_end=until_end,
-        form_record=form_record,
-        is_quiet=quiet,
-    )
-    ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=RETRY)
-    if ended.outcome is Outcome.SILENT and max_messages is not None:
-        fail(f"{ended.count} of {max_messages} records came before the timeout", FAILED)
 
 
 def _start_of(offset: str | None, *, from_beginning: bool) -> Start:

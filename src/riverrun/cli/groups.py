@@ -31,6 +31,31 @@ Name = Annotated[
     str, typer.Argument(metavar="GROUP", autocompletion=group_names, show_default=False)
 ]
 
+Topics = Annotated[
+    list[str],
+    typer.Option(
+        "--topic",
+        metavar="TOPIC[:0,1,...]",
+        autocompletion=topic_names,
+        show_default=False,
+        help="Only this topic, or these partitions of it; may be repeated. Else all that the "
+        "group has committed.",
+    ),
+]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        metavar="2025-01-31T12:00",
+        help="To the first record at or after this time, here or with a zone (Z, +01:00).",
+    ),
+]
+ShiftBy = Annotated[
+    int | None, typer.Option("--shift-by", help="So many further; negative goes back.")
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")]
+
 
 def register(app: typer.Typer) -> None:
     groups = typer.Typer(
@@ -159,38 +184,15 @@ def _in_short(partitions: object) -> str | None:
 
 def reset_offsets(
     name: Name,
-    topics: Annotated[
-        list[str],
-        typer.Option(
-            "--topic",
-            metavar="TOPIC[:0,1,...]",
-            autocompletion=topic_names,
-            show_default=False,
-            help="Only this topic, or these partitions of it; may be repeated. Else all that the "
-            "group has committed.",
-        ),
-    ] = [],  # noqa: B006 (typer reads it and never changes it)
+    topics: Topics = [],  # noqa: B006 (typer reads it and never changes it)
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="To the oldest record.")
     ] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the newest.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, help="To this offset.")
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime",
-            metavar="2025-01-31T12:00",
-            help="To the first record at or after this time, here or with a zone (Z, +01:00).",
-        ),
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="So many further; negative goes back.")
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this it is only shown.")
-    ] = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    shift_by: ShiftBy = None,
+    execute: Execute = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:

@@ -19,71 +19,79 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 FORMATS = ("text", "json")
 
 
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
+]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help="Read this file instead of standard input.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        help="text: each line is a value. json: each line is an object with value, and "
+        "perhaps key, headers, timestamp and partition.",
+    ),
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        help="What comes before it in a line is the key. Understands \\t.",
+    ),
+]
+CommonHeaders = Annotated[
+    list[str],
+    typer.Option(
+        "--header",
+        "--headers",
+        "-H",
+        metavar="NAME=VALUE",
+        show_default=False,
+        help="A header for every record; may be repeated.",
+    ),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        min=0,
+        help="Write all to this one. Else the key decides, as with Kafka's own client.",
+    ),
+]
+Codec = Annotated[str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS))]
+Acks = Annotated[
+    str,
+    typer.Option(
+        "--acks",
+        metavar="0|1|all",
+        help="all: written by the in-sync replicas, each record once. 1: by the leader. "
+        "0: do not wait.",
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no summary on standard error.")
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command("produce")(produce)
 
 
 def produce(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
-    ],
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", help="Read this file instead of standard input."),
-    ] = None,
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="text: each line is a value. json: each line is an object with value, and "
-            "perhaps key, headers, timestamp and partition.",
-        ),
-    ] = "text",
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator",
-            "-K",
-            metavar="TEXT",
-            help="What comes before it in a line is the key. Understands \\t.",
-        ),
-    ] = None,
-    headers: Annotated[
-        list[str],
-        typer.Option(
-            "--header",
-            "--headers",
-            "-H",
-            metavar="NAME=VALUE",
-            show_default=False,
-            help="A header for every record; may be repeated.",
-        ),
-    ] = [],  # noqa: B006 (typer reads it and never changes it)
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            min=0,
-            help="Write all to this one. Else the key decides, as with Kafka's own client.",
-        ),
-    ] = None,
-    compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS))
-    ] = "none",
-    acks: Annotated[
-        str,
-        typer.Option(
-            "--acks",
-            metavar="0|1|all",
-            help="all: written by the in-sync replicas, each record once. 1: by the leader. "
-            "0: do not wait.",
-        ),
-    ] = "all",
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress and no summary on standard error.")
-    ] = False,
+    topic: Topic,
+    file: File = None,
+    form: Format = "text",
+    key_separator: KeySeparator = None,
+    headers: CommonHeaders = [],  # noqa: B006 (typer reads it and never changes it)
+    partition: Partition = None,
+    compression: Codec = "none",
+    acks: Acks = "all",
+    quiet: Quiet = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:

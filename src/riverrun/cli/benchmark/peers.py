@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -31,6 +32,7 @@ JVM = (
 )  # fmt: skip
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 START_SECONDS_MAX = 60.0
+PORT_MIN, PORT_MAX = 20_000, 32_000
 
 
 class PeerUnavailable(Exception):
@@ -48,10 +50,16 @@ class Running:
 
 
 def free_port() -> int:
-    """The first of a run of free ports."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port if port < 65_000 else port - 1000
+    """The first of three free ports in a row, below those that the system gives to clients."""
+    while True:
+        first = random.randrange(PORT_MIN, PORT_MAX)
+        with contextlib.ExitStack() as held:
+            try:
+                for port in range(first, first + 3):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first
 
 
 def kafka_jars() -> Path:

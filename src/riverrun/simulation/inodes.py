@@ -213,13 +213,23 @@ class Namespace:
         self._pending = [namings for namings in later if namings]
 
     def lose_power(self, chance: random.Random) -> None:
-        if self._pending and chance.random() < 0.5:
-            kept = chance.randrange(len(self._pending) + 1)  # a journal keeps the order
-            survivors = self._pending[:kept]
-        else:
-            survivors = [namings for namings in self._pending if chance.random() < 0.5]
-        for namings in survivors:
-            _make_durable(namings)
+        """Each directory keeps a prefix of its changes, for a block of names is written as it is.
+
+        With a journal all directories share one order, without one each has its own.
+        """
+        has_journal = chance.random() < 0.5
+        kept = chance.randrange(len(self._pending) + 1)
+        is_cut: dict[Directory, bool] = {}
+        for number, namings in enumerate(self._pending):
+            if has_journal:
+                survives = number < kept
+            else:
+                ends_here = chance.random() < 0.3
+                survives = not ends_here and not any(is_cut.get(d, False) for d, _, _ in namings)
+            if survives:
+                _make_durable(namings)
+            else:
+                is_cut.update({directory: True for directory, _, _ in namings})
         self._pending.clear()
         self._forget_cache(self.root)
 

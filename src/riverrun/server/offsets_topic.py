@@ -34,7 +34,7 @@ class PartitionLog:
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
         # What was acknowledged lies below the end, but after a restart the high watermark may still
         # be on its way there: who reads only up to it would forget committed offsets.
-        self._end_at_election = partition.log.end_offset
+        self._end = partition.log.end_offset
 
     @property
     def start_offset(self) -> Offset:
@@ -50,7 +50,8 @@ class PartitionLog:
             now_ms=self._clock.now_ms(),
             origin=Origin.COORDINATOR,
         )
-        end = Offset(appended.last_offset + 1)
+        # A batch whose fate is unknown to its writer may still be committed: a load must see it.
+        end = self._end = Offset(appended.last_offset + 1)
         if end > partition.log.high_watermark:
             await self._committed(end)
         return appended.base_offset
@@ -74,8 +75,8 @@ class PartitionLog:
 
     async def read(self, offset: Offset) -> bytes:
         held = self._partition.log
-        if held.high_watermark < self._end_at_election:
-            await self._committed(self._end_at_election)
+        if held.high_watermark < self._end:
+            await self._committed(self._end)
         start = max(offset, held.start_offset)
         if start >= held.high_watermark:
             return b""

@@ -54,6 +54,7 @@ class Coordinator:
         self.ids = 0
         self.heard: list[Any] = []
         self.beaten = asyncio.Event()
+        self.modules_of_node = self.modules()
 
     async def join(self, _: Any, __: Any, request: Any) -> JoinGroupResponse:
         self.heard.append(request)
@@ -118,7 +119,7 @@ def run(
     async def wrapped() -> None:
         coordinator = Coordinator(**options)
         async with (
-            FakeCluster(modules=coordinator.modules()) as cluster,
+            FakeCluster(modules=coordinator.modules_of_node) as cluster,
             Pool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             await scenario(coordinator, Member(pool, "g", ["t"]))
@@ -236,5 +237,27 @@ def test_leaving_says_who_and_only_once() -> None:
         count = len(coordinator.heard)
         await member.leave()
         assert len(coordinator.heard) == count
+
+    run(scenario)
+
+
+def test_who_is_stopped_while_it_joins_leaves_without_waiting_for_the_others() -> None:
+    async def scenario(coordinator: Coordinator, member: Member) -> None:
+        asked, others = asyncio.Event(), asyncio.Event()
+        answer = coordinator.sync
+
+        async def wait_for_others(*request: Any) -> SyncGroupResponse:
+            asked.set()
+            await others.wait()
+            return await answer(*request)
+
+        coordinator.modules_of_node[ApiKey.SYNC_GROUP].handle = wait_for_others
+        joining = asyncio.create_task(member.join())
+        await asked.wait()
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+        await asyncio.wait_for(member.leave(), module.LEAVE_S_MAX / 3)
+        assert [row.member_id for row in coordinator.heard[-1].members] == ["m1"]
+        others.set()
 
     run(scenario)

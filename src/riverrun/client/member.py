@@ -53,7 +53,7 @@ _JOIN_AGAIN = _LOST_PLACE | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_I
 class Member:
     """``join``, then read what ``assignment`` says until ``must_rejoin`` is set, then join again.
 
-    ``keep_alive`` runs beside the reading, as a task of the caller.
+    ``keep_alive`` runs beside the reading, as a task of the caller. The pool is the member's own.
     """
 
     def __init__(self, pool: Pool, group: str, topics: Sequence[str]) -> None:
@@ -63,6 +63,7 @@ class Member:
         self._topics_of_group: tuple[str, ...] = ()
         self._counts: Mapping[str, int] = {}
         self._is_leader = False
+        self._is_joining = False
         self.member_id = ""
         self.generation = -1
         self.assignment: Assignment = {}
@@ -70,6 +71,7 @@ class Member:
 
     async def join(self) -> Assignment:
         """Take part in a rebalance, as often as needed, until there is an assignment."""
+        self._is_joining = True
         for _ in range(ROUNDS_MAX):
             joined = await self._join_once()
             if joined is None:
@@ -79,6 +81,7 @@ class Member:
                 continue
             self.assignment = read_assignment(synced.assignment)
             self.must_rejoin.clear()
+            self._is_joining = False
             return self.assignment
         text = f"group {self._group} found no rest in {ROUNDS_MAX} rebalances"
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
@@ -125,6 +128,9 @@ class Member:
             group_id=self._group, member_id=self.member_id, members=(identity,)
         )
         self.member_id, self.generation = "", -1
+        if self._is_joining:
+            # Answers come in order, so ours would wait until the others have joined.
+            await self._pool.close()
         with contextlib.suppress(OSError, KafkaError):
             async with asyncio.timeout(LEAVE_S_MAX):
                 await self._ask(ApiKey.LEAVE_GROUP, message, timeout_s=LEAVE_S_MAX)

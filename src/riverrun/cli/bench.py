@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from riverrun.cli.options import fail
+from riverrun.cli.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, fail
 
 if TYPE_CHECKING:
     from riverrun.cli.benchmark.load import Servers, Shape, Throughput
 
-BOOTSTRAP = typer.Option("127.0.0.1:9092", "--bootstrap", "-b", help="Address of the cluster.")
+BOOTSTRAP = typer.Option(
+    BOOTSTRAP_DEFAULT,
+    "--bootstrap",
+    "-b",
+    envvar=BOOTSTRAP_VARIABLE,
+    help="Address of the cluster.",
+)
 TOPIC = typer.Option("bench", "--topic", help="Topic to use; it is created when missing.")
 RECORD = typer.Option(1000, "--record-bytes", min=1, help="Size of a record's value.")
 BATCH = typer.Option(65_536, "--batch-bytes", min=1, help="The producer's batch.size.")

@@ -47,7 +47,10 @@ def print_tables(tables: Sequence[Table]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    for table in tables:
+    shown = [table for table in tables if table.rows or table.title or table.empty]
+    for place, table in enumerate(shown):
+        if place:
+            console.print()
         _print_pretty(console, table)
 
 

@@ -7,6 +7,7 @@ while loading, ``Removal`` for what was deleted, ``Checkpoint`` for the offsets 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -38,6 +39,8 @@ from riverrun.storage.settings import DirectorySettings, LogSettings
 __all__ = ["Checkpoint", "DirectoryError", "LogDirectory", "Removal", "Space"]
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+DOUBT = ".riverrun_disk_failed"
+"""Left by a process whose disk failed: what it did not sync may lie in memory alone."""
 LOCK = ".lock"
 DELETE_SUFFIX = "-delete"
 METADATA_PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIndex(0))
@@ -125,6 +128,7 @@ class LogDirectory:
         self._randomness = randomness
         self._identity = establish_identity(files, path, node_id, randomness)
         self.was_clean, self.previous_broker_epoch = self._take_marker()
+        self._is_doubtful = files.exists(os.path.join(path, DOUBT))
         self._recovery_points = self._read(RECOVERY_POINTS)
         self._high_watermarks = self._read(HIGH_WATERMARKS)
         self._start_offsets = self._read(START_OFFSETS)
@@ -231,6 +235,16 @@ class LogDirectory:
             self.offline_reason = reason
             for log in self.logs.values():
                 log.is_offline = True
+            with contextlib.suppress(OSError):  # a disk that takes nothing has nothing to hide
+                # Not synced: a power cut takes it together with what it warns of.
+                self.files.open(os.path.join(self.path, DOUBT), create=True).close()
+
+    def trust(self) -> None:
+        """All logs were read and written afresh where that was needed. Waits for the disk."""
+        if self._is_doubtful:
+            self._is_doubtful = False
+            self.files.unlink(os.path.join(self.path, DOUBT))
+            self.files.sync_directory(self.path)
 
     def space(self) -> Space:
         """May wait for the disk."""
@@ -284,6 +298,7 @@ class LogDirectory:
         path = self._path_of(partition)
         situation = Situation(
             path=path, settings=settings, now_ms=self._clock.now_ms(), was_clean=self.was_clean,
+            is_doubtful=self._is_doubtful,
             start_offset=self._start_offsets.get(partition, 0),
             recovery_point=self._recovery_points.get(partition, 0),
         )  # fmt: skip
@@ -307,6 +322,7 @@ class LogDirectory:
             log = self.open_log(partition, settings_for(partition.topic))
             self.add(log)
             yield log
+        self.trust()
 
     def open_metadata(self, settings: MetadataLogSettings) -> Log:
         """The log of cluster metadata, which is neither cleaned nor counted with the others."""

@@ -52,6 +52,8 @@ class Situation:
     recovery_point: int
     was_clean: bool
     now_ms: int
+    is_doubtful: bool = False
+    """Whether the disk failed under the last process: see ``_Recovery._write_again``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,6 +277,8 @@ class _Recovery:
                     problem = f"offsets {segment.next_offset} to {bound} are missing"
                 if problem is not None:
                     self._cut(file, segment, size, problem)
+                if self._situation.is_doubtful:
+                    self._write_again(file, segment)
             segment.checked_from = checked_from
             segment.is_warm = True
             if not self._situation.was_clean or problem is not None:
@@ -307,6 +311,20 @@ class _Recovery:
         self._cut_bytes += size - segment.size
         file.truncate(segment.size)
         file.sync()  # else the cut part could come back behind what is appended now
+
+    def _write_again(self, file: File, segment: Segment) -> None:
+        """Put a copy in the place of a segment whose end may lie in memory alone.
+
+        After a sync that failed the kernel calls the pages clean. They can be read, and no later
+        sync would write them: it would succeed, and a power cut would still take them.
+        """
+        path = segment.path + ".tmp"
+        with contextlib.closing(self._files.open(path, create=True)) as copy:
+            for at in range(0, segment.size, _COPY_BYTES):
+                copy.write_at(at, file.read_at(at, min(_COPY_BYTES, segment.size - at)))
+            copy.sync()
+        self._files.rename(path, segment.path)
+        self._files.sync_directory(self._path)
 
     def _copy_aside(self, file: File, segment: Segment, size: int) -> None:
         path = segment.path + DAMAGED_SUFFIX

@@ -42,6 +42,7 @@ SYNC_THREADS = 4
 READ_THREADS = 4
 TICK_SECONDS = 1.0
 FIRST_RETENTION_MS = 30 * SECOND_MS
+FLUSH_RETRY_SECONDS = 0.1
 OPEN_LOGS = 20
 """Logs that a thread recovers before it is asked again."""
 SLICE_LOGS = 500
@@ -152,6 +153,7 @@ class LogRunner:
         async with asyncio.TaskGroup() as group:
             for _ in range(directory.settings.recovery_threads):
                 group.create_task(open_some())
+        await self.in_thread(directory.trust)
         await self.in_thread(partial(self._cleaner.load, directory.logs))
         logs = directory.logs.values()
         _logger.info(
@@ -203,7 +205,10 @@ class LogRunner:
         try:
             job = log.begin_flush(whole=whole, closing=closing)
         except OSError as error:
+            # No descriptor or no room for an index. Who needs the sync asks again, and must not
+            # keep the loop from everybody else meanwhile.
             self._note_write_error(error)
+            await asyncio.sleep(FLUSH_RETRY_SECONDS)
             return
         if job is not None:
             # A task of its own: whoever waits may be cancelled, what a thread began goes on.

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,9 +27,7 @@ def test_hash_is_that_of_kafka(key: bytes, signed: int) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_hash_is_that_of_kafka_python(key: bytes) -> None:
-    from kafka.partitioner.default import murmur2 as reference
-
+def test_hash_is_that_of_aiokafka(key: bytes) -> None:
     assert murmur2(key) == reference(key) % 2**32
 
 

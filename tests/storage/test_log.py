@@ -409,3 +409,23 @@ def test_a_cold_read_survives_a_roll_and_a_discard() -> None:
     assert log.start_offset == 3
     assert [offset for offset, _ in values_of(found.load().data)] == [0, 1, 2]
     found.adopt()
+
+
+def test_retention_leaves_what_alone_tells_of_a_producer_until_a_snapshot_does() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(producer=5, sequence=0))
+    log.delete_records_before(1)
+    assert log.enforce_retention(NOW_MS) == []
+    machine.kill()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(producer=5, sequence=1))
+    log.delete_records_before(2)
+    log.enforce_retention(NOW_MS)
+    flush(log, whole=True)
+    directory.checkpoint().write()
+    assert log.enforce_retention(NOW_MS) != []
+    machine.kill()
+    _, log = machine.load(LogSettings())
+    assert append(log, batch(producer=5, sequence=1)).is_duplicate
+    assert append(log, batch(producer=5, sequence=2)).base_offset == 2

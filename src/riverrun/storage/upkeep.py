@@ -300,6 +300,11 @@ class Upkeep:
             return []
         if count == len(self.segments):
             self.roll(now_ms)
+        if self.producers.known:
+            # What they wrote last must be known after a crash too, or their next batch would seem
+            # out of order, and a retry new. The flush that follows a roll stores it.
+            while count and self.segments[count - 1].next_offset > self.recovery_point:
+                count -= 1
         dropped = self.segments[:count]
         self._take_out(0, count)
         self.start_offset = max(self.start_offset, Offset(self.segments[0].base_offset))

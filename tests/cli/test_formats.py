@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.cli.formats import (
@@ -25,6 +25,7 @@ def as_json(text: str, headers: Headers = ()) -> tuple[NewRecord, int | None]:
     return parse_json(text.encode(), headers=headers, timestamp=NOW)
 
 
+@settings(deadline=None)
 @given(data, data, st.lists(st.tuples(names, data), max_size=3).map(tuple), st.integers(0, 2**60))
 def test_json_round_trip(
     key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
@@ -80,6 +81,7 @@ def test_bad_json_says_why(line: str, reason: str) -> None:
         as_json(line)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_break_the_parser(line: bytes) -> None:
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.cli.descriptors import OutputFailed, Reader, Writer
@@ -34,6 +34,7 @@ def refused() -> Iterator[None]:
 # Lines
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=8), max_size=8), st.lists(st.integers(1, 5), min_size=1))
 def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], sizes: list[int]) -> None:
     text = b"\n".join(parts)

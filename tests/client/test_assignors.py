@@ -10,7 +10,7 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.client.assignors import ASSIGNORS, Subscriber, assign_in_turn, assign_ranges
@@ -67,6 +67,7 @@ counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 12), max_size=3
 
 
 @pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS)
+@settings(deadline=None)
 @given(subscriptions, counts)
 def test_each_partition_that_is_wanted_has_one_reader(
     assign: Callable[[Sequence[Subscriber], Mapping[str, int]], dict[str, Any]],
@@ -83,6 +84,7 @@ def test_each_partition_that_is_wanted_has_one_reader(
         assert all(topic in wanted[name] for name in readers)
 
 
+@settings(deadline=None)
 @given(subscriptions, counts)
 def test_agrees_with_aiokafka(wanted: dict[str, list[str]], partitions: dict[str, int]) -> None:
     class Cluster:
@@ -118,6 +120,7 @@ assignments = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(assignments)
 def test_assignment_round_trip(assignment: dict[str, tuple[int, ...]]) -> None:
     data = write_assignment(assignment)
@@ -125,6 +128,7 @@ def test_assignment_round_trip(assignment: dict[str, tuple[int, ...]]) -> None:
     assert read_assignment(b"\x00\x07" + data[2:] + b"fields of version 7") == assignment
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=20)))
 def test_subscription_round_trip(topics: list[str]) -> None:
     data = write_subscription(topics)
@@ -138,6 +142,7 @@ def test_no_bytes_are_an_empty_assignment() -> None:
     assert read_assignment(b"") == {}
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_other_bytes_are_refused_or_read(data: bytes) -> None:
     for read in (read_assignment, read_subscription):

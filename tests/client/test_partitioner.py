@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from aiokafka.partitioner import murmur2 as reference
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.client.partitioner import StickyChoice, murmur2, partition_of_key
@@ -26,11 +26,13 @@ def test_hash_is_that_of_kafka(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed % 2**32
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_hash_is_that_of_aiokafka(key: bytes) -> None:
     assert murmur2(key) == reference(key) % 2**32
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.integers(1, 1000))
 def test_partition_is_there(key: bytes, count: int) -> None:
     assert 0 <= partition_of_key(key, count) < count

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.compiler import Reader, Writer, compile_reader, compile_writer
 from riverrun.wire.layout import MessageModule
-from riverrun.wire.primitives import Buffer, MalformedRequest
+from riverrun.wire.primitives import ITEMS_MAX, Buffer, MalformedRequest
 
 __all__ = [
     "MalformedRequest",
@@ -83,7 +83,8 @@ def _module(key: ApiKey, side: str) -> MessageModule:
 
 @cache
 def _reader(key: ApiKey, version: int, side: str) -> Reader:
-    return compile_reader(_module(key, side), version)
+    items_max = ITEMS_MAX if side == REQUEST else None
+    return compile_reader(_module(key, side), version, items_max=items_max)
 
 
 @cache

@@ -54,12 +54,22 @@ def _uuid_bytes(value: UUID | None) -> bytes:
     return NO_UUID if value is None else value.bytes
 
 
-def compile_reader(module: MessageModule, version: int) -> Reader:
-    """A function (buffer, position, end) -> (message, position behind it)."""
-    source = _Source(module, version)
+def compile_reader(module: MessageModule, version: int, *, items_max: int | None = None) -> Reader:
+    """A function (buffer, position, end) that gives the message and the position behind it.
+
+    With ``items_max``, the arrays of a message together may hold no more than that.
+    """
+    source = _Source(module, version, is_counting=items_max is not None)
     source.add_all(source.reader_of)
     reader: Reader = source.run(f"read_{module.MESSAGE.__name__}", "read")
-    return reader
+    if items_max is None:
+        return reader
+
+    def read(buffer: Buffer, at: int, end: int) -> tuple[Any, int]:
+        source.items_left[0] = items_max
+        return reader(buffer, at, end)
+
+    return read
 
 
 def compile_writer(module: MessageModule, version: int) -> Writer:
@@ -73,13 +83,15 @@ def compile_writer(module: MessageModule, version: int) -> Writer:
 class _Source:
     """The source of one message at one version, and the names that it refers to."""
 
-    def __init__(self, module: MessageModule, version: int) -> None:
+    def __init__(self, module: MessageModule, version: int, *, is_counting: bool = False) -> None:
         assert module.VERSIONS[0] <= version <= module.VERSIONS[1], f"version {version}"
         self._module = module
         self._version = version
         self._is_flexible = version >= module.FLEXIBLE_FROM
         self._compact = "compact_" if self._is_flexible else ""
         self._lines: list[str] = []
+        self._is_counting = is_counting
+        self.items_left = [0]
         self._names: dict[str, Any] = {
             **vars(primitives),
             "MalformedRequest": MalformedRequest,
@@ -88,6 +100,7 @@ class _Source:
             "uuid_bytes": _uuid_bytes,
             "pack": struct.pack,
             "unpack_from": struct.unpack_from,
+            "items_left": self.items_left,
         }
 
     def run(self, name: str, what: str) -> Any:
@@ -209,6 +222,10 @@ class _Source:
         item_bytes = self._bytes_min(item, False)
         assert item_bytes > 0, f"{field} has items of no size"
         add(f"{indent}count, at = read_{self._compact}count(buffer, at, end, {item_bytes})")
+        if self._is_counting:
+            add(f"{indent}items_left[0] -= count")
+            add(f"{indent}if items_left[0] < 0:")
+            add(f"{indent}    raise MalformedRequest('too many items')")
         add(f"{indent}if count < 0:")
         if may_be_null:
             add(f"{indent}    f_{field} = None")
@@ -230,7 +247,7 @@ class _Source:
         add = self._lines.append
         for row in rows:
             add(f"    f_{row[0]} = {self._default(name, row[0])}")
-        add("    tags, at = read_varint(buffer, at)")
+        add("    tags, at = read_tag_count(buffer, at)")
         add("    for _ in range(tags):")
         add("        tag, at = read_varint(buffer, at)")
         add("        size, at = read_varint(buffer, at)")

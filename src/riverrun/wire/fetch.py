@@ -14,10 +14,12 @@ from riverrun.wire.primitives import (
     INT32,
     Buffer,
     MalformedRequest,
+    check_items,
     read_compact_count,
     read_compact_text,
     read_compact_text_or_null,
     read_count,
+    read_tag_count,
     read_text,
     read_varint,
     skip_tagged_fields,
@@ -129,11 +131,13 @@ def _parse_plain(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, int]
     topics, at = read_count(buffer, at, end, 6)
     if topics < 0:
         raise MalformedRequest("null for topics")
+    check_items(topics)
     for _ in range(topics):
         topic, at = read_text(buffer, at, end)
         count, at = read_count(buffer, at, end, 16)
         if count < 0:
             raise MalformedRequest("null for partitions")
+        check_items(len(partitions) + count)
         for _ in range(count):
             epoch, start_offset = -1, -1
             if version >= 9:
@@ -151,6 +155,7 @@ def _parse_plain(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, int]
         topics, at = read_count(buffer, at, end, 6)
         if topics < 0:
             raise MalformedRequest("null for forgotten topics")
+        check_items(topics)
         for _ in range(topics):
             topic, at = read_text(buffer, at, end)
             at = _read_forgotten(buffer, at, end, topic, forgotten, is_flexible=False)
@@ -176,6 +181,7 @@ def _read_forgotten(
     count, at = (read_compact_count if is_flexible else read_count)(buffer, at, end, 4)
     if count < 0:
         raise MalformedRequest("null for forgotten partitions")
+    check_items(len(forgotten) + count)
     indexes = struct.unpack_from(f">{count}i", buffer, at)
     forgotten.extend([(topic, index) for index in indexes])
     return at + 4 * count
@@ -192,12 +198,14 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, i
     topics, at = read_compact_count(buffer, at + 21, end, 3)
     if topics < 0:
         raise MalformedRequest("null for topics")
+    check_items(topics)
     partitions: list[FetchPartition] = []
     for _ in range(topics):
         topic, at = _read_topic(buffer, at, end, version)
         count, at = read_compact_count(buffer, at, end, 33)
         if count < 0:
             raise MalformedRequest("null for partitions")
+        check_items(len(partitions) + count)
         for _ in range(count):
             index, epoch, offset, last_epoch, start_offset, size = _PARTITION_12.unpack_from(
                 buffer, at
@@ -218,6 +226,7 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, i
     topics, at = read_compact_count(buffer, at, end, 3)
     if topics < 0:
         raise MalformedRequest("null for forgotten topics")
+    check_items(topics)
     forgotten: list[tuple[str | UUID, int]] = []
     for _ in range(topics):
         topic, at = _read_topic(buffer, at, end, version)
@@ -248,7 +257,7 @@ def _read_partition_tags(
     buffer: Buffer, at: int, end: int, version: int
 ) -> tuple[UUID | None, int, int]:
     directory_id, high_watermark = None, OFFSET_MAX
-    tags, at = read_varint(buffer, at)
+    tags, at = read_tag_count(buffer, at)
     for _ in range(tags):
         tag, at = read_varint(buffer, at)
         size, at = read_varint(buffer, at)
@@ -269,7 +278,7 @@ def _read_request_tags(
     buffer: Buffer, at: int, end: int, version: int, replica_id: int
 ) -> tuple[int, int, str | None, int]:
     replica_epoch, cluster_id = -1, None
-    tags, at = read_varint(buffer, at)
+    tags, at = read_tag_count(buffer, at)
     for _ in range(tags):
         tag, at = read_varint(buffer, at)
         size, at = read_varint(buffer, at)

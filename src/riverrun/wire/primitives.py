@@ -14,6 +14,12 @@ Buffer = bytes | bytearray | memoryview
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 
+ITEMS_MAX = 100_000
+"""Items of all arrays of a request together. Each costs microseconds of a loop that serves others:
+95 MB of nothing but empty names would stop a node for minutes."""
+TAGS_MAX = 64
+"""Tagged fields in one place. Kafka has no message with more than a few."""
+
 
 class MalformedRequest(Exception):
     """Bytes that are no message of the version that they claim to be."""
@@ -131,9 +137,22 @@ def read_compact_count(buffer: Buffer, at: int, end: int, item_bytes_min: int) -
     return count, at
 
 
+def check_items(count: int) -> None:
+    """Refuse a request that names more than any client has reason to."""
+    if count > ITEMS_MAX:
+        raise MalformedRequest(f"{count} items, more than {ITEMS_MAX}")
+
+
+def read_tag_count(buffer: Buffer, at: int) -> tuple[int, int]:
+    count, at = read_varint(buffer, at)
+    if count > TAGS_MAX:
+        raise MalformedRequest(f"{count} tagged fields, more than {TAGS_MAX}")
+    return count, at
+
+
 def skip_tagged_fields(buffer: Buffer, at: int, end: int) -> int:
     """Pass over tagged fields that nobody here knows (KIP-482); the position behind them."""
-    count, at = read_varint(buffer, at)
+    count, at = read_tag_count(buffer, at)
     for _ in range(count):
         _, at = read_varint(buffer, at)
         size, at = read_varint(buffer, at)

@@ -18,6 +18,7 @@ from riverrun.wire.primitives import (
     INT32,
     Buffer,
     MalformedRequest,
+    check_items,
     read_compact_count,
     read_compact_text,
     read_compact_text_or_null,
@@ -126,11 +127,13 @@ def _parse_plain(buffer: Buffer, at: int, version: int) -> tuple[ProduceCall, in
     partitions: list[ProducePartition] = []
     if topics < 0:
         raise MalformedRequest("null for topics")
+    check_items(topics)
     for _ in range(topics):
         topic, at = read_text(buffer, at, end)
         count, at = read_count(buffer, at, end, 8)
         if count < 0:
             raise MalformedRequest("null for partitions")
+        check_items(len(partitions) + count)
         for _ in range(count):
             index = INT32.unpack_from(buffer, at)[0]
             size = INT32.unpack_from(buffer, at + 4)[0]
@@ -159,6 +162,7 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[ProduceCall,
     topics, at = read_compact_count(buffer, at + 6, end, 3)
     if topics < 0:
         raise MalformedRequest("null for topics")
+    check_items(topics)
     partitions: list[ProducePartition] = []
     topic: str | UUID
     for _ in range(topics):
@@ -172,6 +176,7 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[ProduceCall,
             count, at = read_compact_count(buffer, at - 1, end, 6)
         elif count < 0:
             raise MalformedRequest("null for partitions")
+        check_items(len(partitions) + count)
         for _ in range(count):
             index = _INDEX.unpack_from(buffer, at)[0]
             size, at = read_varint(buffer, at + 4)

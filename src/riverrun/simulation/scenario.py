@@ -190,10 +190,13 @@ class OneNode:
             randomness=environment.randomness,
         )
         environment.loop.add_signal_handler(SIGTERM, broker.request_stop, "SIGTERM")
+        is_up = True
         try:
             await broker.start()
-        except (DirectoryError, KafkaError, OSError) as error:
-            self._world.tell(f"{BROKER}: cannot start: {error}")
+        except* (DirectoryError, KafkaError, OSError) as group:
+            self._world.tell(f"{BROKER}: cannot start: {group.exceptions[0]}")
+            is_up = False
+        if not is_up:
             await broker.stop()
             return
         self._world.tell(f"{BROKER}: ready")

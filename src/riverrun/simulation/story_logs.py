@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from riverrun.simulation.failures import NodeFailure
+
 if TYPE_CHECKING:
     from riverrun.simulation.world import World
 
@@ -23,6 +25,9 @@ def story_logs(world: World) -> Iterator[None]:
         said = event.pop("event", "")
         fields = " ".join(f"{name}={value}" for name, value in sorted(event.items()))
         world.note(f"{node}: [{level}] {said} {fields}".rstrip())
+        if "trace" in event or "exc_info" in event:
+            # A node that survives its own bug (it costs a connection) has a bug all the same.
+            world.fail(NodeFailure(f"{node}: {said} {event.get('reason', '')}"))
         raise structlog.DropEvent
 
     before, disabled = structlog.get_config(), logging.root.manager.disable

@@ -17,6 +17,9 @@ from riverrun.wire.messages.describe_configs_response import (
     DescribeConfigsSynonym,
 )
 
+Rows = tuple[DescribeConfigsResourceResult, ...]
+Synonyms = tuple[DescribeConfigsSynonym, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -25,15 +28,13 @@ class Wish:
     names: tuple[str, ...] | None = None
     with_synonyms: bool = False
     with_documentation: bool = False
+    known: dict[str, Synonyms] | None = None
+    """Synonyms of node-level settings found so far, for the topics of one request share them."""
 
     def of(self, names: Iterable[str]) -> list[str]:
         # Kafka takes an empty list for all of them.
         wanted = self.names
         return sorted(name for name in names if not wanted or name in wanted)
-
-
-Rows = tuple[DescribeConfigsResourceResult, ...]
-Synonyms = tuple[DescribeConfigsSynonym, ...]
 
 
 def topic_rows(configs: Configs, image: Image, topic: str, wish: Wish) -> Rows:
@@ -45,7 +46,7 @@ def topic_rows(configs: Configs, image: Image, topic: str, wish: Wish) -> Rows:
         value = render(setting, getattr(effective, setting.field))
         synonyms: Synonyms = ()
         if setting.name not in TOPIC_ONLY:
-            synonyms = _node_synonyms(configs, image, setting.name)
+            synonyms = _shared_synonyms(configs, image, setting.name, wish)
         if name in own:
             synonyms = (_synonym(name, value, Source.TOPIC), *synonyms)
         rows.append(_row(setting, name, value, synonyms, wish, read_only=False))
@@ -204,6 +205,15 @@ def _node_synonyms(configs: Configs, image: Image, name: str) -> Synonyms:
                 setting = configs.node.get(one)
                 found.append(_synonym(one, _normal(setting, one, text), source))
     return tuple(found)
+
+
+def _shared_synonyms(configs: Configs, image: Image, name: str, wish: Wish) -> Synonyms:
+    known = wish.known
+    if known is None:
+        return _node_synonyms(configs, image, name)
+    if name not in known:
+        known[name] = _node_synonyms(configs, image, name)
+    return known[name]
 
 
 def _synonym(name: str, value: str | None, source: Source) -> DescribeConfigsSynonym:

@@ -79,6 +79,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     from riverrun.ports.files import OsFiles
     from riverrun.ports.randomness import SystemRandomness
     from riverrun.server.broker import Broker
+    from riverrun.server.watchdog import Watchdog
     from riverrun.storage.directory import DirectoryError
 
     log = structlog.get_logger("riverrun")
@@ -103,7 +104,10 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     if supervision.ready_descriptor is not None:
         os.write(supervision.ready_descriptor, b"ready\n")
         os.close(supervision.ready_descriptor)
+    watchdog = Watchdog(SystemClock(), broker.metrics)
+    watchdog.start()
     failure = await broker.run()
+    watchdog.stop()
     return FAILED if failure else STOPPED
 
 

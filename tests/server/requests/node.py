@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Mapping
 from importlib import import_module
 from types import SimpleNamespace
@@ -43,7 +44,7 @@ class Node:
                 ),
                 identity=SimpleNamespace(log_level="warning"),
             ),
-            clock=SimpleNamespace(now_ms=lambda: 99),
+            clock=SimpleNamespace(now_ms=lambda: 99, monotonic=time.monotonic),
             metadata=log,
             configs=self.configs,
             controller=ControllerRunner(log, Controller(self.configs, SeededRandomness())),

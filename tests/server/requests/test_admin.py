@@ -340,3 +340,11 @@ def test_no_producer_gets_an_id_for_transactions(
 def test_a_transaction_may_not_take_for_ever(timeout_ms: int) -> None:
     answer = init(Node(), "t", timeout_ms=timeout_ms)
     assert answer.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+def test_a_resource_named_again_and_again_is_described_once() -> None:
+    one = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+    request = DescribeConfigsRequest(resources=(one,) * 200)
+    for version in range(1, 5):
+        (result,) = ask(Node(), ApiKey.DESCRIBE_CONFIGS, version, request).results
+        assert result.configs

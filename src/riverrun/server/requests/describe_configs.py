@@ -1,6 +1,8 @@
 """DescribeConfigs, versions 1 to 4: every setting with its value, source and synonyms.
 
-The rows come from ``cluster/config_rows.py``; here each resource finds its own, and its errors.
+The rows come from ``cluster/config_rows.py``; here each resource finds its own, and its errors. A
+resource that is named again and again is answered once, for each costs milliseconds, and the answer
+is written piece by piece, so that a thousand topics do not keep others waiting.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverrun.cluster import config_rows
-from riverrun.cluster.config_rows import Rows, Wish
+from riverrun.cluster.config_rows import Rows, Synonyms, Wish
 from riverrun.cluster.configs import CLUSTER
 from riverrun.cluster.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
@@ -16,6 +18,10 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.server.context import RequestContext
 from riverrun.server.parts import Parts
+from riverrun.server.splice import Splice
+from riverrun.server.turns import Turns
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -31,14 +37,20 @@ MALFORMED: Final = (
 )
 
 
-def handle(
-    parts: Parts, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+async def handle(parts: Parts, context: RequestContext, request: DescribeConfigsRequest) -> bytes:
     image = parts.metadata.current
-    return DescribeConfigsResponse(
-        throttle_time_ms=0,
-        results=tuple(_result(parts, image, request, one) for one in request.resources),
-    )
+    turns = Turns(parts.clock)
+    splice = Splice.of_configs(context.api_version)
+    known: dict[str, Synonyms] = {}
+    written = []
+    for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
+        await turns.pause()
+        result = _result(parts, image, request, one, known)
+        written.append(
+            splice.element(DescribeConfigsResponse(throttle_time_ms=0, results=(result,)))
+        )
+    empty = encode_response(ApiKey.DESCRIBE_CONFIGS, context.api_version, _response())
+    return splice.join(empty, written)
 
 
 def failed(
@@ -50,13 +62,22 @@ def failed(
     )
 
 
+def _response(*results: DescribeConfigsResult) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+
 def _result(
-    parts: Parts, image: Image, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    parts: Parts,
+    image: Image,
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+    known: dict[str, Synonyms],
 ) -> DescribeConfigsResult:
     wish = Wish(
         names=resource.configuration_keys,
         with_synonyms=request.include_synonyms,
         with_documentation=request.include_documentation,
+        known=known,
     )
     try:
         return _described(resource, _rows(parts, image, resource, wish))

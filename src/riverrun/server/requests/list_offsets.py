@@ -14,6 +14,7 @@ from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.replication.partition import Partition
 from riverrun.server.context import RequestContext
 from riverrun.server.parts import Parts
+from riverrun.server.turns import Turns
 from riverrun.storage.log import OffsetAt
 from riverrun.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest
 from riverrun.wire.messages.list_offsets_response import (
@@ -37,10 +38,12 @@ async def handle(
     parts: Parts, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     topics = []
+    turns = Turns(parts.clock)
     for topic in request.topics:
         answers = []
         counts = Counter(wanted.partition_index for wanted in topic.partitions)
         for wanted in {p.partition_index: p for p in topic.partitions}.values():
+            await turns.pause()
             try:
                 if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -25,6 +25,7 @@ from riverrun.server.answers import TopicAnswers, live_brokers
 from riverrun.server.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.server.splice import Splice
+from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
@@ -173,10 +174,10 @@ def _answer(
     """At once where the work is small, else in slices that let others have the loop."""
     kept = parts.answers.topics(context.api_version, context.listener, image)
     job = _Job(context, request, image, kept, topics)
-    if job.partitions_to_write() > SLICE_PARTITIONS:
+    if job.partitions_to_write() + len(before) + len(after) > SLICE_PARTITIONS:
         return _answer_in_slices(parts, job, before, after)
     job.write(len(topics))
-    return job.finish(parts, before, after)
+    return job.finish(parts, [job.element(t) for t in before], [job.element(t) for t in after])
 
 
 async def _answer_in_slices(
@@ -188,7 +189,12 @@ async def _answer_in_slices(
     while not job.is_done:
         job.write(job.next_slice())
         await asyncio.sleep(0)
-    return job.finish(parts, before, after)
+    turns = Turns(parts.clock)
+    written: list[bytes] = []
+    for topic in (*before, *after):
+        await turns.pause()
+        written.append(job.element(topic))
+    return job.finish(parts, written[: len(before)], written[len(before) :])
 
 
 class _Job:
@@ -259,17 +265,13 @@ class _Job:
         )
         return MetadataResponse(brokers=(), topics=(described,))
 
-    def finish(
-        self,
-        parts: Parts,
-        before: Sequence[MetadataResponseTopic],
-        after: Sequence[MetadataResponseTopic],
-    ) -> bytes:
-        def written(topics: Sequence[MetadataResponseTopic]) -> list[bytes]:
-            return [self._splice.element(MetadataResponse(brokers=(), topics=(t,))) for t in topics]
+    def element(self, topic: MetadataResponseTopic) -> bytes:
+        return self._splice.element(MetadataResponse(brokers=(), topics=(topic,)))
 
+    def finish(self, parts: Parts, before: Sequence[bytes], after: Sequence[bytes]) -> bytes:
+        """The whole answer, with topics that are unknown before or after those that are not."""
         frame = encode_response(ApiKey.METADATA, self._version, self._frame(parts))
-        answer = self._splice.join(frame, [*written(before), *self._written, *written(after)])
+        answer = self._splice.join(frame, [*before, *self._written, *after])
         is_whole = not self._request.topics and not before and not after
         if is_whole and len(self._topics) == len(self._image.topics_by_name) and self._is_plain:
             self._kept.whole = (self._image, answer)

@@ -1,0 +1,59 @@
+"""Notices when one turn of the event loop takes too long, which every client feels.
+
+A timer that goes off late says by how much: everything runs on this loop, so whatever was late kept
+all others waiting. Stalls are counted, and logged once a second at most. A stall shorter than the
+limit and an interval together may be missed; those that matter are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Metrics
+
+STALL_SECONDS: Final = 0.05
+INTERVAL_SECONDS: Final = 0.025
+LOG_SECONDS: Final = 1.0
+
+log = structlog.get_logger("riverrun")
+
+
+class Watchdog:
+    """Looks at the clock in short intervals, from ``start`` to ``stop``."""
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._stalls = metrics.counter(
+            "riverrun_loop_stalls_total", "Turns of the event loop that took more than 50 ms."
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._logged_at = -LOG_SECONDS
+        self._unlogged = 0
+
+    def start(self) -> None:
+        self._due = self._clock.monotonic() + INTERVAL_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._clock.monotonic()
+        late = now - self._due
+        if late > STALL_SECONDS:
+            self._stalled(now, late)
+        self.start()
+
+    def _stalled(self, now: float, late: float) -> None:
+        self._stalls.value += 1
+        if now - self._logged_at < LOG_SECONDS:
+            self._unlogged += 1
+            return
+        log.warning("event loop stalled", seconds=round(late, 3), unlogged=self._unlogged)
+        self._logged_at, self._unlogged = now, 0

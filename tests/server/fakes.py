@@ -67,6 +67,9 @@ class FakeTransport(asyncio.Transport):
     def abort(self) -> None:
         self.is_closed = self.was_aborted = True
 
+    def get_write_buffer_size(self) -> int:
+        return sum(len(buffer) for buffer in self.buffers)
+
     def frames(self) -> list[bytes]:
         """The whole frames that were written so far."""
         data = b"".join(bytes(buffer) for buffer in self.buffers)

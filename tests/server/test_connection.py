@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode
+from riverrun.model.settings import MiB
 from riverrun.server.connection import (
     BUFFER_BYTES_MIN,
     FRAMES_PER_TURN,
     READ_AHEAD_BYTES_MAX,
 )
+from riverrun.server.outgoing import ANSWER_BYTES_MIN, Outgoing
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
@@ -270,6 +272,29 @@ def test_who_does_not_read_answers_is_not_read_from() -> None:
     connection.resume_writing()
     assert len(transport.frames()) == 2
     assert transport.is_reading_now
+
+
+def test_answers_that_nobody_reads_leave_less_room_for_others() -> None:
+    network = Network({ApiKey.FETCH: hot(lambda *_: [bytes(8 * MiB)])}, unsent_bytes_max=64 * MiB)
+    outgoing = network.listener.outgoing
+    assert outgoing.answer_bytes_max() == 16 * MiB
+    slow, _ = network.connect()
+    gone, _ = network.connect()
+    for connection in (slow, gone):
+        feed(connection, raw(ApiKey.FETCH, b"x"))
+        connection.pause_writing()
+    assert 16 * MiB < outgoing.unsent_bytes < 17 * MiB
+    assert outgoing.answer_bytes_max() < 12 * MiB
+    gone.connection_lost(None)
+    slow.resume_writing()
+    slow.connection_lost(None)
+    assert outgoing.unsent_bytes == 0
+
+
+def test_a_batch_is_sent_however_much_is_unsent() -> None:
+    outgoing = Outgoing(64 * MiB)
+    outgoing.unsent_bytes = 1 << 40
+    assert outgoing.answer_bytes_max() == ANSWER_BYTES_MIN
 
 
 def test_large_answers_are_written_before_the_next_frame_is_handled() -> None:

@@ -9,6 +9,8 @@ from riverrun.model.settings import DAY_MS, HOUR_MS, INT_MAX, GiB, Kind, MiB, Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataSettings(Settings):
+    """The metadata log and its snapshots."""
+
     segment_bytes: int = setting(
         GiB,
         name="metadata.log.segment.bytes",

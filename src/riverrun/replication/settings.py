@@ -7,6 +7,8 @@ from riverrun.model.settings import Kind, Settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings(Settings):
+    """What readers of a partition are given."""
+
     fetch_sessions_max: int = setting(
         1000,
         name="max.incremental.fetch.session.cache.slots",
@@ -19,10 +21,4 @@ class ReplicationSettings(Settings):
         kind=Kind.INT,
         at_least=1024,
         doc="The most that one fetch answers with, whatever the client asks for.",
-    )
-    produce_waits_max: int = setting(
-        100_000,
-        name="produce.purgatory.max.requests",
-        at_least=1,
-        doc="Requests that may wait for replicas or for a sync at once; more are refused.",
     )

@@ -36,6 +36,7 @@ from riverrun.server.listener import Listener
 from riverrun.server.node_metrics import declare_metrics
 from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
+from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
 from riverrun.server.router import Router
 from riverrun.server.settings import NodeSettings, declared_settings
@@ -83,6 +84,7 @@ class Broker:
             self.settings.network,
             clock=self._clock,
             metrics=self.metrics,
+            outgoing=parts.outgoing,
         )
         for address in self.settings.client_addresses():
             await self._listener.start(address.name, address.host, address.port)
@@ -140,6 +142,7 @@ class Broker:
             logs=directory,
             log_runner=log_runner,
             fetch_sessions=FetchSessions(settings.replication.fetch_sessions_max, self._randomness),
+            outgoing=Outgoing(settings.network.unsent_bytes_max),
         )
         declare_metrics(self.metrics, parts)
         replicas.apply_all(metadata.current)

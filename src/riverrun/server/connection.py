@@ -64,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         "_slots_key",
         "_start",
         "_transport",
+        "_unsent_bytes",
         "_view",
         "_was_full",
         "frames",
@@ -86,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots_key = -1
         self._out: list[Any] = []
         self._out_bytes = 0
+        self._unsent_bytes = 0
         self._is_held = False
         self._is_reading = True
         self._is_waiting_for_memory = False
@@ -112,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
         self._listener.forget(self)
+        self._note_unsent(0)
         self._transport = None
         for slot in self._slots:
             # A read that nobody waits for is given up; what changes state is carried through.
@@ -126,10 +129,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
+        if self._transport is not None:
+            self._note_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
+        self._note_unsent(0)
         self._go_on()
+
+    def _note_unsent(self, count: int) -> None:
+        self._listener.outgoing.unsent_bytes += count - self._unsent_bytes
+        self._unsent_bytes = count
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._buffer is None:

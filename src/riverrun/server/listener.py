@@ -21,6 +21,7 @@ from riverrun.ports.metrics import Counter, Metrics
 from riverrun.server.connection import Connection
 from riverrun.server.context import Peer
 from riverrun.server.network_settings import NetworkSettings
+from riverrun.server.outgoing import Outgoing
 from riverrun.server.router import Refused, Router
 
 SWEEP_SECONDS: Final = 2.0
@@ -43,9 +44,16 @@ class Listener:
     """All client connections of one node."""
 
     def __init__(
-        self, router: Router, settings: NetworkSettings, *, clock: Clock, metrics: Metrics
+        self,
+        router: Router,
+        settings: NetworkSettings,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        outgoing: Outgoing | None = None,
     ) -> None:
         self.router = router
+        self.outgoing = outgoing or Outgoing(settings.unsent_bytes_max)
         self.settings = settings
         self._clock = clock
         self._metrics = metrics
@@ -72,6 +80,11 @@ class Listener:
             "riverrun_requests_in_flight",
             "Requests that wait for something.",
             lambda: len(self.pending),
+        )
+        metrics.gauge(
+            "riverrun_unsent_bytes",
+            "Answers that clients do not read.",
+            lambda: self.outgoing.unsent_bytes,
         )
         metrics.gauge(
             "riverrun_receive_buffer_bytes",

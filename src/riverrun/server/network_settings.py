@@ -95,6 +95,16 @@ class NetworkSettings(Settings):
             " one until they take this much together."
         ),
     )
+    unsent_bytes_max: int = setting(
+        64 * MiB,
+        name="socket.unsent.max.bytes",
+        kind=Kind.LONG,
+        at_least=0,
+        doc=(
+            "Memory for answers that clients do not read. One fetch is answered with a quarter of"
+            " what is left of it at most, yet always with a batch."
+        ),
+    )
     stop_ms_max: int = setting(
         3 * SECOND_MS,
         name="socket.stop.timeout.ms",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from riverrun.ports.randomness import Randomness
     from riverrun.replication.replicas import Replicas
     from riverrun.server.fetch_sessions import FetchSessions
+    from riverrun.server.outgoing import Outgoing
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
     from riverrun.storage.runner import LogRunner
@@ -38,4 +39,5 @@ class Parts:
     logs: LogDirectory
     log_runner: LogRunner
     fetch_sessions: FetchSessions
+    outgoing: Outgoing
     answers: Answers = field(default_factory=Answers)

@@ -124,9 +124,11 @@ class _Fetch:
     def begin(self) -> list[Buffer] | Awaitable[list[Buffer]]:
         call = self._call
         reads, size, must_answer = self._read()
-        if must_answer or size >= call.min_bytes or call.max_wait_ms <= 0 or not self._wanted:
+        # An answer can never be larger than what we send at most: then that much will do.
+        least = min(call.min_bytes, self._bytes_max())
+        if must_answer or size >= least or call.max_wait_ms <= 0 or not self._wanted:
             return self._finish(reads)
-        return self._wait(call.min_bytes - size)
+        return self._wait(least - size)
 
     # -- Reading ----------------------------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class _Fetch:
     def _read(self) -> tuple[list[PartitionRead], int, bool]:
         """Every partition's part, the bytes in all, and whether the client must hear at once."""
         call = self._call
-        left = min(call.max_bytes, self._parts.settings.replication.fetch_bytes_max)
+        left = self._bytes_max()
         is_committed_only = call.isolation_level == READ_COMMITTED
         reads: list[PartitionRead] = []
         size, must_answer = 0, False
@@ -172,6 +174,11 @@ class _Fetch:
                 must_answer = True
             reads.append(read)
         return reads, size, must_answer
+
+    def _bytes_max(self) -> int:
+        parts = self._parts
+        limit = min(parts.settings.replication.fetch_bytes_max, parts.outgoing.answer_bytes_max())
+        return min(self._call.max_bytes, limit)
 
     def _unknown(self, wanted: SessionPartition) -> ErrorCode:
         if isinstance(wanted.topic, str) or wanted.topic in self._parts.replicas.by_id:

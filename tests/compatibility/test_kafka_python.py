@@ -6,7 +6,13 @@ from typing import Any
 
 import kafka
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import (
+    ConsumerRebalanceListener,
+    KafkaAdminClient,
+    KafkaConsumer,
+    KafkaProducer,
+    TopicPartition,
+)
 from kafka.admin import NewTopic
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
@@ -16,6 +22,7 @@ from tests.compatibility.data import TIMESTAMP
 from tests.processes import Server, until
 
 SECONDS_MAX = 30
+POLL_MS = 1500  # kafka-python forgets an assignment that arrives just after a poll has ended
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def _read(consumer: KafkaConsumer, count: int) -> list[int]:
     found: list[int] = []
 
     def is_done() -> bool:
-        for rows in consumer.poll(timeout_ms=200).values():
+        for rows in consumer.poll(timeout_ms=POLL_MS).values():
             found.extend(row.offset for row in rows)
         return len(found) >= count
 
@@ -133,7 +140,7 @@ def _read(consumer: KafkaConsumer, count: int) -> list[int]:
     return found
 
 
-class _Polled:
+class _Polled(ConsumerRebalanceListener):
     """A member in a thread of its own: its joins wait inside of poll."""
 
     def __init__(self, server: Server, topic: str, settings: dict[str, Any]) -> None:
@@ -149,12 +156,17 @@ class _Polled:
         self._leaves.set()
         self._thread.join()
 
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        self.owned = self.owned - set(revoked)
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        self.owned = self.owned | set(assigned)
+
     def _run(self, server: Server, topic: str, settings: dict[str, Any]) -> None:
         with _consumer(server, **settings) as consumer:
-            consumer.subscribe([topic])
+            consumer.subscribe([topic], listener=self)
             while not self._leaves.is_set():
-                consumer.poll(timeout_ms=100)
-                self.owned = set(consumer.assignment())
+                consumer.poll(timeout_ms=POLL_MS)
 
 
 def _settle(condition: Callable[[], bool]) -> None:

@@ -130,7 +130,7 @@ def read_kafka_python(bootstrap: str, topics: list[str], group: str) -> Found:
     found: Found = {topic: [] for topic in topics}
 
     def is_done() -> bool:
-        for partition, messages in consumer.poll(timeout_ms=200).items():
+        for partition, messages in consumer.poll(timeout_ms=1500).items():
             found[partition.topic] += [
                 Sent(row.key, row.value, tuple(map(tuple, row.headers)), row.timestamp)
                 for row in messages

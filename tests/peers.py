@@ -91,6 +91,16 @@ def find_java() -> str:
     return java
 
 
+def find_jdk() -> str:
+    """A Java that can run a source file, which one without its compiler cannot."""
+    java = find_java()
+    remedy = "install a whole JDK (apt-get install default-jdk)"
+    modules = _run([java, "--list-modules"], folder=cache_folder(), remedy=remedy)
+    if "jdk.compiler" not in modules:
+        raise MissingPeer(f"Java at {java} has no compiler; {remedy}")
+    return java
+
+
 def find_kafka() -> Path:
     """The folder with Apache Kafka's jars."""
     find_java()

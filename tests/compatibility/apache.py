@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.peers import find_java, find_kafka, need
+from tests.peers import find_jdk, find_kafka, need
 
 SOURCE = Path(__file__).parent / "java" / "Tools.java"
 SECONDS_MAX = 90
@@ -33,7 +33,7 @@ class ApacheTools:
         libraries = need(find_kafka)
         log4j = f"-Dlog4j.configuration=file:{libraries}/log4j.properties"
         flags = ["-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j]
-        self._java = [need(find_java), *flags, "-cp", f"{libraries}/*"]
+        self._java = [need(find_jdk), *flags, "-cp", f"{libraries}/*"]
         with open(folder / "tools.log", "w") as log:
             self._process = subprocess.Popen(
                 [*self._java, str(SOURCE)],

@@ -20,6 +20,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "api-versions": wire.api_versions,
         "every-version": wire.every_version,
         "cluster": wire.cluster,
+        "quorum": wire.quorum,
         "pipelined": wire.pipelined,
         "headers": wire.headers,
         "bad-frames": wire.bad_frames,

@@ -18,6 +18,7 @@ from tests.differential.scripts.asking import (
 from tests.differential.scripts.members import Member
 from tests.plain_client import API_KEYS, request_body, request_frame
 
+METRICS = 16  # client metrics, which nobody sets here
 SOFTWARE = {"client_software_name": "plain", "client_software_version": "1.0"}
 SERVED = (
     *("produce", "fetch", "list_offsets", "metadata", "offset_commit", "offset_fetch"),
@@ -25,8 +26,8 @@ SERVED = (
     *("describe_groups", "list_groups", "api_versions", "create_topics", "delete_topics"),
     *("delete_records", "init_producer_id", "offset_for_leader_epoch", "describe_configs"),
     *("alter_configs", "describe_log_dirs", "create_partitions", "delete_groups"),
-    *("incremental_alter_configs", "offset_delete", "describe_cluster"),
-    "describe_topic_partitions",
+    *("incremental_alter_configs", "offset_delete", "describe_quorum", "describe_cluster"),
+    *("list_config_resources", "describe_topic_partitions"),
 )
 
 
@@ -81,6 +82,29 @@ def cluster(script: Script) -> None:
     dirs("unknown topic", [{"topic": script.topic("nobody"), "partitions": [0]}])
     dirs("no topics", [])
     dirs("no partitions", [{"topic": name, "partitions": []}])
+
+
+def quorum(script: Script) -> None:
+    """The quorum is described by every broker, and the resources that have settings are listed."""
+    ask = script.ask
+    ask("the metadata", "describe_quorum", _quorum("__cluster_metadata", 0), only=_voters)
+    ask("another partition", "describe_quorum", _quorum("__cluster_metadata", 1), only=_voters)
+    ask("another topic", "describe_quorum", _quorum("other", 0), only=_voters)
+    ask("nothing", "describe_quorum", {"topics": []}, only=_voters)
+    if script.at_least("list_config_resources", 1):
+        name = script.topic("t")
+        script.make_topic(name)
+        for label, kinds in [
+            ("groups", [32]),
+            ("metrics", [METRICS]),
+            ("loggers", [8]),
+            ("brokers", [4]),
+            ("topics", [2]),
+            ("unknown kind", [77]),
+            ("all kinds", []),
+        ]:
+            fields = {"resource_types": kinds}
+            ask(label, "list_config_resources", fields, only=_own_resources(script))
 
 
 def pipelined(script: Script) -> None:
@@ -234,6 +258,10 @@ def simple_request(script: Script, api: str, version: int) -> tuple[dict[str, An
             return {"groups_names": [script.topic("nobody")]}, None
         case "offset_delete":
             return {"group_id": group, "topics": [by_name]}, None
+        case "describe_quorum":
+            return _quorum("__cluster_metadata", 0), _voters
+        case "list_config_resources":
+            return {"resource_types": [METRICS]}, None
         case "describe_cluster":
             return {}, None
         case "describe_topic_partitions":
@@ -247,6 +275,32 @@ def _served(answer: Any) -> Any:
     rows = [row for row in answer["api_keys"] if row["api_key"] in keys]
     kept = {name: value for name, value in answer.items() if "features" not in name}
     return {**kept, "api_keys": sorted(rows, key=lambda row: row["api_key"])}
+
+
+def _quorum(topic: str, partition: int) -> dict[str, Any]:
+    return {"topics": [{"topic_name": topic, "partitions": [{"partition_index": partition}]}]}
+
+
+def _voters(answer: Any) -> Any:
+    """Who votes and who leads; how far a log has come, and when, is nobody's concern here."""
+    for topic in answer["topics"]:
+        for row in topic["partitions"]:
+            row["current_voters"] = [voter["replica_id"] for voter in row["current_voters"]]
+            for name in ("high_watermark", "leader_epoch"):
+                del row[name]
+    return answer
+
+
+def _own_resources(script: Script) -> Any:
+    """Brokers, and the topics of this script."""
+
+    def own(answer: Any) -> Any:
+        rows = answer["config_resources"]
+        mine = [row for row in rows if row["resource_name"].startswith(script.topic(""))]
+        brokers = [row for row in rows if row["resource_type"] in (4, 8)]
+        return {**answer, "config_resources": [*brokers, *mine]}
+
+    return own
 
 
 def _names(answer: Any) -> Any:

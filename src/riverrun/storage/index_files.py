@@ -10,7 +10,7 @@ import struct
 
 import structlog
 
-from riverrun.ports.files import File, Files, read_whole
+from riverrun.ports.files import File, Files, read_whole, write_atomically
 from riverrun.records.batch import (
     HEADER_BYTES,
     LENGTH_MIN,
@@ -126,12 +126,23 @@ def activate(segment: Segment, settings: LogSettings) -> None:
 
 
 def write_anew(files: Files, segment: Segment) -> None:
-    """Replace the index files by what is in memory."""
+    """Let the index files hold what is in memory.
+
+    The next start trusts them below the recovery point, so a loss of power must not leave them half
+    written: what is only missing at the end is appended, anything else replaced as a whole.
+    """
     assert segment.index is not None
     assert segment.times is not None
-    segment.index.pending = bytearray(segment.index.encode())
-    segment.times.pending = bytearray(segment.times.encode())
-    segment.write_indexes(files, exactly=True)
+    for suffix, index in ((INDEX_SUFFIX, segment.index), (TIME_INDEX_SUFFIX, segment.times)):
+        path = segment.path_of(suffix)
+        content = bytes(index.encode())
+        known = read_whole(files, path) if files.exists(path) else b""
+        if not content.startswith(known):
+            write_atomically(files, path, content)
+        elif content != known or not files.exists(path):
+            with contextlib.closing(files.open(path, create=True)) as file:
+                file.write_at(len(known), content[len(known) :])
+        index.pending = bytearray()
 
 
 def load_known_part(

@@ -163,6 +163,12 @@ def settings() -> str:
         "Names and meanings are Kafka's where Kafka has the setting. They are given by `--set`, by",
         "environment variables (`RIVERRUN_LOG_DIRS` for `log.dirs`) or in the node's file. A topic may",
         "override those that have a topic name; those marked live can be changed without a restart.",
+        "",
+        "The environment wins over the file, and flags over both. In a file, names with dots may be",
+        'plain or in quotes (`"max.connections" = 100`); quotes are needed where one name goes on',
+        "where another ends, as `max.connections` and `max.connections.per.ip` do. As in Kafka,",
+        "`log.retention.ms` may be given as `log.retention.minutes` or `log.retention.hours`,",
+        "`log.roll.ms` as `log.roll.hours` and `log.roll.jitter.ms` as `log.roll.jitter.hours`.",
     ]
     for group in GROUPS.values():
         title = (group.__doc__ or group.__name__).strip().splitlines()[0]
@@ -183,6 +189,8 @@ def _setting_row(declared: Setting) -> str:
     topic = f"`{declared.topic}`" if declared.topic else ""
     live = "yes" if declared.live else ""
     doc = declared.doc.replace("|", "\\|")
+    if declared.choices:
+        doc += f" One of {', '.join(f'`{choice}`' for choice in declared.choices)}."
     return f"| `{declared.name}` | {f'`{shown}`' if shown else ''} | {topic} | {live} | {doc} |"
 
 
@@ -212,6 +220,8 @@ def _note_metric(call: ast.Call, found: dict[str, tuple[str, str, set[str]]]) ->
         return
     _, _, labels = found.setdefault(str(texts[0]), (kinds[name], str(texts[1]), set()))
     labels.update(word.arg for word in call.keywords if word.arg not in (None, "read"))
+    if name == "gauges":
+        labels.update(("topic", "partition"))
 
 
 def generate() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from riverrun.cli.options import USAGE
 
-HELP = """A replicated, partitioned log that speaks the Apache Kafka protocol.
+HELP = """A partitioned log that speaks the Apache Kafka protocol.
 
 \b
 Start here:  riverrun up            a cluster on this machine

@@ -32,6 +32,7 @@ class Node:
     port: int
     data: Path
     config: Path
+    draft: Path
     process: subprocess.Popen[bytes] | None = None
     ready: int = -1
 
@@ -92,18 +93,27 @@ def up(
 
 
 def _prepare(data: Path, number: int, port: int, flags: dict[str, str]) -> Node:
-    """Write the node's file; what somebody added to it by hand stays."""
+    """Write the node's file; what somebody added to it by hand stays.
+
+    It is a draft until the node is ready: neither a misspelt setting nor a directory that is in use
+    may spoil the file that the last run left, or that a running node was started from.
+    """
     from riverrun.cli.options import fail
+    from riverrun.model.dotted import flattened
 
     first = port + 10 * (number - 1)
     node = Node(
-        id=number, port=first, data=data / f"node-{number}", config=data / f"node-{number}.toml"
+        id=number,
+        port=first,
+        data=data / f"node-{number}",
+        config=data / f"node-{number}.toml",
+        draft=data / f"node-{number}.toml.starting",
     )
     try:
         data.mkdir(parents=True, exist_ok=True)
         kept = tomllib.loads(node.config.read_text()) if node.config.exists() else {}
         values = {
-            **kept,
+            **flattened(kept),
             "node.id": number,
             "log.dirs": str(node.data),
             "listeners": f"PLAINTEXT://{HOST}:{first},CONTROLLER://{HOST}:{first + 1}",
@@ -111,7 +121,7 @@ def _prepare(data: Path, number: int, port: int, flags: dict[str, str]) -> Node:
             **flags,
         }
         lines = [f"{json.dumps(name)} = {_toml(value)}" for name, value in values.items()]
-        node.config.write_text(
+        node.draft.write_text(
             "# Settings of one node; see docs/settings.md\n" + "\n".join(lines) + "\n"
         )
     except tomllib.TOMLDecodeError as error:
@@ -155,6 +165,8 @@ def _run(cluster: list[Node], *, as_json: bool) -> int:
         _announce(cluster, as_json=as_json)
         failed = not _watch(cluster, wake_read, lambda: stopping)
     _stop(cluster)
+    for node in cluster:
+        node.draft.unlink(missing_ok=True)
     os.close(parent_write)
     return 1 if failed else 0
 
@@ -167,7 +179,7 @@ def _spawn(node: Node, parent: int) -> None:
         sys.executable,
         "-m",
         "riverrun.server",
-        str(node.config),
+        str(node.draft),
         str(ready_write),
         str(parent),
     ]
@@ -208,6 +220,7 @@ def _wait_ready(cluster: list[Node], wake: int, is_stopping: object) -> bool:
                         file=sys.stderr,
                     )
                     return False
+                node.draft.replace(node.config)
     return True
 
 

@@ -14,6 +14,8 @@ from riverrun.model.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings(Settings):
+    """Consumer groups and their offsets."""
+
     """Groups, their members and their offsets."""
 
     session_timeout_min_ms: int = setting(

@@ -17,6 +17,7 @@ from typing import Self
 
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
+from riverrun.model.dotted import flattened
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
 from riverrun.replication.settings import ReplicationSettings
@@ -221,28 +222,15 @@ def read_file(path: Path) -> dict[str, str]:
         raise SettingError("config", str(path), "there is no such file") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingError("config", str(path), f"not TOML: {error}") from None
-    return dict(_flatten(tree, ""))
-
-
-def _flatten(tree: Mapping[str, object], prefix: str) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        match value:
-            case dict():
-                pairs += _flatten(value, name + ".")
-            case bool():
-                pairs.append((name, "true" if value else "false"))
-            case list():
-                pairs.append((name, ",".join(str(item) for item in value)))
-            case _:
-                pairs.append((name, str(value)))
-    return pairs
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in flattened(tree).items()
+    }
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``."""
-    known = {
-        ENVIRONMENT_PREFIX + d.name.upper().replace(".", "_"): d.name for d in declared_settings()
-    }
+    names = [declared.name for declared in declared_settings()]
+    names += [coarse for synonyms in SYNONYMS.values() for coarse in synonyms]
+    known = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in names}
     return {known[name]: text for name, text in sorted(environment.items()) if name in known}

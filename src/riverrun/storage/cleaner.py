@@ -38,7 +38,7 @@ _logger = structlog.get_logger("riverrun.storage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings(Settings):
-    """Compaction as a whole; what a topic may override stands in ``LogSettings``."""
+    """Compaction as a whole; what a topic may override stands with the topic's logs."""
 
     enable: bool = setting(
         True, name="log.cleaner.enable",
@@ -141,13 +141,20 @@ class Cleaner:
         self._job: Job | None = None
         self.uncleanable: dict[TopicPartition, str] = {}
         """Logs with damage that must not be copied, and what it is."""
-        name = "riverrun_log_cleaner_"
-        self._cleanings = metrics.counter(name + "runs_total", "Compactions that were completed")
-        self._failures = metrics.counter(name + "failures_total", "Compactions that failed")
-        self._read = metrics.counter(name + "read_records_total", "Records read by compaction")
-        self._kept = metrics.counter(name + "kept_records_total", "Records kept by compaction")
+        self._cleanings = metrics.counter(
+            "riverrun_log_cleaner_runs_total", "Compactions that were completed"
+        )
+        self._failures = metrics.counter(
+            "riverrun_log_cleaner_failures_total", "Compactions that failed"
+        )
+        self._read = metrics.counter(
+            "riverrun_log_cleaner_read_records_total", "Records read by compaction"
+        )
+        self._kept = metrics.counter(
+            "riverrun_log_cleaner_kept_records_total", "Records kept by compaction"
+        )
         metrics.gauge(
-            name + "uncleanable_partitions",
+            "riverrun_log_cleaner_uncleanable_partitions",
             "Partitions that cannot be compacted because of damage",
             lambda: len(self.uncleanable),
         )

@@ -84,6 +84,8 @@ def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1)
         try:
             admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(20)
             break
+        except TimeoutError:
+            raise BenchmarkError(f"no cluster answers at {bootstrap}") from None
         except confluent_kafka.KafkaException as error:
             if error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                 break
@@ -246,7 +248,9 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "log_level": 0}
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    # From the end: what an earlier run left in the topic would count with its age.
+    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=10)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}
     )

@@ -1,3 +1,3 @@
-"""riverrun: a replicated, partitioned log that speaks the Apache Kafka protocol."""
+"""riverrun: a partitioned log that speaks the Apache Kafka protocol."""
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import resource
@@ -96,7 +97,10 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         log.error("cannot use the data directory", reason=str(error))
         return REFUSED
     except (OSError, KafkaError) as error:
-        log.error("cannot start", reason=str(error))
+        hint = {}
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            hint["remedy"] = "stop what listens there, or choose another port (up: --port)"
+        log.error("cannot start", reason=str(error), **hint)
         await broker.stop()
         return FAILED
     gc.freeze()

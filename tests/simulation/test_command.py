@@ -22,11 +22,11 @@ def test_a_budget_ends_the_run_early() -> None:
 
 def test_a_failure_shows_its_story_and_the_smallest_schedule() -> None:
     faults = "pause@1+0.2:broker evict@1.5+0:broker power-loss@3+0.5:broker reset@4+0:writer-1"
-    answer = simulate("--seed", "6", "--faults", faults, "--flaw", "sync-is-skipped")
+    answer = simulate("--seed", "2", "--faults", faults, "--flaw", "sync-is-skipped")
     assert answer.returncode in (10, 11, 12), answer.stdout + answer.stderr
     assert "broker: loses power" in answer.stdout
     assert "The smallest schedule found (1 faults):" in answer.stdout
-    assert "riverrun simulate --seed 6 --faults 'power-loss@" in answer.stdout
+    assert "riverrun simulate --seed 2 --faults 'power-loss@" in answer.stdout
 
 
 def test_the_story_can_be_read_without_a_failure() -> None:

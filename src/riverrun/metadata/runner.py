@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Subscriber = Callable[[Delta, Image], None]
+Preparation = Callable[[Delta, Image], Iterator[None]]
 
 READ_BYTES_MAX: Final = 1024 * 1024
 RECORDS_MAX: Final = 20_000
@@ -87,6 +88,7 @@ class MetadataLog:
         self._flushed = FlushedOffset(files, store.path)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metadata")
         self._subscribers: list[Subscriber] = []
+        self._preparation: Preparation | None = None
         self._pending: list[_Pending] = []
         self._work = asyncio.Event()
         self._flushing: tuple[FlushJob, asyncio.Future[None]] | None = None
@@ -138,6 +140,10 @@ class MetadataLog:
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call with each image that is published from now on and what changed, in order."""
         self._subscribers.append(subscriber)
+
+    def prepare_with(self, preparation: Preparation) -> None:
+        """Go through this before each image is published: what takes long, in small steps."""
+        self._preparation = preparation
 
     async def append(self, records: Sequence[Record]) -> Image:
         """One atomic batch; returns the image with it once that is durable and published.
@@ -324,7 +330,11 @@ class MetadataLog:
             self._flushed.write(durable)
             self._store.advance_high_watermark(durable)
             while self._pending and self._pending[0].image.offset < durable:
-                self._publish(self._pending.pop(0))
+                due = self._pending[0]
+                if self._preparation is not None:
+                    await _in_slices(self._preparation(due.delta, due.image))
+                if self._failure is None:
+                    self._publish(self._pending.pop(0))
 
     async def _flush(self) -> None:
         """Sync what was appended so far.

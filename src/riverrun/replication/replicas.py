@@ -6,6 +6,7 @@ dictionaries, since every request makes them.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
@@ -21,6 +22,10 @@ from riverrun.storage.settings import LogSettings
 log = structlog.get_logger("riverrun.replication")
 
 SettingsFor = Callable[[Image, str], LogSettings]
+CREATED_PER_TURN = 8
+"""Logs that are made before others may have the event loop; each takes some 0.3 ms."""
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""No room, no descriptor: what cannot be made now can be made later."""
 
 
 class Replicas:
@@ -39,6 +44,8 @@ class Replicas:
         self._request_sync = request_sync
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[UUID, dict[int, Partition]] = {}
+        self.unopened: dict[str, None] = {}
+        """Topics some of whose logs found no room when they were to be made."""
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_name.values():
@@ -87,6 +94,32 @@ class Replicas:
     def _is_ours(self, topic: TopicImage, index: int) -> bool:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
+    def prepare(self, image: Image, topic: TopicImage) -> Iterator[None]:
+        """Make the logs of a topic that is about to be applied, a few in each step.
+
+        A thousand directories made at once would keep every client waiting.
+        """
+        settings: LogSettings | None = None
+        for index, state in enumerate(topic.partitions):
+            name = TopicPartition(TopicName(topic.name), PartitionIndex(index))
+            if self._node_id not in state.replicas or name in self._directory.logs:
+                continue
+            settings = settings or self._settings_for(image, topic.name)
+            try:
+                self._directory.create(name, topic.id, settings)
+            except OSError:
+                return  # tried again, and judged, when the topic is applied
+            if index % CREATED_PER_TURN == 0:
+                yield
+
+    def open_missing(self, image: Image) -> None:
+        """Make what found no room before."""
+        missing, self.unopened = self.unopened, {}
+        for name in missing:
+            topic = image.topics_by_name.get(TopicName(name))
+            if topic is not None:
+                self.apply_topic(image, topic)
+
     def apply_topic(self, image: Image, topic: TopicImage) -> None:
         """Create or update our replicas of one topic."""
         held = self.by_name.get(topic.name)
@@ -100,7 +133,15 @@ class Replicas:
             partition = held.get(index) if held is not None else None
             if partition is None:
                 settings = settings or self._settings_for(image, topic.name)
-                partition = self._open(topic, index, settings)
+                try:
+                    partition = self._open(topic, index, settings)
+                except OSError as error:
+                    if error.errno not in _PASSING:
+                        raise
+                    # Reads and the other topics go on, as they do when an append finds no room.
+                    log.error("log not created", topic=topic.name, reason=str(error))
+                    self.unopened[topic.name] = None
+                    return
                 held = self.by_name.setdefault(topic.name, {})
                 held[index] = partition
                 self.by_id[topic.id] = held

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -45,7 +45,7 @@ from riverrun.storage.runner import LogRunner
 
 log = structlog.get_logger("riverrun")
 
-OFFLINE_CHECK_SECONDS = 0.25
+DIRECTORY_CHECK_SECONDS = 0.25
 
 
 class Broker:
@@ -146,10 +146,11 @@ class Broker:
         )
         declare_metrics(self.metrics, parts)
         replicas.apply_all(metadata.current)
+        metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
         self._own("metadata log", metadata.run())
         self._own("log directory", log_runner.run())
-        self._own("data directory", _until_offline(directory))
+        self._own("data directory", _watch_directory(parts))
         return parts
 
     async def _open_metadata(self, directory: LogDirectory) -> MetadataLog:
@@ -234,6 +235,15 @@ class Broker:
         self._failure = self._failure or error
         self._ending.set()
 
+    def _prepare(self, delta: Delta, image: Image) -> Iterator[None]:
+        """What a new image takes long for, in steps; nobody sees the image yet."""
+        parts = self._parts
+        assert parts is not None, "an image was prepared before the parts were built"
+        for topic_id in delta.changed_topics:
+            changed = image.topics_by_id.get(topic_id)
+            if changed is not None:
+                yield from parts.replicas.prepare(image, changed)
+
     def _published(self, delta: Delta, image: Image) -> None:
         """A new image: replicas first, then whoever builds on them."""
         parts = self._parts
@@ -310,13 +320,15 @@ class Broker:
         log.info("node is down")
 
 
-async def _until_offline(directory: LogDirectory) -> None:
-    """Ends with an error when the disk has failed: nobody knows what it holds now, and only a new
-    start, which reads it again, can tell.
+async def _watch_directory(parts: Parts) -> None:
+    """Make logs that found no room before. Ends with an error when the disk has failed: nobody
+    knows what it holds now, and only a new start, which reads it again, can tell.
     """
-    while not directory.is_offline:  # noqa: ASYNC110 - storage has no events, and need not
-        await asyncio.sleep(OFFLINE_CHECK_SECONDS)
-    raise OSError(directory.offline_reason)
+    while not parts.logs.is_offline:
+        await asyncio.sleep(DIRECTORY_CHECK_SECONDS)
+        if parts.replicas.unopened:
+            parts.replicas.open_missing(parts.metadata.current)
+    raise OSError(parts.logs.offline_reason)
 
 
 def _cluster_id(randomness: Randomness) -> str:

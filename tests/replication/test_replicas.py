@@ -1,0 +1,75 @@
+"""Replicas follow the metadata, in small steps and on a disk that has no room for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from uuid import UUID
+
+from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage, TopicImage
+from riverrun.model.ids import LeaderEpoch, NodeId, TopicId, TopicName
+from riverrun.replication.replicas import CREATED_PER_TURN, Replicas
+from riverrun.storage.settings import LogSettings
+from tests.storage.machines import Machine
+
+ME = NodeId(1)
+FIRST, SECOND = TopicId(UUID(int=1)), TopicId(UUID(int=2))
+
+
+def topic_of(partitions: int, topic_id: TopicId = FIRST) -> TopicImage:
+    one = PartitionImage(
+        replicas=(ME,),
+        isr=(ME,),
+        leader=ME,
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=0,
+        directories=(DIRECTORY_UNASSIGNED,),
+    )
+    return TopicImage(name=TopicName("topic"), id=topic_id, partitions=(one,) * partitions)
+
+
+def image_of(topic: TopicImage) -> Image:
+    return dataclasses.replace(
+        Image(), topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic}
+    )
+
+
+def replicas_on(machine: Machine) -> Replicas:
+    settings = LogSettings()
+    return Replicas(machine.start(), ME, lambda *_: settings, lambda _: None)
+
+
+def test_logs_are_made_in_steps_before_anybody_sees_the_topic() -> None:
+    replicas = replicas_on(Machine())
+    topic = topic_of(10 * CREATED_PER_TURN)
+    steps = sum(1 for _ in replicas.prepare(image_of(topic), topic))
+    assert steps == 10
+    assert replicas.find("topic", 0) is None
+    made = dict(replicas._directory.logs)
+    replicas.apply_topic(image_of(topic), topic)
+    assert {partition.log for partition in replicas} == set(made.values())
+    assert not list(replicas.prepare(image_of(topic), topic)), "nothing is made twice"
+
+
+def test_a_topic_made_again_under_its_name_gets_logs_of_its_own() -> None:
+    replicas = replicas_on(Machine())
+    old, new = topic_of(2), topic_of(2, SECOND)
+    replicas.apply_topic(image_of(old), old)
+    assert not list(replicas.prepare(image_of(new), new)), "the name is taken until it is applied"
+    replicas.apply_topic(image_of(new), new)
+    assert [partition.log.topic_id for partition in replicas] == [SECOND, SECOND]
+
+
+def test_logs_that_find_no_room_are_made_when_there_is_some() -> None:
+    machine = Machine()
+    replicas = replicas_on(machine)
+    topic = topic_of(3)
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+    list(replicas.prepare(image_of(topic), topic))
+    replicas.apply_topic(image_of(topic), topic)
+    assert replicas.unopened == {"topic": None}
+    replicas.open_missing(image_of(topic))
+    assert replicas.unopened == {"topic": None}, "still no room"
+    machine.disk.capacity_bytes += 1_000_000
+    replicas.open_missing(image_of(topic))
+    assert not replicas.unopened
+    assert [partition.is_leader for partition in replicas] == [True] * 3

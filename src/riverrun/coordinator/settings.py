@@ -16,8 +16,6 @@ from riverrun.model.settings import (
 class GroupSettings(Settings):
     """Consumer groups and their offsets."""
 
-    """Groups, their members and their offsets."""
-
     session_timeout_min_ms: int = setting(
         6000,
         name="group.min.session.timeout.ms",

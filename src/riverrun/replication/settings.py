@@ -7,8 +7,6 @@ from riverrun.model.settings import Kind, Settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings(Settings):
-    """Fetches, and requests that wait for replicas."""
-
     """What readers of a partition are given."""
 
     fetch_sessions_max: int = setting(

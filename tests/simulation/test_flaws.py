@@ -16,7 +16,9 @@ FAULTS = {
     Flaw.RENAME_IS_NOT_SYNCED: POWER_CUTS,
     Flaw.FAILED_SYNC_IS_RETRIED: FAILED_SYNC,
     Flaw.FAILED_SYNC_IS_IGNORED: FAILED_SYNC,
-    Flaw.SHORT_WRITE_STAYS: "disk-full@1+1.5:broker=1000 kill@3+0.5:broker",
+    Flaw.SHORT_WRITE_STAYS: (
+        "disk-full@1+0.6:broker=300 kill@2+0.3:broker disk-full@3+0.6:broker=300 kill@4+0.3:broker"
+    ),
     Flaw.WRITES_ARE_BUFFERED: "kill@2+0.5:broker kill@3+0.5:broker",
 }
 

@@ -16,7 +16,7 @@ from riverrun.simulation.scenario import Outcome, Plan, draw_plan, run
 from riverrun.simulation.shrink import shrink
 
 STORY_LINES = 60
-HISTORY_LINES = 15
+TURNING_POINTS = ("settings ", "fault ", "loses power", "killed", "sync fails", "faults stop")
 
 
 class Verdict(IntEnum):
@@ -102,8 +102,10 @@ def tell_failure(report: Report, *, schedule: Sequence[Fault], whole_story: bool
     story = list(report.story)
     lines = [f"seed {report.seed} failed: {report.message}", "", "The story:"]
     if len(story) > STORY_LINES and not whole_story:
-        lines.append(f"  ... {len(story) - STORY_LINES} lines before (--story shows them)")
-        story = story[-STORY_LINES:]
+        early, story = story[:-STORY_LINES], story[-STORY_LINES:]
+        telling = [line for line in early if any(word in line for word in TURNING_POINTS)]
+        lines += [f"  {line}" for line in telling]
+        lines.append(f"  ... ({len(early) - len(telling)} other lines before; --story shows them)")
     lines += [f"  {line}" for line in story]
     written = write_schedule(schedule)
     lines += ["", f"The smallest schedule found ({len(schedule)} faults):", f"  {written}"]

@@ -34,7 +34,7 @@ TOPIC = "orders"
 READERS = ("reader-1", "reader-2")
 ADMIN, AUDITOR = "admin", "auditor"
 FAULTS_MAX = 12
-CALM_SECONDS_MAX = 60.0
+CALM_SECONDS_MAX = 45.0
 SUPERVISE_SECONDS = 0.25
 
 

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from riverrun.model.settings import SettingError
-from riverrun.server.settings import NodeSettings, declared_settings, from_environment, read_file
+from riverrun.server.main import settings_texts
+from riverrun.server.settings import (
+    NodeSettings,
+    declared_settings,
+    from_environment,
+    read_file,
+    unknown_variables,
+)
 
 
 def refused(**texts: str) -> str:
@@ -53,16 +60,77 @@ def test_a_file_may_write_names_plainly_or_quoted(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no such file"):
+    with pytest.raises(SettingError, match=r"^cannot read .*missing.toml: no such file$"):
         read_file(tmp_path / "missing.toml")
-    (tmp_path / "broken.toml").write_text("node.id = ")
-    with pytest.raises(SettingError, match="not TOML"):
+    with pytest.raises(SettingError, match="is a directory"):
+        read_file(tmp_path)
+    (tmp_path / "broken.toml").write_text("listeners = 1\nlisteners.more = 2")
+    with pytest.raises(SettingError, match=r"not TOML: .*; names that go on .* need quotes"):
         read_file(tmp_path / "broken.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    with pytest.raises(SettingError, match="not UTF-8 text"):
+        read_file(tmp_path / "bytes.toml")
 
 
 def test_the_environment_names_settings_in_capitals() -> None:
     given = from_environment({"RIVERRUN_MIN_INSYNC_REPLICAS": "2", "HOME": "/", "RIVERRUN_X": "1"})
     assert given == {"min.insync.replicas": "2"}
+
+
+def test_the_environment_knows_the_coarse_names_too() -> None:
+    texts = from_environment({"RIVERRUN_LOG_RETENTION_HOURS": "2"})
+    assert texts == {"log.retention.hours": "2"}
+    assert NodeSettings.from_texts(texts).log.retention_ms == 2 * 3600 * 1000
+
+
+def test_variables_that_mean_nothing_are_named_with_what_may_be_meant() -> None:
+    environment = {
+        "RIVERRUN_LOG_DIR": "x",
+        "RIVERRUN_BOOTSTRAP": "x",
+        "RIVERRUN_XYZZY": "x",
+        "X": "",
+    }
+    assert unknown_variables(environment | {"RIVERRUN_LOG_DIRS": "x"}) == [
+        "RIVERRUN_LOG_DIR (did you mean RIVERRUN_LOG_DIRS?)",
+        "RIVERRUN_XYZZY",
+    ]
+
+
+HOUR_MS = 3600 * 1000
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "flags", "milliseconds"),
+    [
+        ("ms = 5", "", {}, 5),
+        ("ms = 5\nlog.retention.hours = 1", "", {}, 5),
+        ("ms = 5", "1", {}, HOUR_MS),
+        ("ms = 5", "1", {"log.retention.minutes": "1"}, 60_000),
+        ("hours = 7", "1", {"log.retention.ms": "9"}, 9),
+        ("ms = 5", "", {"log.retention.hours": "2"}, 2 * HOUR_MS),
+    ],
+)
+def test_a_coarse_name_of_a_stronger_source_wins(
+    file: str,
+    environment: str,
+    flags: dict[str, str],
+    milliseconds: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(f"log.retention.{file}\n")
+    if environment:
+        monkeypatch.setenv("RIVERRUN_LOG_RETENTION_HOURS", environment)
+    settings = NodeSettings.from_texts(settings_texts(path, flags))
+    assert settings.log.retention_ms == milliseconds
+
+
+@pytest.mark.parametrize("text", ["soon", "-5", "99999999999999999999"])
+def test_an_error_names_the_setting_that_was_given(text: str) -> None:
+    assert f"Invalid value {text} for configuration log.retention.hours" in refused(
+        log_retention_hours=text
+    )
 
 
 def test_coarse_names_of_kafka_are_understood() -> None:

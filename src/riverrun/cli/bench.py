@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from riverrun.cli.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, fail
+from riverrun.cli.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, UNREACHABLE, USAGE, fail
 
 if TYPE_CHECKING:
     from riverrun.cli.benchmark.load import Servers, Shape, Throughput
@@ -40,7 +40,7 @@ AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     bench = typer.Typer(
-        help="Measure a cluster. Needs the extra: pip install 'riverrun[bench]'.",
+        help="Measure a cluster. Needs an extra: pip install -e '.[bench]' in a clone.",
         no_args_is_help=True,
     )
     bench.command("produce")(produce)
@@ -55,7 +55,7 @@ def _check_extra() -> None:
         import confluent_kafka  # noqa: F401
         import psutil  # noqa: F401
     except ImportError as error:
-        fail(f"{error.name} is missing; install the extra with: pip install 'riverrun[bench]'", 2)
+        fail(f"{error.name} is missing; in a clone: pip install -e '.[bench]'", USAGE)
 
 
 def produce(
@@ -103,7 +103,10 @@ def consume(
     shape = load.Shape(megabytes=megabytes, partitions=partitions)
     servers = _servers(server_pid)
     try:
+        load.find_cluster(bootstrap)
         measured = [load.consume(bootstrap, topic, shape, servers) for _ in range(rounds + 1)][1:]
+    except load.NoCluster as error:
+        fail(str(error), UNREACHABLE)
     except load.BenchmarkError as error:
         fail(f"{error}; fill the topic first: riverrun bench produce --topic {topic}")
     _show("consume", shape, measured, as_json=as_json, has_cpu=bool(server_pid))
@@ -164,6 +167,8 @@ def _prepare(bootstrap: str, topic: str, partitions: int) -> None:
 
     try:
         load.create_topic(bootstrap, topic, partitions)
+    except load.NoCluster as error:
+        fail(str(error), UNREACHABLE)
     except load.BenchmarkError as error:
         fail(str(error))
 

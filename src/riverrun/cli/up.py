@@ -22,6 +22,8 @@ import typer
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 HOST = "127.0.0.1"
+OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
+"""Settings that this program chooses, and tells others about."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,9 @@ def up(
     if nodes > 1:
         fail("clusters of several nodes are not built yet: use --nodes 1", 2)
     flags = parse_settings(settings)
+    for name in OF_EACH_NODE:
+        if name in flags:
+            fail(f"--set {name}: use --port and --data, or riverrun start", 2)
     cluster = [_prepare(data.absolute(), number, port, flags) for number in range(1, nodes + 1)]
     raise typer.Exit(_run(cluster, as_json=as_json))
 
@@ -99,7 +104,8 @@ def _prepare(data: Path, number: int, port: int, flags: dict[str, str]) -> Node:
     may spoil the file that the last run left, or that a running node was started from.
     """
     from riverrun.cli.options import fail
-    from riverrun.model.dotted import flattened
+    from riverrun.model.dotted import flattened, not_toml
+    from riverrun.storage.settings import overridden
 
     first = port + 10 * (number - 1)
     node = Node(
@@ -112,20 +118,19 @@ def _prepare(data: Path, number: int, port: int, flags: dict[str, str]) -> Node:
     try:
         data.mkdir(parents=True, exist_ok=True)
         kept = tomllib.loads(node.config.read_text()) if node.config.exists() else {}
-        values = {
-            **flattened(kept),
+        chosen: dict[str, object] = {
             "node.id": number,
             "log.dirs": str(node.data),
             "listeners": f"PLAINTEXT://{HOST}:{first},CONTROLLER://{HOST}:{first + 1}",
             "http.listener": node.http,
-            **flags,
         }
+        values = overridden(flattened(kept) | chosen, flags)
         lines = [f"{json.dumps(name)} = {_toml(value)}" for name, value in values.items()]
         node.draft.write_text(
             "# Settings of one node; see docs/settings.md\n" + "\n".join(lines) + "\n"
         )
     except tomllib.TOMLDecodeError as error:
-        fail(f"{node.config} is not TOML: {error}", 2)
+        fail(f"cannot read {node.config}: {not_toml(error)}", 2)
     except OSError as error:
         fail(
             f"cannot write {node.config}: {error.strerror}; choose another directory with --data", 2
@@ -160,15 +165,15 @@ def _run(cluster: list[Node], *, as_json: bool) -> int:
     for node in cluster:
         _spawn(node, parent_read)
     os.close(parent_read)
-    failed = not _wait_ready(cluster, wake_read, lambda: stopping)
-    if not failed and not stopping:
+    code = _wait_ready(cluster, wake_read, lambda: stopping)
+    if code == 0 and not stopping:
         _announce(cluster, as_json=as_json)
-        failed = not _watch(cluster, wake_read, lambda: stopping)
+        code = _watch(cluster, wake_read, lambda: stopping)
     _stop(cluster)
     for node in cluster:
         node.draft.unlink(missing_ok=True)
     os.close(parent_write)
-    return 1 if failed else 0
+    return code
 
 
 def _spawn(node: Node, parent: int) -> None:
@@ -191,7 +196,8 @@ def _spawn(node: Node, parent: int) -> None:
     node.ready = ready_read
 
 
-def _wait_ready(cluster: list[Node], wake: int, is_stopping: object) -> bool:
+def _wait_ready(cluster: list[Node], wake: int, is_stopping: object) -> int:
+    """0, or the exit code of a node that could not start."""
     import time
 
     assert callable(is_stopping)
@@ -206,7 +212,7 @@ def _wait_ready(cluster: list[Node], wake: int, is_stopping: object) -> bool:
                 f"riverrun: node {names} was not ready within {READY_SECONDS_MAX:.0f} s",
                 file=sys.stderr,
             )
-            return False
+            return 1
         if wake in readable:
             os.read(wake, 512)
         for descriptor in readable:
@@ -219,9 +225,19 @@ def _wait_ready(cluster: list[Node], wake: int, is_stopping: object) -> bool:
                         f"riverrun: node {node.id} could not start; its log above says why",
                         file=sys.stderr,
                     )
-                    return False
+                    return _exit_code(node)
                 node.draft.replace(node.config)
-    return True
+    return 0
+
+
+def _exit_code(node: Node) -> int:
+    """How a node ended whose pipe is closed; 2 when it was refused, as ``start`` has it."""
+    assert node.process is not None
+    try:
+        code = node.process.wait(STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        return 1
+    return code if code > 0 else 1
 
 
 def _announce(cluster: list[Node], *, as_json: bool) -> None:
@@ -232,6 +248,7 @@ def _announce(cluster: list[Node], *, as_json: bool) -> None:
             flush=True,
         )
         return
+    riverrun = _ourselves()
     words = "node is" if len(cluster) == 1 else "nodes are"
     print(
         f"\n{len(cluster)} {words} up.\n"
@@ -239,15 +256,26 @@ def _announce(cluster: list[Node], *, as_json: bool) -> None:
         f"  health              http://{cluster[0].http}/health/ready\n"
         f"  metrics             http://{cluster[0].http}/metrics\n"
         f"  data                {cluster[0].data.parent}\n\n"
-        f"Try:  echo hello | riverrun produce greetings --bootstrap {bootstrap}\n"
-        f"      riverrun consume greetings --from-beginning --bootstrap {bootstrap}\n"
+        f"Try:  echo hello | {riverrun} produce greetings --bootstrap {bootstrap}\n"
+        f"      {riverrun} consume greetings --from-beginning --bootstrap {bootstrap}\n"
         "Stop with Ctrl-C; the data stays.\n",
         flush=True,
     )
 
 
-def _watch(cluster: list[Node], wake: int, is_stopping: object) -> bool:
-    """Until we are told to stop, or no node is left; a node that ends is shown."""
+def _ourselves() -> str:
+    """How to call this program from where the person is: ``make up`` puts it on no path."""
+    import shutil
+
+    if shutil.which("riverrun"):
+        return "riverrun"
+    path = str(Path(sys.executable).with_name("riverrun"))
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near
+
+
+def _watch(cluster: list[Node], wake: int, is_stopping: object) -> int:
+    """Until we are told to stop (0), or no node is left (1); a node that ends is shown."""
     assert callable(is_stopping)
     alive = list(cluster)
     while not is_stopping():
@@ -266,8 +294,8 @@ def _watch(cluster: list[Node], wake: int, is_stopping: object) -> bool:
                 file=sys.stderr,
             )
         if not alive:
-            return False
-    return True
+            return 1
+    return 0
 
 
 def _stop(cluster: list[Node]) -> None:

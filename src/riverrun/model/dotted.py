@@ -15,3 +15,10 @@ def flattened(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]
             case _:
                 values[prefix + key] = value
     return values
+
+
+def not_toml(error: ValueError) -> str:
+    """Why a file is no TOML; what surprises most is that ``a.b`` and ``a.b.c`` exclude each
+    other.
+    """
+    return f"not TOML: {error}; names that go on where another ends need quotes"

@@ -22,7 +22,13 @@ import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports s
 from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
 from riverrun.server import logs
-from riverrun.server.settings import NodeSettings, from_environment, read_file
+from riverrun.server.settings import (
+    NodeSettings,
+    from_environment,
+    read_file,
+    unknown_variables,
+)
+from riverrun.storage.settings import overridden
 
 STOPPED = 0
 FAILED = 1
@@ -60,7 +66,7 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
 def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
     """File, environment and flags, the later ones winning."""
     texts = read_file(config) if config is not None else {}
-    return {**texts, **from_environment(os.environ), **flags}
+    return overridden(overridden(texts, from_environment(os.environ)), flags)
 
 
 def _raise_file_limit() -> None:
@@ -85,6 +91,8 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
 
     log = structlog.get_logger("riverrun")
     structlog.contextvars.bind_contextvars(node=int(settings.node_id))
+    if ignored := unknown_variables(os.environ):
+        log.warning("variables without meaning are ignored", names=", ".join(ignored))
     broker = Broker(settings, files=OsFiles(), clock=SystemClock(), randomness=SystemRandomness())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -17,7 +17,7 @@ from typing import Self
 
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
-from riverrun.model.dotted import flattened
+from riverrun.model.dotted import flattened, not_toml
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
 from riverrun.replication.settings import ReplicationSettings
@@ -26,6 +26,17 @@ from riverrun.storage.cleaner import CleanerSettings
 from riverrun.storage.settings import SYNONYMS, DirectorySettings, LogSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
+VARIABLES_OF_OTHERS = ("BOOTSTRAP", "PEERS", "TEST_PORTS", "FUZZ_EXAMPLES", "SIMULATION_SECONDS")
+"""What the command line and the tests read from the environment."""
+
+
+class UnreadableFile(SettingError):
+    """A file of settings that cannot be read."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        ValueError.__init__(self, f"cannot read {path}: {reason}")
+        self.name = "config"
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +150,10 @@ class NodeSettings:
         """Check every name and value; raises ``SettingError`` in words for the person who wrote
         it.
         """
-        known = {declared.name for declared in declared_settings()}
-        known.update(coarse for names in SYNONYMS.values() for coarse in names)
+        known = _names()
         for name, text in texts.items():
             if name not in known:
-                near = get_close_matches(name, sorted(known), n=1)
+                near = get_close_matches(name, known, n=1)
                 hint = (
                     f"did you mean {near[0]}?"
                     if near
@@ -219,9 +229,13 @@ def read_file(path: Path) -> dict[str, str]:
     try:
         tree = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise SettingError("config", str(path), "there is no such file") from None
+        raise UnreadableFile(path, "no such file") from None
+    except OSError as error:
+        raise UnreadableFile(path, (error.strerror or str(error)).lower()) from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingError("config", str(path), f"not TOML: {error}") from None
+        raise UnreadableFile(path, not_toml(error)) from None
+    except UnicodeDecodeError:
+        raise UnreadableFile(path, "not UTF-8 text") from None
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in flattened(tree).items()
@@ -230,7 +244,31 @@ def read_file(path: Path) -> dict[str, str]:
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``."""
-    names = [declared.name for declared in declared_settings()]
-    names += [coarse for synonyms in SYNONYMS.values() for coarse in synonyms]
-    known = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in names}
+    known = {_variable(name): name for name in _names()}
     return {known[name]: text for name, text in sorted(environment.items()) if name in known}
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that mean nothing, each with the one that may have been meant.
+
+    They are no errors as in a file: others may name their own variables as they like.
+    """
+    known = [_variable(name).removeprefix(ENVIRONMENT_PREFIX) for name in _names()]
+    found: list[str] = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if name != variable and name not in known and name not in VARIABLES_OF_OTHERS:
+            near = get_close_matches(name, known, n=1)
+            hint = f" (did you mean {ENVIRONMENT_PREFIX}{near[0]}?)" if near else ""
+            found.append(variable + hint)
+    return found
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
+
+
+def _names() -> list[str]:
+    """Every name that a setting can be given by."""
+    names = {declared.name for declared in declared_settings()}
+    return sorted(names.union(*SYNONYMS.values()))

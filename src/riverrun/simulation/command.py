@@ -52,7 +52,7 @@ def simulate(
         from riverrun.simulation.flaws import Flaw
         from riverrun.simulation.report import Verdict
     except ModuleNotFoundError as error:
-        typer.echo(f"simulate needs {error.name}: pip install 'riverrun[test]'", err=True)
+        typer.echo(f"simulate needs {error.name}: pip install -e '.[test]' in a clone", err=True)
         raise typer.Exit(2) from None
     try:
         schedule = None if faults is None else parse_schedule(faults)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from riverrun.model.settings import (
     DAY_MS,
@@ -20,9 +20,12 @@ from riverrun.model.settings import (
     KiB,
     Kind,
     MiB,
+    SettingError,
     Settings,
     setting,
 )
+
+Text = TypeVar("Text")
 
 TOPIC_ONLY = frozenset(
     {
@@ -50,17 +53,41 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def overridden(weaker: Mapping[str, Text], stronger: Mapping[str, Text]) -> dict[str, Text]:
+    """Both sources of settings, the stronger one winning.
+
+    Within one source the finer synonym wins; a coarser one of a stronger source must not lose to
+    it, or a flag would be ignored because of the file.
+    """
+    found = dict(weaker)
+    for fine, coarse in SYNONYMS.items():
+        names = (fine, *coarse)
+        if any(name in stronger for name in names):
+            for name in names:
+                found.pop(name, None)
+    return found | dict(stronger)
+
+
 def _in_milliseconds(texts: Mapping[str, str]) -> Mapping[str, str]:
     found = dict(texts)
     for fine, coarse, factor in _SYNONYMS:
         if fine not in found and coarse in found:
             text = found[coarse].strip()
-            number = int(text) if text.lstrip("-").isdigit() else None
-            if number is None:
-                found[fine] = text  # the parser refuses it, in words
-            else:
-                found[fine] = str(number * factor if number > 0 else number)
+            try:
+                number = int(text)
+            except ValueError:
+                reason = f"Not a number of type {Kind.INT.name}"
+                raise SettingError(coarse, text, reason) from None
+            found[fine] = str(number * factor if number > 0 else number)
     return found
+
+
+def _as_given(error: SettingError, texts: Mapping[str, str]) -> SettingError:
+    """The same error with the name that was written, where that was a coarser one."""
+    for fine, coarse, _ in _SYNONYMS:
+        if error.name == fine and fine not in texts and coarse in texts:
+            return SettingError(coarse, texts[coarse], error.reason)
+    return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,9 +252,12 @@ class LogSettings(Settings):
 
     def changed(self, texts: Mapping[str, str], *, by_topic_name: bool = False) -> Self:
         # Named base class: slotted dataclasses are made anew, which breaks super() without names.
-        return Settings.changed(
-            self, texts if by_topic_name else _in_milliseconds(texts), by_topic_name=by_topic_name
-        )
+        if by_topic_name:
+            return Settings.changed(self, texts, by_topic_name=True)
+        try:
+            return Settings.changed(self, _in_milliseconds(texts))
+        except SettingError as error:
+            raise _as_given(error, texts) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

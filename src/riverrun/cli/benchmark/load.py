@@ -22,10 +22,15 @@ from confluent_kafka.cimpl import NewTopic
 MB = 1_000_000
 QUEUE_KILOBYTES = 262_144
 DRAIN_SECONDS_MAX = 120.0
+ANSWER_SECONDS_MAX = 4.0
 
 
 class BenchmarkError(Exception):
     """The cluster did not do what was asked of it."""
+
+
+class NoCluster(BenchmarkError):
+    """Nobody answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +82,25 @@ class Servers:
         return float(sum(process.memory_info().rss for process in self._processes)) / MB
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
+def find_cluster(bootstrap: str) -> AdminClient:
+    """A client of the cluster, once it has answered; raises ``NoCluster``."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        admin.list_topics(timeout=ANSWER_SECONDS_MAX)
+    except confluent_kafka.KafkaException:
+        raise NoCluster(f"no cluster answers at {bootstrap}; riverrun up starts one") from None
+    return admin
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
+    admin = find_cluster(bootstrap)
     end = time.monotonic() + 30
     while True:
         try:
             admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(20)
             break
         except TimeoutError:
-            raise BenchmarkError(f"no cluster answers at {bootstrap}") from None
+            raise NoCluster(f"{bootstrap} did not create {topic} within 20 s") from None
         except confluent_kafka.KafkaException as error:
             if error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                 break

@@ -1,0 +1,29 @@
+"""`riverrun bench`: it measures its own records, and soon says that no cluster is there."""
+
+import pytest
+from typer.testing import CliRunner
+
+from riverrun.cli.main import build
+from riverrun.cli.options import UNREACHABLE
+from tests.cli.commands import Cli
+from tests.processes import free_ports
+
+load = pytest.importorskip("riverrun.cli.benchmark.load", reason="needs the extra bench")
+
+
+def test_the_latency_is_that_of_new_records(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name)
+    cli.write(name, "not from this run\n" * 100)
+    assert load.end_to_end(cli.bootstrap, name, rate=100, seconds=1).records == 75
+
+
+@pytest.mark.parametrize("activity", ["produce", "consume", "end-to-end"])
+def test_a_cluster_that_does_not_answer_is_said_soon(
+    activity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "ANSWER_SECONDS_MAX", 0.2)
+    address = f"127.0.0.1:{free_ports(1)}"
+    words = ["bench", activity, "--bootstrap", address]
+    result = CliRunner().invoke(build(words), words)
+    assert result.exit_code == UNREACHABLE
+    assert f"no cluster answers at {address}" in result.stderr

@@ -1,0 +1,112 @@
+"""`riverrun up`: the file of a node is as good after a failure as before it."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from riverrun.cli.main import build
+from riverrun.cli.up import OF_EACH_NODE, Node, _ourselves, _prepare
+from riverrun.model.dotted import flattened
+from tests.processes import Server, executable
+
+SECONDS_MAX = 60
+
+
+def prepare(data: Path, port: int = 9092, **flags: str) -> Node:
+    return _prepare(data, 1, port, {name.replace("_", "."): text for name, text in flags.items()})
+
+
+def settings_in(path: Path) -> dict[str, object]:
+    return flattened(tomllib.loads(path.read_text()))
+
+
+def run(data: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [executable(), "up", "--data", str(data), *words],
+        capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+    )  # fmt: skip
+
+
+def test_what_will_be_started_is_a_draft(tmp_path: Path) -> None:
+    node = prepare(tmp_path, num_partitions="3")
+    assert not node.config.exists()
+    assert settings_in(node.draft) == {
+        "node.id": 1,
+        "log.dirs": str(tmp_path / "node-1"),
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        "http.listener": "127.0.0.1:9094",
+        "num.partitions": "3",
+    }
+
+
+def test_what_somebody_wrote_by_hand_stays_however_it_was_written(tmp_path: Path) -> None:
+    written = 'num.partitions = 4\nlog.flush.before.ack = true\n"log.retention.ms" = 5\n'
+    (tmp_path / "node-1.toml").write_text(written)
+    node = prepare(tmp_path, port=27200)
+    values = settings_in(node.draft)
+    assert (values["num.partitions"], values["log.flush.before.ack"]) == (4, True)
+    assert (values["log.retention.ms"], values["http.listener"]) == (5, "127.0.0.1:27202")
+    assert node.config.read_text() == written
+
+
+def test_a_coarse_name_replaces_the_finer_one_of_an_earlier_run(tmp_path: Path) -> None:
+    (tmp_path / "node-1.toml").write_text("log.retention.ms = 5\n")
+    values = settings_in(prepare(tmp_path, log_retention_hours="2").draft)
+    assert values["log.retention.hours"] == "2"
+    assert "log.retention.ms" not in values
+
+
+def test_a_broken_file_is_refused_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "node-1.toml").write_text("node.id = ")
+    with pytest.raises(typer.Exit) as end:
+        prepare(tmp_path)
+    assert end.value.exit_code == 2
+    assert "node-1.toml: not TOML" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", OF_EACH_NODE)
+def test_what_up_chooses_itself_cannot_be_set(name: str, tmp_path: Path) -> None:
+    words = ["up", "--data", str(tmp_path / "data"), "--set", f"{name}=1"]
+    result = CliRunner().invoke(build(words), words)
+    assert result.exit_code == 2
+    assert f"--set {name}: use --port and --data, or riverrun start" in result.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_misspelt_setting_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    written = "num.partitions = 4\n"
+    (tmp_path / "node-1.toml").write_text(written)
+    done = run(tmp_path, "--port", "27210", "--set", "num.partition=5")
+    assert done.returncode == 2
+    assert "did you mean num.partitions?" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["node-1.toml"]
+    assert (tmp_path / "node-1.toml").read_text() == written
+
+
+def test_a_running_node_keeps_its_file(node: Server) -> None:
+    data = node.data.parent
+    config = data / "node-1.toml"
+    written = config.read_text()
+    done = run(data, "--port", "27220", "--set", "num.partitions=5")
+    assert done.returncode == 2
+    assert "in use by another process" in done.stderr
+    assert config.read_text() == written
+    assert not (data / "node-1.toml.starting").exists()
+
+
+def test_the_program_is_named_so_that_it_can_be_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(Path(executable()).parent.parent)
+    assert _ourselves() == "bin/riverrun"
+    monkeypatch.chdir(tmp_path)
+    assert _ourselves() == executable()
+    monkeypatch.setenv("PATH", str(Path(executable()).parent))
+    assert _ourselves() == "riverrun"

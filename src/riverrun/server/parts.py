@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from riverrun.server.answers import Answers
+from riverrun.server.sparing import Sparing
 
 if TYPE_CHECKING:
     from riverrun.cluster.configs import Configs
@@ -41,3 +42,4 @@ class Parts:
     fetch_sessions: FetchSessions
     outgoing: Outgoing
     answers: Answers = field(default_factory=Answers)
+    append_warnings: Sparing = field(default_factory=Sparing)

@@ -32,6 +32,7 @@ from riverrun.storage.directory import LogDirectory, SettingsFor
 from riverrun.storage.flush import FlushJob, largest_unflushed
 from riverrun.storage.leftovers import unlink_all
 from riverrun.storage.log import ColdRead, Log, Slice
+from riverrun.storage.room import Room
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.upkeep import Upkeep
 from riverrun.storage.worker import InlineJob, ProcessJob, StartJob
@@ -84,7 +85,7 @@ class LogRunner:
         self._rolled: dict[Log, None] = {}
         self._doomed: list[tuple[float, list[str]]] = []
         self._checkpointing = asyncio.Lock()
-        self._is_full = False
+        self._room = Room()
         self._last_flushed_ms: dict[Log, int] = {}
         self._cleaner = Cleaner(
             self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
@@ -156,11 +157,13 @@ class LogRunner:
         await self.in_thread(directory.trust)
         await self.in_thread(partial(self._cleaner.load, directory.logs))
         logs = directory.logs.values()
+        state = {
+            "was_clean": directory.was_clean, "cut_bytes": sum(log.cut_bytes for log in logs),
+            "damaged": sum(log.is_corrupt for log in logs),
+        }  # fmt: skip
         _logger.info(
             "logs opened", logs=len(logs), bytes=sum(log.size_bytes for log in logs),
-            was_clean=directory.was_clean, cut_bytes=sum(log.cut_bytes for log in logs),
-            damaged=sum(log.is_corrupt for log in logs),
-            seconds=round(self._clock.monotonic() - began, 3),
+            seconds=round(self._clock.monotonic() - began, 3), **(state if logs else {}),
         )  # fmt: skip
 
     def _adopt(self, log: Log) -> None:
@@ -177,9 +180,9 @@ class LogRunner:
 
     def _note_write_error(self, error: OSError) -> None:
         self._refused.value += 1
-        if error.errno in _FULL and not self._is_full:
-            self._is_full = True
-            _logger.error("disk full: nothing can be appended", path=self._directory.path)
+        if error.errno in _FULL:
+            if self._room.refused(self._clock.monotonic() * SECOND_MS):
+                _logger.error("disk full: nothing can be appended", path=self._directory.path)
         elif error.errno in _BROKEN:
             self._directory.fail(f"reading or writing failed: {error}")
 
@@ -333,13 +336,18 @@ class LogRunner:
         await self._flush_all(largest, whole=True)
         if largest or rolled:
             await self.checkpoint(RECOVERY_POINTS)
-        self._is_full = self._is_full and await self._still_full()
+        if self._room.is_full:
+            await self._look_for_room()
 
-    async def _still_full(self) -> bool:
-        free = await self.in_thread(partial(self._files.free_bytes, self._directory.path))
-        if free > 0:
-            _logger.info("disk has room again", path=self._directory.path, free_bytes=free)
-        return free <= 0
+    async def _look_for_room(self) -> None:
+        space = await self.in_thread(self._directory.space)
+        written = sum(log.end_offset for log in self._directory.logs.values())
+        if self._room.look(
+            self._clock.monotonic() * SECOND_MS, written,
+            free_bytes=space.usable_bytes, total_bytes=space.total_bytes,
+        ):  # fmt: skip
+            path, free = self._directory.path, space.usable_bytes
+            _logger.info("disk has room again", path=path, free_bytes=free)
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
         settings = log.settings

@@ -145,6 +145,8 @@ def _append(
         appended = partition.append(buffer[wanted.start : wanted.end], acks=acks, now_ms=now_ms)
     except (KafkaError, OSError) as error:
         batch = buffer[wanted.start : wanted.end]
+        if isinstance(error, OSError) and partition is not None:
+            _warn(parts, partition, error)
         return _failed(wanted, partition, batch, error), None, Offset(0)
     result = ProduceResult(
         topic,
@@ -165,8 +167,6 @@ def _failed(
     message: str | None = str(error)
     if isinstance(error, KafkaError):
         code, message = error.code, error.message
-    else:
-        log.warning("append failed", topic=str(wanted.topic), reason=message)
     return ProduceResult(
         wanted.topic,
         wanted.partition,
@@ -175,6 +175,12 @@ def _failed(
         record_errors=error.record_errors if isinstance(error, InvalidRecord) else (),
         error_message=message,
     )
+
+
+def _warn(parts: Parts, partition: Partition, error: OSError) -> None:
+    """Producers try again many times in a second; once in a while is enough to know."""
+    if parts.append_warnings.may(str(partition.name), parts.clock.monotonic()):
+        log.warning("append failed", partition=str(partition.name), reason=str(error))
 
 
 def _check_attributes(attributes: int, version: int) -> None:

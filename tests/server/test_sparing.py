@@ -1,0 +1,17 @@
+"""Warnings that are shown once in a while."""
+
+from riverrun.server.sparing import INTERVAL_SECONDS, SUBJECTS_MAX, Sparing
+
+
+def test_each_subject_is_spoken_of_once_in_a_while() -> None:
+    sparing = Sparing()
+    times = (0.0, 0.1, INTERVAL_SECONDS - 0.1, INTERVAL_SECONDS, INTERVAL_SECONDS + 1)
+    assert [sparing.may("a-0", now) for now in times] == [True, False, False, True, False]
+    assert sparing.may("b-0", INTERVAL_SECONDS)
+
+
+def test_subjects_are_limited_until_old_ones_are_forgotten() -> None:
+    sparing = Sparing()
+    assert all(sparing.may(str(number), 0.0) for number in range(SUBJECTS_MAX))
+    assert not sparing.may("one more", 1.0)
+    assert sparing.may("one more", INTERVAL_SECONDS)

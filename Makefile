@@ -6,7 +6,10 @@ NODES ?= 1
 DATA ?= data
 PORT ?= 9092
 
-.PHONY: up test lint unit soak bench clean
+help:
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+
+.PHONY: help up test lint unit soak bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,24 +20,24 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-up: $(VENV)/.installed
+up: $(VENV)/.installed ## install and start a node; NODES, DATA and PORT may be given
 	@exec $(BIN)/riverrun up --nodes $(NODES) --data $(DATA) --port $(PORT)
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 	$(BIN)/ruff check src tests tools
 	$(BIN)/ruff format --check src tests tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+test: lint ## set up and run all checks and tests
 	$(BIN)/pytest
 
-soak: $(VENV)/.installed-test
+soak: $(VENV)/.installed-test ## two thousand simulated worlds, then ten minutes of faults
 	$(BIN)/riverrun simulate --seeds 1..2000
 	$(BIN)/python -m tools.soak --minutes 10
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-test ## compare with Apache Kafka on this machine
 	$(BIN)/riverrun bench compare
 
-clean:
+clean: ## remove the virtualenv and the caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -160,6 +160,7 @@ def test_command_prints_for_people_and_fails_on_damage(tmp_path: Path) -> None:
     assert "key=key value=hello" in result.output
     path.write_bytes(data[:-1])
     result = CliRunner().invoke(app, ["dump-log", str(path), str(tmp_path / "missing.log")])
-    assert result.exit_code == 1
-    assert "!! no whole batch" in result.output
-    assert "No such file" in result.output
+    assert result.exit_code == 4
+    assert "!! no whole batch" in result.stdout
+    assert f"there is no file {tmp_path / 'missing.log'}" in result.stderr
+    assert CliRunner().invoke(app, ["dump-log", str(path)]).exit_code == 1

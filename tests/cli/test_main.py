@@ -12,8 +12,10 @@ from riverrun.cli.main import COMMANDS, build
 NEEDS_EXAMPLES = [
     ["topics", "list"], ["topics", "create"], ["topics", "describe"], ["topics", "alter"],
     ["topics", "delete"], ["produce"], ["consume"], ["groups", "list"], ["groups", "describe"],
-    ["groups", "reset-offsets"], ["groups", "delete"],
+    ["groups", "reset-offsets"], ["groups", "delete"], ["bench", "produce"], ["bench", "consume"],
+    ["bench", "end-to-end"],
 ]  # fmt: skip
+WITHOUT_CLUSTER = [["up"], ["start"], ["dump-log"], ["simulate"], ["bench", "compare"]]
 
 
 def invoke(*words: str, env: dict[str, str] | None = None) -> str:
@@ -27,16 +29,23 @@ def test_help_lists_every_command_in_order() -> None:
     assert [line.split()[0] for line in lines if line.strip()] == list(COMMANDS)
 
 
-@pytest.mark.parametrize("words", NEEDS_EXAMPLES, ids=" ".join)
+@pytest.mark.parametrize("words", NEEDS_EXAMPLES + WITHOUT_CLUSTER, ids=" ".join)
 def test_help_teaches_with_examples(words: list[str]) -> None:
-    text = invoke(*words, "--help")
+    text = invoke(*words, "-h")
     assert f"riverrun {' '.join(words)}" in text.partition("\n\n")[2]
-    assert "RIVERRUN_BOOTSTRAP" in text
+    assert ("RIVERRUN_BOOTSTRAP" in text) == (words in NEEDS_EXAMPLES)
 
 
 def test_help_fits_a_terminal() -> None:
-    for words in NEEDS_EXAMPLES:
+    for words in NEEDS_EXAMPLES + WITHOUT_CLUSTER:
         assert max(map(len, invoke(*words, "--help").splitlines())) <= 100
+
+
+@pytest.mark.parametrize("words", [[], ["topics"], ["groups"], ["bench"]], ids=" ".join)
+def test_what_a_command_does_is_said_in_one_line(words: list[str]) -> None:
+    commands = invoke(*words, "-h", env={"COLUMNS": "80"}).partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
 
 
 def complete(line: str) -> list[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from riverrun.cli.descriptors import OutputFailed, Reader, Writer
 from riverrun.cli.formats import BadInput
 from riverrun.cli.group_admin import Target, new_offset
-from riverrun.cli.groups import parse_datetime, parse_topics
+from riverrun.cli.groups import parse_datetime, parse_states, parse_topics
 from riverrun.cli.options import USAGE, parse_settings
 from riverrun.cli.output import bytes_in_words, counted, plain_row
 from riverrun.cli.producing import LINE_BYTES_MAX, LineBuffer
@@ -99,6 +99,12 @@ def test_topics_with_partitions() -> None:
     for text in ("a:", "a:x", ":1", "a:1,"):
         with refused():
             parse_topics([text])
+
+
+def test_states_are_those_that_there_are() -> None:
+    assert parse_states(["stable", "Empty"]) == ["Stable", "Empty"]
+    with refused():
+        parse_states(["Foo"])
 
 
 def test_times_with_and_without_zone(monkeypatch: pytest.MonkeyPatch) -> None:

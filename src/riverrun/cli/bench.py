@@ -73,7 +73,12 @@ def produce(
     server_pid: list[int] = PIDS,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Write as fast as the cluster takes it."""
+    """Write as fast as the cluster takes it.
+
+    \b
+    riverrun bench produce
+    riverrun bench produce --record-bytes 100 --megabytes 50 --acks all --json
+    """
     _check_extra()
     from riverrun.cli.benchmark import load
 
@@ -96,7 +101,11 @@ def consume(
     server_pid: list[int] = PIDS,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Read a topic from its beginning; `bench produce` fills it."""
+    """Read a topic from its beginning; `bench produce` fills it.
+
+    \b
+    riverrun bench consume --megabytes 50
+    """
     _check_extra()
     from riverrun.cli.benchmark import load
 
@@ -120,7 +129,11 @@ def end_to_end(
     acks: str = ACKS,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Latency from producer to consumer at a fixed rate."""
+    """Latency from producer to consumer at a fixed rate.
+
+    \b
+    riverrun bench end-to-end --rate 500 --seconds 20
+    """
     _check_extra()
     from riverrun.cli.benchmark import load
 
@@ -146,9 +159,13 @@ def compare(
     ),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Measure riverrun and Apache Kafka on this machine, and print one table of ratios.
+    """Compare riverrun with Apache Kafka on this machine.
 
-    Kafka's jars come by Maven into the cache folder. A ratio above 1 means that riverrun is better.
+    Prints one table of ratios; above 1 means that riverrun is better. Kafka's jars come by Maven
+    into the cache folder.
+
+    \b
+    riverrun bench compare --quick --output table.md
     """
     _check_extra()
     from riverrun.cli.benchmark import compare as comparison

@@ -2,7 +2,7 @@
 
 Reads segments (``.log``, also the ``.checkpoint`` of the metadata), their indexes, producer
 snapshots and checkpoints by their formats alone, so it needs no broker and believes nothing: every
-CRC is checked and every index entry is held against its log. Ends with 1 if anything was wrong.
+CRC is checked and every index entry is held against its log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 from crc32c import crc32c
 
+from riverrun.cli.options import FAILED, NOT_FOUND, fail
 from riverrun.ports.files import File, Files, OsFiles, read_whole
 from riverrun.records.batch import (
     HEADER_BYTES,
@@ -61,9 +62,20 @@ def dump_log(
     deep: Annotated[bool, typer.Option("--deep", help="Show the records, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Print what segments, indexes, snapshots and checkpoints hold, and check them."""
-    if dump(paths, deep=deep, json=json):
-        raise typer.Exit(1)
+    """Print and check segments, indexes, snapshots, checkpoints.
+
+    Ends with 1 when something is wrong with a file, with 4 when one is not there.
+
+    \b
+    riverrun dump-log data/node-1/events-0
+    riverrun dump-log --deep --json data/node-1/events-0/00000000000000000000.log | jq .
+    """
+    missing = [path for path in paths if not os.path.lexists(path)]
+    problems = dump([path for path in paths if path not in missing], deep=deep, json=json)
+    if missing:
+        fail(f"there is no file {', '.join(missing)}", NOT_FOUND)
+    if problems:
+        raise typer.Exit(FAILED)
 
 
 def dump(

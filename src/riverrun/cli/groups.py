@@ -31,6 +31,12 @@ Name = Annotated[
     str, typer.Argument(metavar="GROUP", autocompletion=group_names, show_default=False)
 ]
 
+STATES = (
+    "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable",
+    "Dead",
+)  # fmt: skip
+"""Of groups of both protocols: the cluster may be another one."""
+
 Topics = Annotated[
     list[str],
     typer.Option(
@@ -93,7 +99,8 @@ def list_groups(
     from riverrun.cli.output import Table, print_json, print_tables
     from riverrun.cli.session import run
 
-    rows = run(bootstrap, lambda pool: list_all(pool, states))
+    wanted = parse_states(states)
+    rows = run(bootstrap, lambda pool: list_all(pool, wanted))
     if as_json:
         print_json([row.described() for row in rows])
         return
@@ -104,12 +111,21 @@ def list_groups(
     print_tables([table])
 
 
+def parse_states(texts: list[str]) -> list[str]:
+    """States by their names, in any case; one that no group can be in would list nothing."""
+    known = {state.lower(): state for state in STATES}
+    for text in texts:
+        if text.lower() not in known:
+            fail(f"--state {text}: expected one of {', '.join(STATES)}", USAGE)
+    return [known[text.lower()] for text in texts]
+
+
 def describe(
     names: Names,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show state, members, and how far a group is behind in each partition.
+    """Show state, members and the lag in each partition.
 
     Plain rows begin with their kind: group, member or partition. The last three columns of a
     partition are its committed offset, its end and the lag between them, - where there is none.

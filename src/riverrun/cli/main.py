@@ -22,8 +22,8 @@ Start here:  riverrun up            a cluster on this machine
              riverrun produce T     write lines to a topic
              riverrun consume T     read them back
 
-Commands end with 0 when all went well, 1 when something failed, 2 for wrong flags, 3 when no
-cluster answers, 4 when what was named is not there.
+Commands end with 0 when all went well, 1 when something failed, 2 when flags, settings
+or the data directory are refused, 3 when no cluster answers, 4 when what was named is not there.
 """
 
 # command -> module with `register(app: typer.Typer) -> None`
@@ -56,6 +56,7 @@ def build(words: list[str]) -> typer.Typer:
         help=HELP,
         no_args_is_help=True,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)

@@ -51,7 +51,7 @@ CommonHeaders = Annotated[
         "-H",
         metavar="NAME=VALUE",
         show_default=False,
-        help="A header for every record; may be repeated.",
+        help="A header for every record; may be repeated. Without = its value is null.",
     ),
 ]
 Partition = Annotated[

@@ -199,9 +199,9 @@ class _Progress:
     def _text(self, now: float) -> str:
         seconds = max(now - self._started, 1e-6)
         summary = self._summary
-        rate = f"{summary.records / seconds:,.0f} records/s"
+        rate = f", {summary.records / seconds:,.0f} records/s" if summary.records else ""
         size = bytes_in_words(summary.batch_bytes)
         return (
             f"{counted(summary.records, 'record')} to {summary.topic} "
-            f"({size} in batches) in {seconds:.2f} s, {rate}"
+            f"({size} in batches) in {seconds:.2f} s{rate}"
         )

@@ -37,6 +37,10 @@ def start(
 
     Settings come from --config, then RIVERRUN_* variables of the environment, then flags; the
     later win.
+
+    \b
+    riverrun start --config data/node-1.toml
+    RIVERRUN_LOG_LEVEL=debug riverrun start --data /var/tmp/demo --set num.partitions=3
     """
     from riverrun.cli.options import parse_settings
     from riverrun.model.settings import SettingError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from riverrun.cli.options import FAILED
-from riverrun.cli.session import check, find_topic, in_words
+from riverrun.cli.session import alike, check, find_topic, in_words
 from riverrun.client.pool import Pool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
@@ -103,7 +103,9 @@ async def create_topics(
                 )
             )
         else:
-            creation.failures.append(_failure(row.error_code, row.error_message, row.name))
+            hint = _misspelt(settings) if row.error_code is ErrorCode.INVALID_CONFIG else ""
+            reason = (row.error_message or row.error_code.name) + hint
+            creation.failures.append(_failure(row.error_code, reason, row.name))
     return creation
 
 
@@ -154,7 +156,8 @@ async def _alter_settings(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, message
     )
     for row in answer.responses:
-        check(row.error_code, row.error_message, f"topic {name}")
+        hint = _misspelt(settings) if row.error_code is ErrorCode.INVALID_CONFIG else ""
+        check(row.error_code, (row.error_message or row.error_code.name) + hint, f"topic {name}")
 
 
 async def _grow(pool: Pool, name: str, count: int, *, validate_only: bool) -> None:
@@ -172,3 +175,13 @@ async def _grow(pool: Pool, name: str, count: int, *, validate_only: bool) -> No
 
 def _failure(code: ErrorCode, message: str | None, name: str) -> str:
     return in_words(KafkaError(code, f"topic {name}: {message or code.name}"))
+
+
+def _misspelt(settings: Iterable[str]) -> str:
+    """What may have been meant by names that no topic has; the cluster says only that it knows
+    none.
+    """
+    from riverrun.storage.settings import LogSettings
+
+    known = [declared.topic for declared in LogSettings.declared() if declared.topic is not None]
+    return next((alike(name, known) for name in settings if name not in known), "")

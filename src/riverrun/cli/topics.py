@@ -164,9 +164,10 @@ def describe(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions (leader, replicas, in-sync replicas, offsets, size) and changed settings.
+    """Show partitions, offsets and changed settings.
 
-    Without names, all topics. Plain rows begin with their kind: topic, partition or setting.
+    A partition has its leader, replicas, in-sync replicas, offsets and size. Without names, all
+    topics. Plain rows begin with their kind: topic, partition or setting.
 
     \b
     riverrun topics describe events

@@ -81,6 +81,10 @@ def up(
     """Start a cluster on this machine and run it until Ctrl-C.
 
     Run it again to go on with the same data.
+
+    \b
+    riverrun up
+    riverrun up --data /var/tmp/demo --port 19092 --set num.partitions=3
     """
     from riverrun.cli.options import fail, parse_settings
 

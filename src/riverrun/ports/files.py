@@ -136,7 +136,7 @@ class ReadBuffers:
     """
 
     SIZE = 1 << 20
-    COUNT_MAX = 8
+    COUNT_MAX = 32
     READ_BYTES_MIN = 16 * 1024
     _UNUSED = 3  # the list, the loop's variable and the argument of getrefcount
 
@@ -150,10 +150,10 @@ class ReadBuffers:
         for buffer in self._buffers:
             if sys.getrefcount(buffer) == self._UNUSED:
                 return buffer
-        buffer = bytearray(self.SIZE)
-        if len(self._buffers) < self.COUNT_MAX:
-            self._buffers.append(buffer)
-        return buffer
+        if len(self._buffers) == self.COUNT_MAX:
+            return bytearray(length)
+        self._buffers.append(bytearray(self.SIZE))
+        return self._buffers[-1]
 
 
 class OsFile:

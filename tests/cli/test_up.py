@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
-from riverrun.cli.up import OF_EACH_NODE, Node, _ourselves, _prepare
+from riverrun.cli.up import OF_EACH_NODE, Node, _environment, _ourselves, _prepare
 from riverrun.model.dotted import flattened
 from tests.processes import Server, executable
 
@@ -98,6 +98,17 @@ def test_a_running_node_keeps_its_file(node: Server) -> None:
     assert "in use by another process" in done.stderr
     assert config.read_text() == written
     assert not (data / "node-1.toml.starting").exists()
+
+
+def test_flags_beat_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOG_RETENTION_HOURS", "LISTENERS", "NUM_PARTITIONS", "ADVERTISED_LISTENERS"):
+        monkeypatch.setenv(f"RIVERRUN_{name}", "x")
+    found = _environment({"log.retention.ms": "5"})
+    assert [name for name in sorted(found) if found[name] == "x"] == [
+        "RIVERRUN_ADVERTISED_LISTENERS",
+        "RIVERRUN_NUM_PARTITIONS",
+    ]
+    assert "PATH" in found
 
 
 def test_the_program_is_named_so_that_it_can_be_called(

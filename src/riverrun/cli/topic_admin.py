@@ -181,7 +181,7 @@ def _misspelt(settings: Iterable[str]) -> str:
     """What may have been meant by names that no topic has; the cluster says only that it knows
     none.
     """
-    from riverrun.storage.settings import LogSettings
+    from riverrun.server.settings import declared_settings
 
-    known = [declared.topic for declared in LogSettings.declared() if declared.topic is not None]
+    known = [declared.topic for declared in declared_settings() if declared.topic is not None]
     return next((alike(name, known) for name in settings if name not in known), "")

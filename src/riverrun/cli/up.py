@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -95,7 +96,7 @@ def up(
         if name in flags:
             fail(f"--set {name}: use --port and --data, or riverrun start", 2)
     cluster = [_prepare(data.absolute(), number, port, flags) for number in range(1, nodes + 1)]
-    raise typer.Exit(_run(cluster, as_json=as_json))
+    raise typer.Exit(_run(cluster, _environment(flags), as_json=as_json))
 
 
 # -- Files ----------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def _prepare(data: Path, number: int, port: int, flags: dict[str, str]) -> Node:
     """
     from riverrun.cli.options import fail
     from riverrun.model.dotted import flattened, not_toml
-    from riverrun.storage.settings import overridden
+    from riverrun.model.synonyms import overridden
 
     first = port + 10 * (number - 1)
     node = Node(
@@ -151,7 +152,7 @@ def _toml(value: object) -> str:
 # -- Processes ------------------------------------------------------------------------------------
 
 
-def _run(cluster: list[Node], *, as_json: bool) -> int:
+def _run(cluster: list[Node], environment: dict[str, str], *, as_json: bool) -> int:
     """Start, wait, and stop everything; gives the exit code."""
     stopping = False
     wake_read, wake_write = os.pipe()
@@ -167,7 +168,7 @@ def _run(cluster: list[Node], *, as_json: bool) -> int:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     parent_read, parent_write = os.pipe()
     for node in cluster:
-        _spawn(node, parent_read)
+        _spawn(node, parent_read, environment)
     os.close(parent_read)
     code = _wait_ready(cluster, wake_read, lambda: stopping)
     if code == 0 and not stopping:
@@ -180,7 +181,16 @@ def _run(cluster: list[Node], *, as_json: bool) -> int:
     return code
 
 
-def _spawn(node: Node, parent: int) -> None:
+def _environment(flags: Iterable[str]) -> dict[str, str]:
+    """Ours, without the variables that would beat in the node what it was told here by flags."""
+    from riverrun.model.synonyms import family
+
+    told = [synonym for name in (*OF_EACH_NODE, *flags) for synonym in family(name)]
+    hidden = {"RIVERRUN_" + name.upper().replace(".", "_") for name in told}
+    return {name: text for name, text in os.environ.items() if name not in hidden}
+
+
+def _spawn(node: Node, parent: int, environment: dict[str, str]) -> None:
     ready_read, ready_write = os.pipe()
     os.set_inheritable(ready_write, True)
     os.set_inheritable(parent, True)
@@ -194,7 +204,11 @@ def _spawn(node: Node, parent: int) -> None:
     ]
     # A session of its own: Ctrl-C reaches this program alone, which then stops the nodes in order.
     node.process = subprocess.Popen(
-        command, pass_fds=(ready_write, parent), stdin=subprocess.DEVNULL, start_new_session=True
+        command,
+        pass_fds=(ready_write, parent),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env=environment,
     )
     os.close(ready_write)
     node.ready = ready_read

@@ -13,10 +13,12 @@ from typing import Final, TypeVar
 from riverrun.cluster.config_values import BadValue, check_texts, render
 from riverrun.cluster.fixed_names import FIXED_NAMES
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.model import synonyms
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings
-from riverrun.storage.settings import SYNONYMS, TOPIC_ONLY, LogSettings
+from riverrun.model.synonyms import SYNONYMS
+from riverrun.storage.settings import TOPIC_ONLY, LogSettings
 
 S = TypeVar("S", bound=Settings)
 
@@ -195,12 +197,7 @@ def is_elr_enabled(image: Image) -> bool:
 
 def family(name: str) -> tuple[str, ...]:
     """A node-level name with its synonyms, the finest first; the first one that is set wins."""
-    for fine, coarse in SYNONYMS.items():
-        if name == fine or name in coarse:
-            return (fine, *coarse)
-    if name == "log.flush.interval.ms":
-        return (name, FLUSH_CHECK)
-    return (name,)
+    return (name, FLUSH_CHECK) if name == "log.flush.interval.ms" else synonyms.family(name)
 
 
 def _changed(settings: S, texts: Mapping[str, str], *, by_topic_name: bool = False) -> S:

@@ -21,6 +21,7 @@ from pathlib import Path
 import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
 from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
+from riverrun.model.synonyms import overridden
 from riverrun.server import logs
 from riverrun.server.settings import (
     NodeSettings,
@@ -28,7 +29,6 @@ from riverrun.server.settings import (
     read_file,
     unknown_variables,
 )
-from riverrun.storage.settings import overridden
 
 STOPPED = 0
 FAILED = 1

@@ -20,10 +20,11 @@ from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.dotted import flattened, not_toml
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
+from riverrun.model.synonyms import SYNONYMS
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.network_settings import NetworkSettings
 from riverrun.storage.cleaner import CleanerSettings
-from riverrun.storage.settings import SYNONYMS, DirectorySettings, LogSettings
+from riverrun.storage.settings import DirectorySettings, LogSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 VARIABLES_OF_OTHERS = ("BOOTSTRAP", "PEERS", "TEST_PORTS", "FUZZ_EXAMPLES", "SIMULATION_SECONDS")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 from riverrun.model.settings import (
     DAY_MS,
@@ -24,8 +24,6 @@ from riverrun.model.settings import (
     Settings,
     setting,
 )
-
-Text = TypeVar("Text")
 
 TOPIC_ONLY = frozenset(
     {
@@ -45,27 +43,6 @@ _SYNONYMS = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours", HOUR_MS),
 )
 """Coarser names of the same setting; the finer one wins where both are given."""
-
-SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "log.retention.ms": ("log.retention.minutes", "log.retention.hours"),
-    "log.roll.ms": ("log.roll.hours",),
-    "log.roll.jitter.ms": ("log.roll.jitter.hours",),
-}
-
-
-def overridden(weaker: Mapping[str, Text], stronger: Mapping[str, Text]) -> dict[str, Text]:
-    """Both sources of settings, the stronger one winning.
-
-    Within one source the finer synonym wins; a coarser one of a stronger source must not lose to
-    it, or a flag would be ignored because of the file.
-    """
-    found = dict(weaker)
-    for fine, coarse in SYNONYMS.items():
-        names = (fine, *coarse)
-        if any(name in stronger for name in names):
-            for name in names:
-                found.pop(name, None)
-    return found | dict(stronger)
 
 
 def _in_milliseconds(texts: Mapping[str, str]) -> Mapping[str, str]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from uuid import UUID
 
+import pytest
+
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage, TopicImage
-from riverrun.model.ids import LeaderEpoch, NodeId, TopicId, TopicName
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
 from riverrun.replication.replicas import CREATED_PER_TURN, Replicas
+from riverrun.replication.runner import Flusher
+from riverrun.storage.log import Log
 from riverrun.storage.settings import LogSettings
-from tests.storage.machines import Machine
+from tests.storage.machines import NOW_MS, Machine, batch
 
 ME = NodeId(1)
 FIRST, SECOND = TopicId(UUID(int=1)), TopicId(UUID(int=2))
@@ -73,3 +79,24 @@ def test_logs_that_find_no_room_are_made_when_there_is_some() -> None:
     replicas.open_missing(image_of(topic))
     assert not replicas.unopened
     assert [partition.is_leader for partition in replicas] == [True] * 3
+
+
+def test_a_sync_that_a_deletion_overtook_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    replicas = replicas_on(Machine())
+    topic = topic_of(1)
+    replicas.apply_topic(image_of(topic), topic)
+    partition = replicas.get("topic", 0)
+
+    class Sync:
+        async def flushed(self, log: Log, offset: Offset) -> None:
+            replicas.remove_topic("topic")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
+
+    async def story() -> None:
+        flusher = Flusher(Sync())
+        partition.append(batch(), acks=0, now_ms=NOW_MS)
+        flusher.request(partition)
+        await asyncio.gather(*flusher._running.values())
+
+    asyncio.run(story())
+    assert "sync failed" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What a sync that failed leaves behind, and a sync that cannot even begin."""
+"""What a sync that failed leaves behind, and syncs that meet each other or cannot even begin."""
 
 import asyncio
 import errno
@@ -88,5 +88,32 @@ def test_a_sync_that_cannot_begin_lets_others_have_the_loop(
         assert asked == 1
         await waiting
         assert log.flushed_offset == log.end_offset
+
+    run(machine.clock, story)
+
+
+def test_who_comes_in_the_very_turn_in_which_a_sync_ends_does_not_wait_for_it() -> None:
+    """To wait for a task that is done is no waiting: the loop would go round in it for ever."""
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        runner, log = await started(machine)
+        loop.is_holding = True
+        waiting = asyncio.create_task(runner.flushed(log, appended(log, b"value")))
+        gate = loop.create_future()
+
+        async def come_late() -> None:
+            await gate
+            await runner.truncate(log, 1)
+            await runner._flush_all([log], whole=True)
+
+        late = asyncio.create_task(come_late())
+        await asyncio.sleep(0.1)
+        assert loop.held, "the sync is under way"
+        loop.release()
+        gate.set_result(None)  # right behind the sync, so in the same turn
+        loop.is_holding = False
+        await asyncio.gather(waiting, late)
+        assert log.recovery_point == log.end_offset
 
     run(machine.clock, story)

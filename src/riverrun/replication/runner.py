@@ -44,6 +44,8 @@ class Flusher:
                 await self._sync.flushed(held, held.end_offset)
                 partition.advance()
         except (OSError, KafkaError) as error:
+            if not partition.is_leader:
+                return  # deleted meanwhile, and whoever waited was told
             # A failed sync is never retried: nobody knows what the disk holds now. The
             # directory is offline from here on; whoever waits is told, and nothing more is
             # accepted.

@@ -217,10 +217,17 @@ class LogRunner:
             # A task of its own: whoever waits may be cancelled, what a thread began goes on.
             task = asyncio.get_running_loop().create_task(self._run_flush(log, job))
             self._flushes[log] = task
-            task.add_done_callback(lambda _: self._flushes.pop(log))
             await asyncio.shield(task)
 
     async def _run_flush(self, log: Log, job: FlushJob) -> None:
+        try:
+            await self._sync(log, job)
+        finally:
+            # Here and not in a callback of the task, which would run a turn of the loop later: who
+            # looks in between would wait for a task that is done, which is no waiting, for ever.
+            del self._flushes[log]
+
+    async def _sync(self, log: Log, job: FlushJob) -> None:
         began = self._clock.monotonic()
         try:
             await self._in_sync_thread(job.run)

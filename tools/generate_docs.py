@@ -168,7 +168,8 @@ def settings() -> str:
         'plain or in quotes (`"max.connections" = 100`); quotes are needed where one name goes on',
         "where another ends, as `max.connections` and `max.connections.per.ip` do. As in Kafka,",
         "`log.retention.ms` may be given as `log.retention.minutes` or `log.retention.hours`,",
-        "`log.roll.ms` as `log.roll.hours` and `log.roll.jitter.ms` as `log.roll.jitter.hours`.",
+        "`log.roll.ms` as `log.roll.hours` and `log.roll.jitter.ms` as `log.roll.jitter.hours`; the",
+        "finest name wins among those of the file, of the environment or of the flags.",
     ]
     for group in GROUPS.values():
         title = (group.__doc__ or group.__name__).strip().splitlines()[0]

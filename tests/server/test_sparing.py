@@ -1,5 +1,12 @@
 """Warnings that are shown once in a while."""
 
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.server.requests import produce
 from riverrun.server.sparing import INTERVAL_SECONDS, SUBJECTS_MAX, Sparing
 
 
@@ -15,3 +22,19 @@ def test_subjects_are_limited_until_old_ones_are_forgotten() -> None:
     assert all(sparing.may(str(number), 0.0) for number in range(SUBJECTS_MAX))
     assert not sparing.may("one more", 1.0)
     assert sparing.may("one more", INTERVAL_SECONDS)
+
+
+def test_an_append_that_the_disk_refused_is_told_once_by_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[dict[str, str]] = []
+    fake = SimpleNamespace(warning=lambda event, **fields: lines.append({"event": event, **fields}))
+    monkeypatch.setattr(produce, "log", fake)
+    parts: Any = SimpleNamespace(
+        append_warnings=Sparing(), clock=SimpleNamespace(monotonic=lambda: 5.0)
+    )
+    partition: Any = SimpleNamespace(name="orders-3")
+    for _ in range(3):
+        produce._warn(parts, partition, OSError(errno.ENOSPC, "No space left on device"))
+    reason = "[Errno 28] No space left on device"
+    assert lines == [{"event": "append failed", "partition": "orders-3", "reason": reason}]

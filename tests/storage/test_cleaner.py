@@ -331,7 +331,7 @@ def test_damage_is_reported_once_and_nothing_changes() -> None:
     node.files.contents[node.log.segments[1].path][80] ^= 1
     before = {path: bytes(content) for path, content in node.files.contents.items()}
     assert not node.clean()
-    assert list(node.cleaner.uncleanable) == [PARTITION]
+    assert list(node.cleaner.uncleanable) == [node.log]
     assert node.files.contents == before
     assert not node.clean()
     node.directory.logs.clear()

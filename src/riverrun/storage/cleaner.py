@@ -139,7 +139,7 @@ class Cleaner:
         self._discard = discard
         """Takes segments that were replaced; their files are to go after file.delete.delay.ms."""
         self._job: Job | None = None
-        self.uncleanable: dict[TopicPartition, str] = {}
+        self.uncleanable: dict[Log, str] = {}
         """Logs with damage that must not be copied, and what it is."""
         self._cleanings = metrics.counter(
             "riverrun_log_cleaner_runs_total", "Compactions that were completed"
@@ -180,13 +180,13 @@ class Cleaner:
         failures in putting a segment in place, after which the directory must not be trusted.
         """
         now_ms = self._clock.now_ms()
-        for partition in [known for known in self.uncleanable if known not in logs]:
-            del self.uncleanable[partition]
+        for log in [log for log in self.uncleanable if logs.get(log.partition) is not log]:
+            del self.uncleanable[log]
         found = choose(
             candidate
             for log in logs.values()
             if log.settings.is_compacted
-            and log.partition not in self.uncleanable
+            and log not in self.uncleanable
             and (candidate := judge(log, max(log.cleaned_to, log.start_offset), now_ms))
         )
         if found is None:
@@ -220,6 +220,8 @@ class Cleaner:
                 except FileNotFoundError:
                     raise
                 except (CorruptBatch, OSError) as error:
+                    if log.is_offline:  # deleted: these may be the files of the next of its name
+                        raise CompactionAborted(str(log.partition)) from None
                     self._give_up(log, error)
                     yield lambda: self._tidy(log)
                     return None
@@ -286,7 +288,7 @@ class Cleaner:
         self._failures.value += 1
         _logger.error("compaction failed", partition=str(log.partition), problem=str(error))
         if isinstance(error, CorruptBatch):
-            self.uncleanable[log.partition] = str(error)
+            self.uncleanable[log] = str(error)
 
     def _tidy(self, log: Log) -> None:
         try:

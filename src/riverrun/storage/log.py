@@ -220,6 +220,7 @@ class Log(Upkeep):
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE rather than serve damage.
         """
+        self._check_online()
         if not self.start_offset <= offset <= self.end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -263,6 +264,11 @@ class Log(Upkeep):
         except OSError as error:
             self.write_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+
+    def _check_online(self) -> None:
+        """Where a log was deleted, the files in its place may be those of the next of its name."""
+        if self.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The log is offline")
 
     def _checked(self, segment: Segment, at: int, result: Slice, offset: int) -> Slice:
         """A batch that came from the disk is trusted after its CRC was seen to be right."""
@@ -376,6 +382,7 @@ class Log(Upkeep):
 
     def _look_up(self, timestamp: int | None) -> OffsetAt | None:
         while True:
+            self._check_online()
             layout = self._layout
             try:
                 found = self._look_up_once(timestamp)

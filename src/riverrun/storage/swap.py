@@ -79,7 +79,7 @@ class Swap:
         """Give the new files their names, unless the log gave the segment up meanwhile."""
         new = self._new
         assert new is not None, "a swap that has not begun cannot be finished"
-        if new not in self._log.segments:
+        if new not in self._log.segments or self._log.is_offline:
             return
         for path in self._paths():
             if self._files.exists(path + SWAP_SUFFIX):

@@ -328,8 +328,11 @@ class Upkeep:
     # Replacing, by compaction: see ``swap``
 
     def find_run(self, bases: Sequence[int]) -> int | None:
-        """Where these segments stand in a row, none of them the active one."""
-        if bases[0] not in self._bases:
+        """Where these segments stand in a row, none of them the active one.
+
+        Nowhere in a log that was deleted: another may have its name by now, and files in its place.
+        """
+        if self.is_offline or bases[0] not in self._bases:
             return None
         first = self._bases.index(bases[0])
         stop = first + len(bases)

@@ -261,9 +261,9 @@ class LogRunner:
                 return False
         return True
 
-    async def checkpoint_start_offsets(self) -> None:
-        """After DeleteRecords: what was deleted stays deleted."""
-        await self.checkpoint(START_OFFSETS)
+    async def checkpoint_start_offsets(self) -> bool:
+        """After DeleteRecords: what was deleted stays deleted, if this worked."""
+        return await self.checkpoint(START_OFFSETS)
 
     async def truncate(self, log: Log, offset: int) -> None:
         """Forget batches from an offset on, so that a crash at any moment is recovered rightly.

@@ -37,8 +37,21 @@ async def handle(
         for topic in request.topics
     )
     # What we say is gone must stay gone: the answer waits until the new start is on the disk.
-    await parts.log_runner.checkpoint_start_offsets()
+    if not await parts.log_runner.checkpoint_start_offsets():
+        topics = tuple(topic.replaced(partitions=_unsaved(topic.partitions)) for topic in topics)
     return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+
+
+def _unsaved(
+    partitions: tuple[DeleteRecordsPartitionResult, ...],
+) -> tuple[DeleteRecordsPartitionResult, ...]:
+    """Deleted for now, but a restart would bring it back: the client must ask again."""
+    return tuple(
+        partition
+        if partition.error_code
+        else partition.replaced(low_watermark=-1, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+        for partition in partitions
+    )
 
 
 def _delete(

@@ -1,0 +1,75 @@
+"""DeleteRecords: what is said to be gone stays gone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from riverrun.metadata.image import DIRECTORY_UNASSIGNED, PartitionImage
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.replication.partition import Partition
+from riverrun.server.requests.delete_records import handle
+from riverrun.storage.settings import LogSettings
+from riverrun.wire.messages.delete_records_request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch
+
+ME = NodeId(1)
+
+
+class Replicas:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def get(self, topic: str, index: int) -> Partition:
+        return self._partition
+
+
+class Runner:
+    def __init__(self, *, has_room: bool) -> None:
+        self._has_room = has_room
+
+    async def checkpoint_start_offsets(self) -> bool:
+        return self._has_room
+
+
+def delete(offset: int, *, has_room: bool) -> tuple[ErrorCode, int]:
+    partition = Partition(Machine().load(LogSettings())[1], TOPIC_ID, ME, lambda _: None)
+    partition.apply(
+        PartitionImage(
+            replicas=(ME,),
+            isr=(ME,),
+            leader=ME,
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=0,
+            directories=(DIRECTORY_UNASSIGNED,),
+        )
+    )
+    for value in (b"a", b"b", b"c"):
+        partition.append(bytearray(batch(value)), acks=1, now_ms=NOW_MS)
+    parts = SimpleNamespace(replicas=Replicas(partition), log_runner=Runner(has_room=has_room))
+    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(
+        topics=(DeleteRecordsTopic(name="topic", partitions=(wanted,)),), timeout_ms=1000
+    )
+    response = asyncio.run(handle(cast(Any, parts), cast(Any, None), request))
+    answer = response.topics[0].partitions[0]
+    return answer.error_code, answer.low_watermark
+
+
+def test_the_start_of_the_log_is_told_once_it_is_stored() -> None:
+    assert delete(2, has_room=True) == (ErrorCode.NONE, 2)
+    assert delete(-1, has_room=True) == (ErrorCode.NONE, 3)
+
+
+def test_a_start_that_could_not_be_stored_is_an_error() -> None:
+    assert delete(2, has_room=False) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+def test_beyond_the_high_watermark_nothing_can_be_deleted() -> None:
+    assert delete(4, has_room=True) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)

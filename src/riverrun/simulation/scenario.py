@@ -71,6 +71,9 @@ def draw_plan(seed: int, *, flaw: Flaw | None = None) -> Plan:
         "log.index.interval.bytes": str(chance.choice((0, 200, 4096))),
         "log.flush.offset.checkpoint.interval.ms": str(chance.choice((200, 2000, 60_000))),
         "log.retention.check.interval.ms": str(chance.choice((300, 5000))),
+        # Compaction of the offsets topic, often enough to happen within a run.
+        "log.cleaner.min.cleanable.ratio": chance.choice(("0.01", "0.5")),
+        "log.cleaner.backoff.ms": str(chance.choice((300, 15_000))),
         "offsets.topic.num.partitions": str(chance.choice((1, 3))),
         "group.initial.rebalance.delay.ms": str(chance.choice((0, 300))),
     }

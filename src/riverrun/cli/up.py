@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -214,11 +214,10 @@ def _spawn(node: Node, parent: int, environment: dict[str, str]) -> None:
     node.ready = ready_read
 
 
-def _wait_ready(cluster: list[Node], wake: int, is_stopping: object) -> int:
+def _wait_ready(cluster: list[Node], wake: int, is_stopping: Callable[[], bool]) -> int:
     """0, or the exit code of a node that could not start."""
     import time
 
-    assert callable(is_stopping)
     end = time.monotonic() + READY_SECONDS_MAX
     waiting = {node.ready: node for node in cluster}
     while waiting and not is_stopping():
@@ -292,9 +291,8 @@ def _ourselves() -> str:
     return path if near.startswith("..") else near
 
 
-def _watch(cluster: list[Node], wake: int, is_stopping: object) -> int:
+def _watch(cluster: list[Node], wake: int, is_stopping: Callable[[], bool]) -> int:
     """Until we are told to stop (0), or no node is left (1); a node that ends is shown."""
-    assert callable(is_stopping)
     alive = list(cluster)
     while not is_stopping():
         select.select([wake], [], [])

@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,12 +123,13 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     return FAILED if failure else STOPPED
 
 
-def _stop_with_parent(loop: asyncio.AbstractEventLoop, descriptor: int, stop: object) -> None:
+def _stop_with_parent(
+    loop: asyncio.AbstractEventLoop, descriptor: int, stop: Callable[[str], None]
+) -> None:
     """When the process that started us is gone, its end of the pipe closes: stop as well."""
 
     def ended() -> None:
         loop.remove_reader(descriptor)
-        assert callable(stop)
         stop("the parent process ended")
 
     loop.add_reader(descriptor, ended)

@@ -129,7 +129,7 @@ def test_nothing_is_published_before_it_is_durable(tmp_path: Path) -> None:
         async with running(log):
             files.may_sync.clear()
             files.began.clear()
-            append = asyncio.create_task(log.append(topic_records("a", 1)))
+            append = asyncio.ensure_future(log.append(topic_records("a", 1)))
             await files.began.wait()
             assert log.end_offset > before.offset + 1, "written, but not synced"
             assert not append.done()
@@ -193,7 +193,7 @@ def test_a_sync_that_fails_after_its_waiter_left_is_not_forgotten(tmp_path: Path
         task = asyncio.create_task(log.run())
         files.may_sync.clear()
         files.began.clear()
-        append = asyncio.create_task(log.append(topic_records("a", 1)))
+        append = asyncio.ensure_future(log.append(topic_records("a", 1)))
         await files.began.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -217,7 +217,7 @@ def test_stopping_waits_for_what_was_appended(tmp_path: Path) -> None:
         task = asyncio.create_task(log.run())
         files.may_sync.clear()
         files.began.clear()
-        append = asyncio.create_task(log.append(topic_records("a", 1)))
+        append = asyncio.ensure_future(log.append(topic_records("a", 1)))
         await files.began.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -249,7 +249,7 @@ def test_a_waiter_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> Non
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
-            leaving = asyncio.create_task(log.append(topic_records("a", 1)))
+            leaving = asyncio.ensure_future(log.append(topic_records("a", 1)))
             await asyncio.sleep(0)
             leaving.cancel()
             image = await log.append(topic_records("b", 2))

@@ -23,6 +23,7 @@ import structlog
 from riverrun.metadata import quorum
 from riverrun.metadata.bootstrap import first_records, sole_voter
 from riverrun.metadata.delta import Delta
+from riverrun.metadata.description import QuorumDescription, describe_sole_voter
 from riverrun.metadata.flushed import FlushedOffset
 from riverrun.metadata.image import Image
 from riverrun.metadata.loading import Loading, SnapshotFolder
@@ -90,6 +91,7 @@ class MetadataLog:
         self._subscribers: list[Subscriber] = []
         self._preparation: Preparation | None = None
         self._pending: list[_Pending] = []
+        self._settling: list[tuple[Offset, asyncio.Future[Image]]] = []
         self._work = asyncio.Event()
         self._flushing: tuple[FlushJob, asyncio.Future[None]] | None = None
         self._failure: BaseException | None = None
@@ -134,6 +136,54 @@ class MetadataLog:
         return self._store.end_offset
 
     @property
+    def newest(self) -> Image:
+        """What the active controller judges against, uncommitted records included."""
+        return self._newest
+
+    @property
+    def leader(self) -> NodeId | None:
+        return self.node_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether we lead, and all that former leaders wrote is replayed: we may judge."""
+        return self._failure is None
+
+    def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
+        """Where the leader that we follow listens."""
+        for host, port in self.voters[0].endpoints.values():
+            return self.node_id, host, port
+        return None
+
+    def heard_from(self, node: NodeId) -> float | None:
+        """When the last exchange with a node succeeded, by the monotonic clock."""
+        return self._clock.monotonic() if node == self.node_id else None
+
+    def describe(self) -> QuorumDescription:
+        return describe_sole_voter(
+            self.voters[0],
+            epoch=self.epoch,
+            high_watermark=self.high_watermark,
+            end_offset=self.end_offset,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def on_leadership(self, callback: Callable[[bool, LeaderEpoch], None]) -> None:
+        """Call when ``is_active`` changes, and now if it is so already."""
+        if self.is_active:
+            callback(True, self.epoch)
+
+    async def settled(self) -> None:
+        """Wait until all that ``newest`` holds now is committed and published."""
+        if self._pending:
+            waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
+            self._settling.append((self._newest.offset, waiter))
+            await waiter
+
+    async def resign(self) -> None:
+        """Hand the leadership over, if there is anybody to take it."""
+
+    @property
     def high_watermark(self) -> Offset:
         return self._store.high_watermark
 
@@ -145,8 +195,8 @@ class MetadataLog:
         """Go through this before each image is published: what takes long, in small steps."""
         self._preparation = preparation
 
-    async def append(self, records: Sequence[Record]) -> Image:
-        """One atomic batch; returns the image with it once that is durable and published.
+    def append(self, records: Sequence[Record]) -> asyncio.Future[Image]:
+        """One atomic batch, written when this returns; the image with it once it is published.
 
         An assertion fails, and nothing changes, for records that cannot follow; OSError, and
         nothing changes, when there is no room for them.
@@ -154,7 +204,7 @@ class MetadataLog:
         waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         self._write(records, waiter)
         self._work.set()
-        return await waiter
+        return waiter
 
     async def run(self) -> None:
         """Sync, publish and write snapshots until cancelled; raises when the disk fails."""
@@ -365,6 +415,10 @@ class MetadataLog:
             subscriber(pending.delta, pending.image)
         if pending.waiter is not None and not pending.waiter.done():
             pending.waiter.set_result(pending.image)
+        while self._settling and self._settling[0][0] <= pending.image.offset:
+            _, waiter = self._settling.pop(0)
+            if not waiter.done():
+                waiter.set_result(pending.image)
 
     def _fail(self, error: OSError) -> None:
         """After a failed sync nothing that was not durable may ever be spoken of again."""
@@ -374,6 +428,9 @@ class MetadataLog:
             if pending.waiter is not None and not pending.waiter.done():
                 pending.waiter.set_exception(error)
         self._pending.clear()
+        for _, waiter in self._settling:
+            if not waiter.done():
+                waiter.set_exception(error)
 
     # Snapshots
 

@@ -60,7 +60,8 @@ class IdentitySettings(Settings):
     advertised_listeners: tuple[str, ...] = setting(
         (),
         name="advertised.listeners",
-        doc="Addresses that clients are told to use; empty for those in listeners.",
+        doc="Addresses that clients, and for CONTROLLER other nodes, are told to use; empty for "
+        "those in listeners.",
     )
     http_listener: str = setting(
         "127.0.0.1:9094",
@@ -193,11 +194,20 @@ class NodeSettings:
     def controller_address(self) -> Address | None:
         return next((a for a in self._addresses() if a.name == "CONTROLLER"), None)
 
+    def controller_advertised(self) -> Address | None:
+        """Where other nodes reach our controller; voters are known by it."""
+        told = [a for a in self._advertised_texts() if a.name == "CONTROLLER"]
+        return told[0] if told else self.controller_address()
+
+    def _advertised_texts(self) -> tuple[Address, ...]:
+        texts = self.identity.advertised_listeners
+        return tuple(Address.parse(text, "advertised.listeners") for text in texts)
+
     def advertised(self) -> tuple[Address, ...]:
         """What clients are told; by default what we listen on, as long as that is an address."""
-        texts = self.identity.advertised_listeners
-        if texts:
-            return tuple(Address.parse(text, "advertised.listeners") for text in texts)
+        told = tuple(a for a in self._advertised_texts() if a.name != "CONTROLLER")
+        if told:
+            return told
         for address in self.client_addresses():
             if address.host in ("0.0.0.0", "::"):
                 raise SettingError(

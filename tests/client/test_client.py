@@ -283,7 +283,9 @@ def test_group_requests_go_to_the_coordinator_and_follow_it() -> None:
                 code = ErrorCode.NONE if is_here else ErrorCode.NOT_COORDINATOR
                 return HeartbeatResponse(error_code=code)
 
-            node.listener.router._modules[ApiKey.HEARTBEAT] = SimpleNamespace(handle=handle)  # type: ignore[index]
+            node.listener.router("PLAINTEXT")._modules[ApiKey.HEARTBEAT] = SimpleNamespace(
+                handle=handle
+            )  # type: ignore[index]
         async with cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
             for coordinator in (1, 2, 2):
                 cluster.coordinator = coordinator

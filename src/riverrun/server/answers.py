@@ -43,15 +43,17 @@ class Answers:
     """The kept answers of one node."""
 
     def __init__(self) -> None:
-        self._api_versions: dict[int, tuple[Image, bytes]] = {}
+        self._api_versions: dict[Kind, tuple[Image, bytes]] = {}
         self._topics: dict[Kind, TopicAnswers] = {}
         self._brokers: object = None
 
-    def api_versions(self, version: int, image: Image, write: Callable[[], bytes]) -> bytes:
-        kept = self._api_versions.get(version)
+    def api_versions(
+        self, version: int, listener: str, image: Image, write: Callable[[], bytes]
+    ) -> bytes:
+        kept = self._api_versions.get((version, listener))
         if kept is None or kept[0] is not image:
             kept = (image, write())
-            self._api_versions[version] = kept
+            self._api_versions[version, listener] = kept
         return kept[1]
 
     def topics(self, version: int, listener: str, image: Image) -> TopicAnswers:

@@ -60,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "_out",
         "_out_bytes",
         "_request_bytes_max",
+        "_router",
         "_slots",
         "_slots_key",
         "_start",
@@ -75,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener, listener_name: str, connection_id: int) -> None:
         self._listener = listener
+        self._router = listener.router(listener_name)
         self._request_bytes_max = listener.settings.request_bytes_max
         self.peer = Peer("", listener_name, connection_id)
         self._transport: asyncio.Transport | None = None
@@ -203,12 +205,12 @@ class Connection(asyncio.BufferedProtocol):
         key = frame[0] << 8 | frame[1] if len(frame) >= 2 else -1
         return (
             key == self._slots_key
-            and self._listener.router.overlaps(key)
+            and self._router.overlaps(key)
             and len(self._slots) < self._listener.settings.in_flight_max
         )
 
     def _begin(self, frame: memoryview) -> None:
-        answer = self._listener.router.handle(frame, self.peer)
+        answer = self._router.handle(frame, self.peer)
         if isinstance(answer, Call):
             assert answer.wait is not None, "a call without answer that waits for nothing"
             future = asyncio.ensure_future(answer.wait)
@@ -228,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.pending.pop(future, None)
         assert slot.call is not None, "an answer came for a request that waits for none"
         try:
-            answer = self._listener.router.finish(slot.call, future)
+            answer = self._router.finish(slot.call, future)
         except Refused as refused:
             if not (future.cancelled() and self.is_closed):
                 self._refuse(refused)

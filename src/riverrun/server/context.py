@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+CONTROLLER: Final = "CONTROLLER"
+"""The name of the listener that nodes use among themselves."""
 
 
 class Peer(NamedTuple):

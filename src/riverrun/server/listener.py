@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -51,8 +51,15 @@ class Listener:
         clock: Clock,
         metrics: Metrics,
         outgoing: Outgoing | None = None,
+        routers: Mapping[str, Router] | None = None,
+        closed: Callable[[Peer], None] | None = None,
     ) -> None:
-        self.router = router
+        """``routers`` serve the addresses of their names, ``router`` all others; ``closed`` hears
+        of every connection that ends.
+        """
+        self._router = router
+        self._routers = dict(routers or {})
+        self._closed = closed
         self.outgoing = outgoing or Outgoing(settings.unsent_bytes_max)
         self.settings = settings
         self._clock = clock
@@ -91,6 +98,10 @@ class Listener:
             "Memory of all receive buffers.",
             lambda: self.buffer_bytes,
         )
+
+    def router(self, name: str) -> Router:
+        """Who handles the requests that arrive on the address of that name."""
+        return self._routers.get(name, self._router)
 
     def configure(self, settings: NetworkSettings) -> None:
         """Use other limits from now on; what is set when a connection begins stays with it."""
@@ -180,6 +191,8 @@ class Listener:
         if self._per_host[host] == 0:
             del self._per_host[host]
         self._waiting.pop(connection, None)
+        if self._closed is not None:
+            self._closed(connection.peer)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
 

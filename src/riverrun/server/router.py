@@ -25,7 +25,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Histogram, Metrics
 from riverrun.server.context import Peer, RequestContext
-from riverrun.wire.apis import APIS, Api, ApiKey
+from riverrun.wire.apis import APIS, FORWARDED, Api, ApiKey
 from riverrun.wire.codec import decode_request, encode_response, message_class
 from riverrun.wire.headers import flexible_header_from, response_start
 from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
@@ -33,11 +33,16 @@ from riverrun.wire.primitives import Buffer, MalformedRequest, skip_tagged_field
 from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_produce
 
 HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
+OVERLAPPING: Final = (ApiKey.PRODUCE, ApiKey.ENVELOPE)
 JOINED_BYTES_MAX: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">hhih")
 
 Frame = bytes | list[Buffer]
 """A framed response, whole or as the buffers to be written one after the other."""
+
+
+Handle = Callable[[Any, RequestContext, Any], Any]
+Forward = Callable[[Api, RequestContext, Any, Handle], Any]
 
 
 class Refused(Exception):
@@ -88,16 +93,22 @@ class Router:
         clock: Clock,
         apis: Mapping[int, Api] = APIS,
         modules: Mapping[int, Any] | None = None,
+        names: Mapping[int, str] | None = None,
+        forward: Forward | None = None,
         on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """``modules`` replaces the real request modules. ``on_bug`` hears of every exception that a
-        handler let out, after which the connection is closed: the node may decide to stop.
+        """``modules`` replaces the real request modules, ``names`` the names of some of them.
+        ``forward`` gets what the active controller has to answer. ``on_bug`` hears of every
+        exception that a handler let out, after which the connection is closed: the node may decide
+        to stop.
         """
         self._parts = parts
         self._metrics = metrics
         self._clock = clock
         self._apis = apis
         self._modules = modules
+        self._names = names or {}
+        self._forward = forward
         self._on_bug = on_bug
         self._routes: dict[int, Route] = {}
 
@@ -111,9 +122,10 @@ class Router:
 
         Produce may: batches are appended in order, and only their acknowledgement waits. All others
         are handled one after the other, as Kafka does: a client that sends a commit and then asks
-        for offsets on the same connection expects to see the commit.
+        for offsets on the same connection expects to see the commit. Envelopes may too: what is
+        in them comes from different clients.
         """
-        return api_key == ApiKey.PRODUCE
+        return api_key in OVERLAPPING
 
     def handle(self, frame: memoryview, peer: Peer) -> Frame | Call | None:
         """The framed answer, None for no answer, or the call whose answer comes later.
@@ -150,7 +162,10 @@ class Router:
                 result = route.handle(self._parts, context, frame, at)
             else:
                 request = decode_request(route.api.key, context.api_version, frame, at)
-                result = route.handle(self._parts, context, request)
+                if self._forward is not None and route.api.key in FORWARDED:
+                    result = self._forward(route.api, context, request, route.handle)
+                else:
+                    result = route.handle(self._parts, context, request)
         except KafkaError as error:
             call = Call(route, context, request, started)
             return self._end(call, self._failure(call, error))
@@ -254,7 +269,8 @@ class Router:
     def _route(self, key: int) -> Route:
         api = self._apis[key]
         if self._modules is None:
-            module: Any = import_module(f"riverrun.server.requests.{api.name}")
+            name = self._names.get(key, api.name)
+            module: Any = import_module(f"riverrun.server.requests.{name}")
         else:
             module = self._modules[key]
         is_hot = key in HOT

@@ -267,5 +267,34 @@ _SERVED: Final = (
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
 )
 
+_SERVED_BY_CONTROLLERS: Final = (
+    ApiKey.FETCH,
+    ApiKey.API_VERSIONS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.ENVELOPE,
+    ApiKey.DESCRIBE_CLUSTER,
+)
+
 APIS: Final[Mapping[int, Api]] = MappingProxyType({key: ALL_APIS[key] for key in _SERVED})
 """The APIs that a riverrun broker serves to clients, each by ``server/requests/<name>.py``."""
+
+CONTROLLER_APIS: Final[Mapping[int, Api]] = MappingProxyType(
+    {key: ALL_APIS[key] for key in _SERVED_BY_CONTROLLERS}
+)
+"""The APIs of the listener that nodes use among themselves."""
+
+FORWARDED: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    }
+)
+"""What a broker passes on to the active controller, in an envelope (KIP-590)."""

@@ -8,15 +8,16 @@ does. Before version 4 features that begin at level 0 are left out, for old clie
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.context import CONTROLLER, RequestContext
 from riverrun.server.parts import Parts
-from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.apis import APIS, CONTROLLER_APIS, Api, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import (
@@ -41,10 +42,13 @@ def handle(
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
     image = parts.metadata.current
-    return parts.answers.api_versions(version, image, lambda: _written(version, image))
+    apis = CONTROLLER_APIS if context.listener == CONTROLLER else APIS
+    return parts.answers.api_versions(
+        version, context.listener, image, lambda: _written(version, image, apis)
+    )
 
 
-def _written(version: int, image: Image) -> bytes:
+def _written(version: int, image: Image, apis: Mapping[int, Api]) -> bytes:
     response = ApiVersionsResponse(
         error_code=ErrorCode.NONE,
         api_keys=tuple(
@@ -53,7 +57,7 @@ def _written(version: int, image: Image) -> bytes:
                 min_version=api.advertised_min_version,
                 max_version=api.max_version,
             )
-            for api in APIS.values()
+            for api in apis.values()
         ),
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -132,6 +132,14 @@ class Disk:
                 image[position] ^= 1 << bit
         self.world.record(f"disk {self.host} rots {path} {position} {bit}")
 
+    def wipe(self) -> None:
+        """Somebody put an empty disk in the place of this one."""
+        assert not self._mounts, f"{self.host} is in use"
+        self.names = Namespace()
+        self.used_bytes = 0
+        self.locks.clear()
+        self.world.record(f"disk {self.host} wiped")
+
     # -- Names ----------------------------------------------------------------------------------
 
     def find(self, path: str) -> Node | None:

@@ -1,7 +1,9 @@
 """Faults as data: what goes wrong, when, for how long, and to whom.
 
 A schedule of faults is drawn from the seed, written down in a failure's report, made smaller, and
-kept in tests. Applying one to a world is left to ``injector``.
+kept in tests. Applying one to a world is left to ``injector``. A target is a machine, several of
+them (``node-1,node-2``), or two sides of a cut in the network (``node-1|node-2,node-3``); without
+the second side everybody else is meant.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ class FaultKind(Enum):
     CLOCK_JUMP = "clock-jump"  # seconds
     KILL_CLIENT = "kill-client"
     PAUSE_CLIENT = "pause-client"
+    WIPE_DISK = "wipe-disk"
+    LOST_TAIL = "lost-tail"  # bytes that the metadata log loses at its end
+    BIT_ROT = "bit-rot"  # a number that chooses the bit
 
 
 ON_CLIENTS = frozenset(
@@ -46,6 +51,11 @@ ON_CLIENTS = frozenset(
         FaultKind.KILL_CLIENT,
         FaultKind.PAUSE_CLIENT,
     }
+)
+ON_CLUSTERS = frozenset({FaultKind.WIPE_DISK, FaultKind.LOST_TAIL, FaultKind.BIT_ROT})
+"""What a node that stands alone cannot survive, and need not."""
+SEVERAL_AT_ONCE = frozenset(
+    {FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.TERMINATE}
 )
 LOSES_UNSYNCED = frozenset(
     {FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AT_OPERATION, FaultKind.SYNC_ERROR}
@@ -60,6 +70,8 @@ _AMOUNTS: dict[FaultKind, tuple[float, float]] = {
     FaultKind.SLOW_DISK: (5, 200),
     FaultKind.SLOW_LINK: (5, 300),
     FaultKind.CLOCK_JUMP: (-30, 30),
+    FaultKind.LOST_TAIL: (1, 2000),
+    FaultKind.BIT_ROT: (0, 1_000_000),
 }
 _SECONDS_MAX: dict[FaultKind, float] = {FaultKind.PAUSE: 4.0, FaultKind.PAUSE_CLIENT: 8.0}
 SECONDS_MAX = 3.0
@@ -107,7 +119,8 @@ def draw_faults(
     chance: random.Random, *, until: float, broker: str, clients: Sequence[str], count_max: int
 ) -> tuple[Fault, ...]:
     """A schedule: which kinds may happen is drawn first, so that runs differ in character."""
-    kinds = [kind for kind in FaultKind if chance.random() < 0.5] or [FaultKind.KILL]
+    alone = [kind for kind in FaultKind if kind not in ON_CLUSTERS]
+    kinds = [kind for kind in alone if chance.random() < 0.5] or [FaultKind.KILL]
     faults = []
     for _ in range(chance.randint(1, count_max)):
         kind = chance.choice(kinds)
@@ -121,3 +134,57 @@ def draw_faults(
         )
         faults.append(fault)
     return tuple(sorted(faults, key=lambda fault: fault.start))
+
+
+def draw_cluster_faults(
+    chance: random.Random,
+    *,
+    until: float,
+    nodes: Sequence[str],
+    clients: Sequence[str],
+    count_max: int,
+    kinds: Sequence[FaultKind] = tuple(FaultKind),
+) -> tuple[Fault, ...]:
+    """A schedule for several nodes; some runs are about the network, some about disks, and so on.
+
+    Now and then a fault meets several nodes at once, or comes twice in a row.
+    """
+    chosen = [kind for kind in kinds if chance.random() < 0.4] or [FaultKind.KILL]
+    faults: list[Fault] = []
+    for _ in range(chance.randint(1, count_max)):
+        kind = chance.choice(chosen)
+        low, high = _AMOUNTS.get(kind, (0, 0))
+        fault = Fault(
+            kind=kind,
+            start=round(chance.uniform(0.5, until), 3),
+            seconds=round(chance.uniform(0.05, _SECONDS_MAX.get(kind, SECONDS_MAX)), 3),
+            target=_draw_target(chance, kind, nodes, clients),
+            amount=float(round(chance.uniform(low, high))),
+        )
+        faults.append(fault)
+    return tuple(sorted(faults, key=lambda fault: fault.start))
+
+
+def _draw_target(
+    chance: random.Random, kind: FaultKind, nodes: Sequence[str], clients: Sequence[str]
+) -> str:
+    if kind in (FaultKind.KILL_CLIENT, FaultKind.PAUSE_CLIENT):
+        return chance.choice(clients)
+    if kind in ON_CLIENTS:
+        return _draw_sides(chance, nodes, clients)
+    if kind in SEVERAL_AT_ONCE and chance.random() < 0.3:
+        return ",".join(sorted(chance.sample(nodes, chance.randint(1, len(nodes)))))
+    return chance.choice(nodes)
+
+
+def _draw_sides(chance: random.Random, nodes: Sequence[str], clients: Sequence[str]) -> str:
+    """One node from all, one from another, a group from the rest, or a client from a node."""
+    style = chance.randrange(4)
+    if style == 0 or len(nodes) == 1:
+        return chance.choice([*nodes, *clients])
+    if style == 1:
+        return f"{chance.choice(clients)}|{chance.choice(nodes)}"
+    shuffled = chance.sample(nodes, len(nodes))
+    border = 1 if style == 2 else chance.randint(1, len(nodes) - 1)
+    rest = shuffled[border:] if style == 3 else shuffled[border : border + 1]
+    return f"{','.join(sorted(shuffled[:border]))}|{','.join(sorted(rest))}"

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from signal import SIGTERM
-from typing import assert_never
 
+from riverrun.simulation.damage import cut_metadata_log, rot
 from riverrun.simulation.disk import CAPACITY_BYTES
 from riverrun.simulation.faults import Fault, FaultKind
 from riverrun.simulation.world import World
 
 Restart = Callable[[str, float], None]
+Permit = Callable[[str, FaultKind], bool]
 
 
 class Injector:
-    """Faults of one broker and its clients. Whoever is stopped is restarted by ``restart``."""
+    """Faults of brokers and their clients. Whoever is stopped is restarted by ``restart``.
 
-    def __init__(self, world: World, broker: str, restart: Restart) -> None:
+    ``may_damage`` says whether a node's data may be damaged now: what is promised when one node
+    loses its data is not promised when all of them do.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        brokers: Sequence[str],
+        restart: Restart,
+        may_damage: Permit = lambda node, kind: True,
+    ) -> None:
         self._world = world
-        self._broker = broker
+        self._brokers = list(brokers)
         self._restart = restart
+        self._may_damage = may_damage
         self._undo: dict[int, Callable[[], None]] = {}
         self._is_calm = False
 
@@ -51,7 +63,32 @@ class Injector:
             undo()
 
     def _apply(self, fault: Fault) -> Callable[[], None] | None:
-        world, target, seconds = self._world, fault.target, fault.seconds
+        match fault.kind:
+            case FaultKind.RESET:
+                for left, right in self._links(fault.target):
+                    self._world.network.reset_connections(left, right)
+            case (
+                FaultKind.PARTITION
+                | FaultKind.CUT_REQUESTS
+                | FaultKind.CUT_RESPONSES
+                | FaultKind.SLOW_LINK
+            ):
+                return self._disturb_network(fault)
+            case (
+                FaultKind.DISK_FULL
+                | FaultKind.SYNC_ERROR
+                | FaultKind.WRITE_ERROR
+                | FaultKind.SLOW_DISK
+            ):
+                return self._disturb_disk(fault)
+            case _:
+                for target in fault.target.split(","):
+                    self._strike(fault, target)
+        return None
+
+    def _strike(self, fault: Fault, target: str) -> None:
+        """What happens in a moment."""
+        world, seconds = self._world, fault.seconds
         match fault.kind:
             case FaultKind.KILL | FaultKind.KILL_CLIENT:
                 self._kill(target, seconds)
@@ -71,25 +108,10 @@ class Injector:
                 world.jump_clock(target, fault.amount)
             case FaultKind.EVICT:
                 world.hosts[target].disk.evict()
-            case FaultKind.RESET:
-                world.network.reset_connections(target, self._broker)
-            case (
-                FaultKind.PARTITION
-                | FaultKind.CUT_REQUESTS
-                | FaultKind.CUT_RESPONSES
-                | FaultKind.SLOW_LINK
-            ):
-                return self._disturb_network(fault)
-            case (
-                FaultKind.DISK_FULL
-                | FaultKind.SYNC_ERROR
-                | FaultKind.WRITE_ERROR
-                | FaultKind.SLOW_DISK
-            ):
-                return self._disturb_disk(fault)
+            case FaultKind.WIPE_DISK | FaultKind.LOST_TAIL | FaultKind.BIT_ROT:
+                self._destroy(fault, target)
             case _:
-                assert_never(fault.kind)
-        return None
+                raise AssertionError(f"{fault.kind} does not happen in a moment")
 
     # -- Processes ------------------------------------------------------------------------------
 
@@ -98,8 +120,27 @@ class Injector:
         self._restart(target, seconds)
 
     def _power_loss(self, target: str, seconds: float) -> None:
-        self._world.power_off(target)
+        if self._may_damage(target, FaultKind.POWER_LOSS):
+            self._world.power_off(target)
+        else:
+            self._world.kill(target)
         self._restart(target, seconds)
+
+    def _destroy(self, fault: Fault, target: str) -> None:
+        """What was safely on a disk is gone or changed when the node starts again."""
+        if not self._may_damage(target, fault.kind):
+            self._world.tell(f"{target}: spared, for another node is not whole yet")
+            return
+        disk = self._world.hosts[target].disk
+        self._kill(target, fault.seconds)
+        match fault.kind:
+            case FaultKind.WIPE_DISK:
+                self._world.tell(f"{target}: disk replaced by an empty one")
+                disk.wipe()
+            case FaultKind.LOST_TAIL:
+                cut_metadata_log(disk, int(fault.amount))
+            case _:
+                rot(disk, int(fault.amount))
 
     def _at_operation(self, fault: Fault, stop: Callable[[str, float], None]) -> None:
         disk = self._world.hosts[fault.target].disk
@@ -108,25 +149,50 @@ class Injector:
 
     # -- Things that last -----------------------------------------------------------------------
 
-    def _disturb_network(self, fault: Fault) -> Callable[[], None]:
-        network, client, broker = self._world.network, fault.target, self._broker
+    def _sides(self, target: str) -> tuple[list[str], list[str]]:
+        """The two sides of a cut. A client alone is cut from brokers, a broker from everybody."""
+        near, _, far = target.partition("|")
+        left = near.split(",")
+        if far:
+            return left, far.split(",")
+        has_broker = any(name in self._brokers for name in left)
+        others = list(self._world.hosts) if has_broker else self._brokers
+        return left, [name for name in others if name not in left]
+
+    def _links(self, target: str) -> list[tuple[str, str]]:
+        left, right = self._sides(target)
+        return [(near, far) for near in left for far in right]
+
+    def _disturb_network(self, fault: Fault) -> Callable[[], None] | None:
+        network, (left, right) = self._world.network, self._sides(fault.target)
+        if not right:
+            return None
         match fault.kind:
             case FaultKind.PARTITION:
-                return network.partition([client], [broker]).heal
+                return network.partition(left, right).heal
             case FaultKind.CUT_REQUESTS:
-                return network.partition([client], [broker], one_way=True).heal
+                return network.partition(left, right, one_way=True).heal
             case FaultKind.CUT_RESPONSES:
-                return network.partition([broker], [client], one_way=True).heal
+                return network.partition(right, left, one_way=True).heal
             case _:
-                network.slow_down(client, broker, fault.amount)
-                return lambda: network.slow_down(client, broker, 1.0)
+                return self._slow_down(fault.target, fault.amount)
 
-    def _disturb_disk(self, fault: Fault) -> Callable[[], None]:
+    def _slow_down(self, target: str, amount: float) -> Callable[[], None]:
+        def slow_down(factor: float) -> None:
+            for near, far in self._links(target):
+                self._world.network.slow_down(near, far, factor)
+
+        slow_down(amount)
+        return lambda: slow_down(1.0)
+
+    def _disturb_disk(self, fault: Fault) -> Callable[[], None] | None:
         disk = self._world.hosts[fault.target].disk
         match fault.kind:
             case FaultKind.DISK_FULL:
                 disk.capacity_bytes = disk.used_bytes + int(fault.amount)
             case FaultKind.SYNC_ERROR:
+                if not self._may_damage(fault.target, fault.kind):
+                    return None
                 disk.syncs_to_fail = int(fault.amount)
             case FaultKind.WRITE_ERROR:
                 disk.writes_to_fail = int(fault.amount)

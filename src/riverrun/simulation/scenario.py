@@ -15,10 +15,10 @@ from functools import partial
 from signal import SIGTERM
 
 from riverrun.model.errors import KafkaError
-from riverrun.records.batch import HEADER_BYTES, CorruptBatch, crc_matches, read_header
 from riverrun.server.broker import Broker
 from riverrun.server.settings import NodeSettings
-from riverrun.simulation.checker import Checker, LivenessViolation, Partition
+from riverrun.simulation.checker import Checker, LivenessViolation
+from riverrun.simulation.damage import surely_kept
 from riverrun.simulation.failures import SimulationFailure
 from riverrun.simulation.faults import Fault, draw_faults
 from riverrun.simulation.flaws import Flaw, FlawedFiles
@@ -166,7 +166,7 @@ class OneNode:
             topic=TOPIC,
             partitions=plan.partitions,
         )
-        self._injector = Injector(world, BROKER, self._restart_after)
+        self._injector = Injector(world, [BROKER], self._restart_after)
         self._mains[BROKER] = self._run_broker
         for producer in plan.producers:
             self._mains[producer.name] = partial(self.workload.produce, plan=producer)
@@ -222,7 +222,7 @@ class OneNode:
         self._not_before[name] = self._world.now + seconds
 
     def _note_damage(self) -> None:
-        self.checker.damaged(_surely_kept(self._world.hosts[BROKER].disk.durable_files()))
+        self.checker.damaged(surely_kept(self._world.hosts[BROKER].disk.durable_files(), DATA))
 
     # -- The run --------------------------------------------------------------------------------
 
@@ -293,36 +293,3 @@ def _node_settings(plan: Plan) -> NodeSettings:
     # Smaller than the setting allows: segments roll within seconds.
     log = dataclasses.replace(settings.log, segment_bytes=plan.segment_bytes)
     return dataclasses.replace(settings, log=log)
-
-
-def _surely_kept(files: Mapping[str, bytes]) -> dict[Partition, int]:
-    """Up to which offset each partition is on the platter, by reading it as a stranger would."""
-    segments: dict[Partition, list[tuple[int, bytes]]] = {}
-    for path, content in files.items():
-        if path.startswith(DATA + "/") and path.endswith(".log"):
-            directory, _, name = path.removeprefix(DATA + "/").partition("/")
-            topic, _, index = directory.rpartition("-")
-            if topic and index.isdigit() and name[:20].isdigit():
-                segments.setdefault((topic, int(index)), []).append((int(name[:20]), content))
-    return {key: _end_of_prefix(sorted(found)) for key, found in segments.items()}
-
-
-def _end_of_prefix(segments: Sequence[tuple[int, bytes]]) -> int:
-    expected = 0
-    for _, content in segments:
-        at = 0
-        while len(content) - at >= HEADER_BYTES:
-            try:
-                header = read_header(content, at)
-            except CorruptBatch:
-                return expected
-            is_whole = at + header.size <= len(content) and header.size >= HEADER_BYTES
-            if not is_whole or header.base_offset != expected:
-                return expected
-            if not crc_matches(content, at, header.size):
-                return expected
-            expected = header.next_offset
-            at += header.size
-        if at < len(content):
-            return expected
-    return expected

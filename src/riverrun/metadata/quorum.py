@@ -6,13 +6,9 @@ grow into three later (KIP-595, KIP-853).
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Final
-from uuid import UUID
 
 from riverrun.metadata.schema.k_raft_version_record import KRaftVersionRecord
 from riverrun.metadata.schema.leader_change_message import LeaderChangeMessage
@@ -20,30 +16,19 @@ from riverrun.metadata.schema.leader_change_message import Voter as LeaderChange
 from riverrun.metadata.schema.voters_record import Endpoint as VoterEndpoint
 from riverrun.metadata.schema.voters_record import KRaftVersionFeature, VotersRecord
 from riverrun.metadata.schema.voters_record import Voter as VoterEntry
-from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.model.ids import NodeId
 from riverrun.ports.files import Files, read_whole, write_atomically
+from riverrun.raft.types import KRAFT_VERSION, NO_DIRECTORY, NOBODY, QuorumState, Voter
 from riverrun.records.record import ControlType, NewRecord
 from riverrun.wire.stored import read_body, write_body
 
-KRAFT_VERSION: Final = 1
+__all__ = ["KRAFT_VERSION", "NOBODY", "NO_DIRECTORY", "QuorumState", "Voter"]
+
 QUORUM_STATE: Final = "quorum-state"
-QUORUM_STATE_VERSION: Final = 1
-NOBODY: Final = NodeId(-1)
-NO_DIRECTORY: Final = UUID(int=0)
 
 
 class MetadataError(Exception):
     """A metadata directory that cannot be used, with the remedy in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
-    """A voter by node and directory; a node that lost its directory is another voter."""
-
-    id: NodeId
-    directory_id: UUID | None
-    endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    kraft_versions: tuple[int, int] = (0, KRAFT_VERSION)
 
 
 def leader_change(leader: NodeId, voters: Iterable[Voter], now_ms: int) -> NewRecord:
@@ -100,39 +85,6 @@ def control(kind: ControlType, value: bytes, now_ms: int) -> NewRecord:
     return NewRecord(value, key=kind.key(), timestamp=now_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState:
-    """What a voter must remember of elections: the epoch it is in, and whom it chose there."""
-
-    epoch: LeaderEpoch
-    leader: NodeId = NOBODY
-    voted: NodeId = NOBODY
-    voted_directory: UUID = NO_DIRECTORY
-
-    def text(self) -> str:
-        """As Kafka 4 writes it."""
-        values = {
-            "leaderId": self.leader,
-            "leaderEpoch": self.epoch,
-            "votedId": self.voted,
-            "votedDirectoryId": _base64(self.voted_directory),
-            "data_version": QUORUM_STATE_VERSION,
-        }
-        return json.dumps(values, separators=(",", ":"))
-
-    @classmethod
-    def parse(cls, text: str) -> QuorumState:
-        """Also of version 0, which named the cluster and its voters and no directory."""
-        values = json.loads(text)
-        directory = values.get("votedDirectoryId")
-        return cls(
-            epoch=LeaderEpoch(int(values["leaderEpoch"])),
-            leader=NodeId(int(values["leaderId"])),
-            voted=NodeId(int(values["votedId"])),
-            voted_directory=NO_DIRECTORY if directory is None else _uuid(directory),
-        )
-
-
 def read_quorum_state(files: Files, folder: str) -> QuorumState | None:
     path = os.path.join(folder, QUORUM_STATE)
     if not files.exists(path):
@@ -150,11 +102,3 @@ def read_quorum_state(files: Files, folder: str) -> QuorumState | None:
 def write_quorum_state(files: Files, folder: str, state: QuorumState) -> None:
     """Durable when it returns. Blocks on the disk."""
     write_atomically(files, os.path.join(folder, QUORUM_STATE), state.text().encode())
-
-
-def _base64(uuid: UUID) -> str:
-    return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
-
-
-def _uuid(text: str) -> UUID:
-    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))

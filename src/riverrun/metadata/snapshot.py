@@ -8,9 +8,7 @@ CRC, is no snapshot. Where it is written and when is left to ``runner.py``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +26,7 @@ from riverrun.metadata.records import (
 from riverrun.metadata.schema.snapshot_footer_record import SnapshotFooterRecord
 from riverrun.metadata.schema.snapshot_header_record import SnapshotHeaderRecord
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
+from riverrun.raft.types import SnapshotId
 from riverrun.records.batch import CorruptBatch, batches, crc_matches
 from riverrun.records.record import ControlType, NewRecord, build_batch, read_records
 from riverrun.wire.stored import UnknownRecord, read_body, write_body
@@ -35,9 +34,9 @@ from riverrun.wire.stored import UnknownRecord, read_body, write_body
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
-SUFFIX: Final = ".checkpoint"
+__all__ = ["SnapshotId"]
+
 PART_SUFFIX: Final = ".checkpoint.part"
-_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 BATCH_RECORDS_MAX: Final = 100
 """Records of one batch: about 2 ms of work, since nothing else runs meanwhile."""
@@ -45,25 +44,6 @@ BATCH_RECORDS_MAX: Final = 100
 
 class InvalidSnapshot(Exception):
     """A file that is no whole snapshot."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SnapshotId:
-    """``offset`` is the first that the snapshot does not contain."""
-
-    offset: Offset
-    epoch: LeaderEpoch
-
-    @property
-    def name(self) -> str:
-        return f"{self.offset:020d}-{self.epoch:010d}{SUFFIX}"
-
-    @classmethod
-    def parse(cls, name: str) -> SnapshotId | None:
-        match = _NAME.fullmatch(name)
-        if match is None:
-            return None
-        return cls(Offset(int(match[1])), LeaderEpoch(int(match[2])))
 
 
 BOOTSTRAP: Final = SnapshotId(Offset(0), LeaderEpoch(0))

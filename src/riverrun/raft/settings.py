@@ -1,0 +1,72 @@
+"""Settings of the quorum, by Kafka's names. Where a default differs, the reason is in its doc."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from riverrun.model.settings import INT_MAX, Kind, MiB, Settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumSettings(Settings):
+    """Elections and replication of the metadata log."""
+
+    election_timeout_ms: int = setting(
+        1000,
+        name="controller.quorum.election.timeout.ms",
+        kind=Kind.INT,
+        at_least=10,
+        at_most=INT_MAX,
+        doc="Time without an outcome after which a voter begins an election anew.",
+    )
+    fetch_timeout_ms: int = setting(
+        1000,
+        name="controller.quorum.fetch.timeout.ms",
+        kind=Kind.INT,
+        at_least=10,
+        at_most=INT_MAX,
+        doc="Time without an answer of the leader after which a voter stands for election. A leader"
+        " that a majority did not fetch from for one and a half times as long resigns. Kafka's"
+        " default is 2000: a silent leader is to be replaced in about a second.",
+    )
+    election_backoff_max_ms: int = setting(
+        200,
+        name="controller.quorum.election.backoff.max.ms",
+        kind=Kind.INT,
+        at_least=1,
+        at_most=INT_MAX,
+        doc="Longest first wait after a lost election; doubles with each further loss, up to the"
+        " election timeout. Kafka's default is 1000: the next round is to begin sooner.",
+    )
+    request_timeout_ms: int = setting(
+        2000,
+        name="controller.quorum.request.timeout.ms",
+        kind=Kind.INT,
+        at_least=10,
+        at_most=INT_MAX,
+        doc="Time after which a request to another member of the quorum has failed.",
+    )
+    retry_backoff_ms: int = setting(
+        20,
+        name="controller.quorum.retry.backoff.ms",
+        kind=Kind.INT,
+        at_least=1,
+        at_most=INT_MAX,
+        doc="First wait before a failed request is sent again; doubles up to a second.",
+    )
+    fetch_bytes_max: int = setting(
+        MiB,
+        name="controller.quorum.fetch.max.bytes",
+        kind=Kind.INT,
+        at_least=1,
+        at_most=INT_MAX,
+        doc="Most bytes of the metadata log in one answer to a fetch; one batch always fits.",
+    )
+    fetch_snapshot_bytes_max: int = setting(
+        MiB,
+        name="controller.quorum.fetch.snapshot.max.bytes",
+        kind=Kind.INT,
+        at_least=1,
+        at_most=INT_MAX,
+        doc="Most bytes of a snapshot in one answer.",
+    )

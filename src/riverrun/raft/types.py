@@ -1,0 +1,238 @@
+"""Who takes part in a quorum, and what a member must remember of elections.
+
+Only values: no rule of an election is here. How they are written in control records is left to
+``metadata``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
+
+KRAFT_VERSION: Final = 1
+QUORUM_STATE_VERSION: Final = 1
+NOBODY: Final = NodeId(-1)
+NO_DIRECTORY: Final = UUID(int=0)
+
+Endpoint = tuple[str, int]
+Endpoints = Mapping[str, Endpoint]
+"""By the name of the listener."""
+
+_SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+SNAPSHOT_SUFFIX: Final = ".checkpoint"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaKey:
+    """A replica by node and directory: a node that lost its directory is another replica.
+
+    Positional, since it is built on every fetch. ``directory_id`` is None for who does not say.
+    """
+
+    id: NodeId
+    directory_id: UUID | None = None
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """A voter by node and directory, and where it is reached."""
+
+    id: NodeId
+    directory_id: UUID | None
+    endpoints: Endpoints = field(default_factory=dict)
+    kraft_versions: tuple[int, int] = (0, KRAFT_VERSION)
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(self.id, self.directory_id)
+
+    def is_same(self, key: ReplicaKey) -> bool:
+        """Voters from before KIP-853 have no directory id and are known by their node alone."""
+        if self.id != key.id:
+            return False
+        return self.directory_id is None or self.directory_id == key.directory_id
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """All who vote. At most one is added or removed at a time, so that any majority of the old set
+    and any majority of the new one have a member in common (Raft thesis 4.1, KIP-853)."""
+
+    voters: tuple[Voter, ...] = ()
+
+    def __post_init__(self) -> None:
+        ids = [voter.id for voter in self.voters]
+        assert len(ids) == len(dict.fromkeys(ids)), f"one node votes twice: {ids}"
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    def __contains__(self, key: ReplicaKey) -> bool:
+        return any(voter.is_same(key) for voter in self.voters)
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    @property
+    def ids(self) -> tuple[NodeId, ...]:
+        return tuple(voter.id for voter in self.voters)
+
+    def get(self, node: NodeId) -> Voter | None:
+        return next((voter for voter in self.voters if voter.id == node), None)
+
+    def is_sole(self, key: ReplicaKey) -> bool:
+        return len(self.voters) == 1 and key in self
+
+    def adding(self, voter: Voter) -> VoterSet:
+        assert self.get(voter.id) is None, f"{voter.id} votes already"
+        return VoterSet((*self.voters, voter))
+
+    def removing(self, key: ReplicaKey) -> VoterSet:
+        assert key in self, f"{key} does not vote"
+        return VoterSet(tuple(voter for voter in self.voters if not voter.is_same(key)))
+
+    def updating(self, changed: Voter) -> VoterSet:
+        """The same voters, one of them reached elsewhere or known by its directory from now on."""
+        assert changed.key in self, f"{changed.id} does not vote"
+        return VoterSet(tuple(changed if v.id == changed.id else v for v in self.voters))
+
+
+@dataclass(frozen=True, slots=True)
+class VotersAt:
+    """The voters as of a control record in the log, or of the snapshot before it."""
+
+    voters: VoterSet = VoterSet()
+    offset: Offset = NO_OFFSET
+    """Of the control record; of a snapshot, the last offset that it contains."""
+
+
+class VoterHistory:
+    """The voters by offset, as a log holds them: what enters counts at once, what is cut off is
+    as if it had never been (Raft thesis 4.1). For whoever implements ``LogView``."""
+
+    def __init__(self, first: VotersAt | None = None) -> None:
+        self._entries: list[VotersAt] = [first or VotersAt()]
+
+    @property
+    def latest(self) -> VotersAt:
+        return self._entries[-1]
+
+    def at(self, end: Offset) -> VotersAt:
+        """The voters as of all before an offset: what a snapshot that ends there names."""
+        known = [entry for entry in self._entries if entry.offset < end]
+        return known[-1] if known else self._entries[0]
+
+    def add(self, offset: Offset, voters: VoterSet) -> None:
+        assert offset > self.latest.offset, f"voters at {offset} follow {self.latest.offset}"
+        self._entries.append(VotersAt(voters, offset))
+
+    def truncate(self, end: Offset) -> None:
+        while len(self._entries) > 1 and self._entries[-1].offset >= end:
+            self._entries.pop()
+
+    def forget_before(self, offset: Offset) -> None:
+        """Drop what no truncation can bring back, since the log is committed up to an offset."""
+        while len(self._entries) > 1 and self._entries[1].offset < offset:
+            del self._entries[0]
+
+    def reset(self, first: VotersAt) -> None:
+        """A snapshot took the place of the whole log."""
+        self._entries = [first]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotId:
+    """``offset`` is the first that the snapshot does not contain, ``epoch`` that of the last record
+    before it."""
+
+    offset: Offset
+    epoch: LeaderEpoch
+
+    @property
+    def name(self) -> str:
+        return f"{self.offset:020d}-{self.epoch:010d}{SNAPSHOT_SUFFIX}"
+
+    @classmethod
+    def parse(cls, name: str) -> SnapshotId | None:
+        match = _SNAPSHOT_NAME.fullmatch(name)
+        if match is None:
+            return None
+        return cls(Offset(int(match[1])), LeaderEpoch(int(match[2])))
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """An epoch and the offset where it ends in somebody's log, exclusive."""
+
+    epoch: LeaderEpoch
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndEpoch:
+    """``leader`` is None as long as nobody is known to lead the epoch."""
+
+    leader: NodeId | None
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumState:
+    """What a voter must remember of elections: the epoch it is in, and whom it chose there."""
+
+    epoch: LeaderEpoch
+    leader: NodeId = NOBODY
+    voted: NodeId = NOBODY
+    voted_directory: UUID = NO_DIRECTORY
+
+    @property
+    def voted_key(self) -> ReplicaKey | None:
+        if self.voted == NOBODY:
+            return None
+        directory = None if self.voted_directory == NO_DIRECTORY else self.voted_directory
+        return ReplicaKey(self.voted, directory)
+
+    def text(self) -> str:
+        """As Kafka 4 writes it."""
+        values = {
+            "leaderId": self.leader,
+            "leaderEpoch": self.epoch,
+            "votedId": self.voted,
+            "votedDirectoryId": _base64(self.voted_directory),
+            "data_version": QUORUM_STATE_VERSION,
+        }
+        return json.dumps(values, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> QuorumState:
+        """Also of version 0, which named the cluster and its voters and no directory."""
+        values = json.loads(text)
+        directory = values.get("votedDirectoryId")
+        return cls(
+            epoch=LeaderEpoch(int(values["leaderEpoch"])),
+            leader=NodeId(int(values["leaderId"])),
+            voted=NodeId(int(values["votedId"])),
+            voted_directory=NO_DIRECTORY if directory is None else _uuid(directory),
+        )
+
+
+def _base64(uuid: UUID) -> str:
+    return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
+
+
+def _uuid(text: str) -> UUID:
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))

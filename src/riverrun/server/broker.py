@@ -2,16 +2,17 @@
 
 The order of the start is the order of trust: the directory says who we are, the metadata log says
 what exists, recovery says what survived; only then is the node registered and the listener opened.
-A part that cannot go on (a failed sync, a broken invariant) stops the node: a stopped broker is
-safe, a wrong one is not.
+Other nodes are listened to earlier, since without a quorum there is no metadata. A part that cannot
+go on (a failed sync, a broken invariant) stops the node: a stopped broker is safe, a wrong one is
+not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
 
 import structlog
 
@@ -19,33 +20,29 @@ from riverrun.cluster.configs import Configs
 from riverrun.cluster.controller import Controller
 from riverrun.cluster.registration import Registration
 from riverrun.cluster.runner import ControllerRunner
-from riverrun.coordinator.runner import GroupCoordinators
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Endpoint, Image
 from riverrun.metadata.runner import MetadataLog
-from riverrun.model.ids import TopicName
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
-from riverrun.replication.replicas import Replicas
-from riverrun.replication.runner import Flusher
-from riverrun.server.fetch_sessions import FetchSessions
+from riverrun.server.context import CONTROLLER, Peer
 from riverrun.server.http import HttpServer
 from riverrun.server.listener import Listener
-from riverrun.server.node_metrics import declare_metrics
-from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
-from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
 from riverrun.server.router import Router
+from riverrun.server.serving import Serving
 from riverrun.server.settings import NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.runner import LogRunner
+from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 
 log = structlog.get_logger("riverrun")
 
-DIRECTORY_CHECK_SECONDS = 0.25
+CONTROLLER_MODULES: Final[Mapping[int, str]] = {ApiKey.FETCH: "quorum_fetch"}
+"""Where the handlers for controllers are not named as their API."""
 
 
 class Broker:
@@ -66,8 +63,7 @@ class Broker:
         self._directory: LogDirectory | None = None
         self._log_runner: LogRunner | None = None
         self._metadata: MetadataLog | None = None
-        self._flusher: Flusher | None = None
-        self._offsets: OffsetsTopic | None = None
+        self._serving: Serving | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
         self._parts: Parts | None = None
@@ -78,14 +74,11 @@ class Broker:
         """Come up; when this returns, clients are served."""
         began = self._clock.monotonic()
         parts = await self._build()
+        self._listener = self._build_listener(parts)
+        self._serving = Serving(parts, self._own, self._bug)
+        await self._serving.build()
         await self._register(parts)
-        self._listener = Listener(
-            Router(parts, metrics=self.metrics, clock=self._clock, on_bug=self._handler_failed),
-            self.settings.network,
-            clock=self._clock,
-            metrics=self.metrics,
-            outgoing=parts.outgoing,
-        )
+        self._serving.start()
         for address in self.settings.client_addresses():
             await self._listener.start(address.name, address.host, address.port)
         await self._start_http()
@@ -116,19 +109,6 @@ class Broker:
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
         )
-        await log_runner.recover(lambda topic: configs.log_settings(metadata.current, topic))
-        flusher = self._flusher = Flusher(log_runner)
-        replicas = Replicas(directory, settings.node_id, configs.log_settings, flusher.request)
-        controller = ControllerRunner(metadata, Controller(configs, self._randomness))
-        groups = GroupCoordinators(
-            settings.group,
-            clock=self._clock,
-            randomness=self._randomness,
-            metrics=self.metrics,
-            partitions=self._offsets_partitions,
-            failed=self._bug,
-        )
-        self._offsets = OffsetsTopic(groups, log_runner, self._clock)
         parts = self._parts = Parts(
             settings=settings,
             clock=self._clock,
@@ -136,22 +116,37 @@ class Broker:
             metrics=self.metrics,
             metadata=metadata,
             configs=configs,
-            controller=controller,
-            replicas=replicas,
-            groups=groups,
+            controller=ControllerRunner(metadata, Controller(configs, self._randomness)),
             logs=directory,
             log_runner=log_runner,
-            fetch_sessions=FetchSessions(settings.replication.fetch_sessions_max, self._randomness),
             outgoing=Outgoing(settings.network.unsent_bytes_max),
         )
-        declare_metrics(self.metrics, parts)
-        replicas.apply_all(metadata.current)
-        metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
         self._own("metadata log", metadata.run())
-        self._own("log directory", log_runner.run())
-        self._own("data directory", _watch_directory(parts))
         return parts
+
+    def _build_listener(self, parts: Parts) -> Listener:
+        parts.controller_router = Router(
+            parts,
+            metrics=self.metrics,
+            clock=self._clock,
+            apis=CONTROLLER_APIS,
+            names=CONTROLLER_MODULES,
+            on_bug=self._handler_failed,
+        )
+        return Listener(
+            Router(parts, metrics=self.metrics, clock=self._clock, on_bug=self._handler_failed),
+            self.settings.network,
+            clock=self._clock,
+            metrics=self.metrics,
+            outgoing=parts.outgoing,
+            routers={CONTROLLER: parts.controller_router},
+            closed=self._connection_closed,
+        )
+
+    def _connection_closed(self, peer: Peer) -> None:
+        assert self._parts is not None, "a connection before there was anything to connect to"
+        self._parts.brokers_by_connection.pop(peer.connection_id, None)
 
     async def _open_metadata(self, directory: LogDirectory) -> MetadataLog:
         settings = self.settings
@@ -185,15 +180,6 @@ class Broker:
                 directories=(parts.logs.directory_id,),
             )
         )
-        assert self._offsets is not None, "registered before the parts were built"
-        self._offsets.follow(parts.replicas)
-        parts.groups.start()
-
-    def _offsets_partitions(self) -> int:
-        """How many partitions the offsets topic has, or would have."""
-        assert self._metadata is not None, "groups are asked for before there is metadata"
-        topic = self._metadata.current.topics_by_name.get(TopicName(OFFSETS_TOPIC))
-        return len(topic.partitions) if topic else self.settings.group.offsets_topic_partitions
 
     async def _start_http(self) -> None:
         address = self.settings.identity.http_listener
@@ -235,42 +221,12 @@ class Broker:
         self._failure = self._failure or error
         self._ending.set()
 
-    def _prepare(self, delta: Delta, image: Image) -> Iterator[None]:
-        """What a new image takes long for, in steps; nobody sees the image yet."""
-        parts = self._parts
-        assert parts is not None, "an image was prepared before the parts were built"
-        for topic_id in delta.changed_topics:
-            changed = image.topics_by_id.get(topic_id)
-            if changed is not None:
-                yield from parts.replicas.prepare(image, changed)
-
     def _published(self, delta: Delta, image: Image) -> None:
-        """A new image: replicas first, then whoever builds on them."""
-        parts = self._parts
-        assert parts is not None, "an image was published before the parts were built"
-        for topic in delta.deleted_topics.values():
-            parts.replicas.remove_topic(topic.name)
-        for topic_id in delta.changed_topics:
-            changed = image.topics_by_id.get(topic_id)
-            if changed is not None:
-                parts.replicas.apply_topic(image, changed)
-        self._configure(parts, delta, image)
-        if delta.deleted_topics:
-            parts.groups.topics_deleted([topic.name for topic in delta.deleted_topics.values()])
-        if self._offsets is not None and (delta.changed_topics or delta.deleted_topics):
-            self._offsets.follow(parts.replicas)
-
-    def _configure(self, parts: Parts, delta: Delta, image: Image) -> None:
-        kinds = {kind for kind, _ in delta.changed_configs}
-        if ConfigType.BROKER in kinds:
-            parts.replicas.configure(image)
-            if self._listener is not None:
-                self._listener.configure(parts.configs.effective(image, self.settings.network))
-        elif ConfigType.TOPIC in kinds:
-            parts.replicas.configure(
-                image,
-                {name: None for kind, name in delta.changed_configs if kind is ConfigType.TOPIC},
-            )
+        """Limits of connections may be changed while the node runs."""
+        is_changed = any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs)
+        if is_changed and self._listener is not None and self._parts is not None:
+            network = self._parts.configs.effective(image, self.settings.network)
+            self._listener.configure(network)
 
     def request_stop(self, why: str) -> None:
         """Begin to stop; ``run`` returns when it is done."""
@@ -302,10 +258,8 @@ class Broker:
             await self._listener.stop()
         if self._http is not None:
             await self._http.stop()
-        if self._parts is not None:
-            await self._parts.groups.stop()
-        if self._flusher is not None:
-            await self._flusher.stop()
+        if self._serving is not None:
+            await self._serving.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -313,22 +267,11 @@ class Broker:
             await self._metadata.stop()
         if self._log_runner is not None:
             # A start that failed before the logs were recovered must not call them clean.
-            is_recovered = self._parts is not None
+            is_recovered = self._serving is not None and self._serving.is_recovered
             await self._log_runner.stop(clean=is_recovered and self._failure is None)
         if self._directory is not None:
             self._directory.close()
         log.info("node is down")
-
-
-async def _watch_directory(parts: Parts) -> None:
-    """Make logs that found no room before. Ends with an error when the disk has failed: nobody
-    knows what it holds now, and only a new start, which reads it again, can tell.
-    """
-    while not parts.logs.is_offline:
-        await asyncio.sleep(DIRECTORY_CHECK_SECONDS)
-        if parts.replicas.unopened:
-            parts.replicas.open_missing(parts.metadata.current)
-    raise OSError(parts.logs.offline_reason)
 
 
 def _cluster_id(randomness: Randomness) -> str:

@@ -1,5 +1,8 @@
 """What request handlers may use. Built by ``broker.py``; a handler takes from it and owns
 nothing.
+
+Every node has the first group. The second is the broker's: it is filled in before a client is
+served, and a node that is a controller only never has it.
 """
 
 from __future__ import annotations
@@ -15,12 +18,17 @@ if TYPE_CHECKING:
     from riverrun.cluster.runner import ControllerRunner
     from riverrun.coordinator.runner import GroupCoordinators
     from riverrun.metadata.runner import MetadataLog
+    from riverrun.model.ids import NodeId
     from riverrun.ports.clock import Clock
     from riverrun.ports.metrics import Metrics
     from riverrun.ports.randomness import Randomness
     from riverrun.replication.replicas import Replicas
     from riverrun.server.fetch_sessions import FetchSessions
+    from riverrun.server.forwarding import Forwarder
+    from riverrun.server.lifecycle import Lifecycle
     from riverrun.server.outgoing import Outgoing
+    from riverrun.server.producer_ids import ProducerIds
+    from riverrun.server.router import Router
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
     from riverrun.storage.runner import LogRunner
@@ -35,11 +43,18 @@ class Parts:
     metadata: MetadataLog
     configs: Configs
     controller: ControllerRunner
-    replicas: Replicas
-    groups: GroupCoordinators
     logs: LogDirectory
     log_runner: LogRunner
-    fetch_sessions: FetchSessions
     outgoing: Outgoing
     answers: Answers = field(default_factory=Answers)
+    controller_router: Router = field(init=False)
+    brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
+    """Whose heartbeats come over a connection: when it breaks, the broker may be dead."""
+
+    replicas: Replicas = field(init=False)
+    groups: GroupCoordinators = field(init=False)
+    fetch_sessions: FetchSessions = field(init=False)
+    lifecycle: Lifecycle = field(init=False)
+    forwarder: Forwarder = field(init=False)
+    producer_ids: ProducerIds = field(init=False)
     append_warnings: Sparing = field(default_factory=Sparing)

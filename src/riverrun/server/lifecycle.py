@@ -1,0 +1,259 @@
+"""A broker's life as the controller sees it: registered, fenced, serving, leaving (KIP-631).
+
+    register ──> fenced ──heartbeats, metadata caught up──> serving ──stop──> leaving ──> gone
+                   ^                                           |
+                   └──────────── session ended ────────────────┘
+
+Heartbeats go on for as long as the process lives; the controller judges by them alone. A stop first
+asks the controller to move what this broker leads to others, so that no client meets a closed door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.ports.clock import Clock
+from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.settings import Address
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
+from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
+from riverrun.wire.messages.broker_registration_request import (
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
+
+if TYPE_CHECKING:
+    from riverrun.metadata.runner import MetadataLog
+
+log = structlog.get_logger("riverrun.lifecycle")
+
+REGISTRATION_SECONDS_MAX: Final = 60.0
+EAGER_SECONDS: Final = 0.02
+"""Between heartbeats of a broker that waits for the controller to let it in or go."""
+PASSING: Final = (
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+)
+ANEW: Final = (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
+REFUSALS: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: (
+        "the seeds belong to another cluster than this data directory: correct seed.nodes, or "
+        "start with an empty directory to join their cluster"
+    ),
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION: (
+        "another node with the same node.id is alive: give this one a number of its own"
+    ),
+    ErrorCode.INVALID_REGISTRATION: "the controller does not accept the listeners or directories",
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "the cluster has features that this version does not know: install a newer riverrun"
+    ),
+}
+
+
+class RegistrationRefused(Exception):
+    """The cluster does not take this node, with the remedy in words."""
+
+
+class Phase(Enum):
+    STARTING = "starting"
+    FENCED = "fenced"
+    SERVING = "serving"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a broker says about itself when it registers."""
+
+    node_id: NodeId
+    cluster_id: str
+    incarnation: UUID
+    listeners: tuple[Address, ...]
+    rack: str | None
+    directories: tuple[UUID, ...]
+    features: Mapping[str, tuple[int, int]]
+    previous_epoch: int = -1
+    """Of the last registration, if all that it had acknowledged is still here; else -1."""
+
+
+class Lifecycle:
+    """Registers one broker and keeps its session alive."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        metadata: MetadataLog,
+        channel: ControllerChannel,
+        *,
+        clock: Clock,
+        heartbeat_ms: int,
+        session_ms: int,
+        offline_directories: Callable[[], tuple[UUID, ...]] = lambda: (),
+    ) -> None:
+        self.identity = identity
+        self.phase = Phase.STARTING
+        self.epoch = -1
+        """Given by the controller; tells this incarnation from all others."""
+        self._metadata = metadata
+        self._channel = channel
+        self._clock = clock
+        self._heartbeat_seconds = heartbeat_ms / 1000
+        self._session_seconds = session_ms / 1000
+        self._offline_directories = offline_directories
+        self._wants_to_leave = False
+        self._hurry = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    async def register(self) -> None:
+        """Until the controller has taken us; raises ``RegistrationRefused``.
+
+        A controller that still believes in an older life of this node is asked again for a while.
+        """
+        give_up_at = self._clock.monotonic() + REGISTRATION_SECONDS_MAX
+        request = self._request()
+        while True:
+            answer = await self._ask_to_register(request)
+            code = answer.error_code if answer is not None else ErrorCode.REQUEST_TIMED_OUT
+            if answer is not None and code is ErrorCode.NONE:
+                self.epoch = answer.broker_epoch
+                self._enter(Phase.FENCED)
+                return
+            is_late = self._clock.monotonic() > give_up_at
+            if code not in PASSING or (is_late and code is not ErrorCode.REQUEST_TIMED_OUT):
+                raise RegistrationRefused(REFUSALS.get(code, f"the controller says {code.name}"))
+            log.warning("not registered yet", reason=code.name)
+            await asyncio.sleep(self._heartbeat_seconds)
+
+    async def _ask_to_register(
+        self, request: BrokerRegistrationRequest
+    ) -> BrokerRegistrationResponse | None:
+        """None when no controller answered."""
+        try:
+            answer: BrokerRegistrationResponse = await self._channel.ask(
+                ApiKey.BROKER_REGISTRATION, request, timeout_s=REGISTRATION_SECONDS_MAX / 4
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                return BrokerRegistrationResponse(throttle_time_ms=0, error_code=error.code)
+            return None
+        return answer
+
+    def _request(self) -> BrokerRegistrationRequest:
+        one = self.identity
+        return BrokerRegistrationRequest(
+            broker_id=one.node_id,
+            cluster_id=one.cluster_id,
+            incarnation_id=one.incarnation,
+            listeners=tuple(
+                Listener(name=at.name, host=at.host, port=at.port, security_protocol=0)
+                for at in one.listeners
+            ),
+            features=tuple(
+                Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in sorted(one.features.items())
+            ),
+            rack=one.rack,
+            log_dirs=one.directories,
+            previous_broker_epoch=one.previous_epoch,
+        )
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        while self.phase is not Phase.GONE:
+            answer = await self._beat()
+            if answer is not None:
+                await self._judge(answer)
+            await self._pause(is_answered=answer is not None)
+
+    async def _pause(self, *, is_answered: bool) -> None:
+        is_eager = is_answered and self.phase in (Phase.FENCED, Phase.LEAVING)
+        wait = EAGER_SECONDS if is_eager else self._heartbeat_seconds
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(wait):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _beat(self) -> BrokerHeartbeatResponse | None:
+        """None when no controller answered in time for the next one."""
+        request = BrokerHeartbeatRequest(
+            broker_id=self.identity.node_id,
+            broker_epoch=self.epoch,
+            current_metadata_offset=self._metadata.current.offset,
+            want_fence=False,
+            want_shut_down=self._wants_to_leave,
+            offline_log_dirs=self._offline_directories(),
+        )
+        try:
+            answer: BrokerHeartbeatResponse = await self._channel.ask(
+                ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds
+            )
+        except KafkaError as error:
+            log.warning("no heartbeat", reason=error.message or error.code.name)
+            return None
+        return answer
+
+    async def _judge(self, answer: BrokerHeartbeatResponse) -> None:
+        if answer.error_code in ANEW:
+            if self._wants_to_leave:
+                self._enter(Phase.GONE)
+                return
+            log.warning("the controller does not know us", reason=answer.error_code.name)
+            await self.register()
+        elif answer.error_code is not ErrorCode.NONE:
+            log.warning("heartbeat refused", reason=answer.error_code.name)
+        elif answer.should_shut_down:
+            self._enter(Phase.GONE)
+        elif self._wants_to_leave:
+            self._enter(Phase.LEAVING)
+        else:
+            self._enter(Phase.FENCED if answer.is_fenced else Phase.SERVING)
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self.phase:
+            log.info("broker", phase=phase.value, was=self.phase.value, epoch=self.epoch)
+            self.phase = phase
+            self._changed.set()
+
+    async def until_serving(self) -> None:
+        """Returns when the controller lets clients come to us, and our own image says so."""
+        while True:
+            own = self._metadata.current.brokers.get(self.identity.node_id)
+            is_ours = own is not None and own.incarnation == self.identity.incarnation
+            if self.phase is Phase.SERVING and is_ours and own is not None and not own.is_fenced:
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(EAGER_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def leave(self, limit_s: float) -> bool:
+        """Controlled shutdown: whether the controller has let us go within the limit."""
+        self._wants_to_leave = True
+        self._hurry.set()
+        try:
+            async with asyncio.timeout(limit_s):
+                while self.phase is not Phase.GONE:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("leaving without the controller's consent", waited_s=limit_s)
+            return False
+        return True

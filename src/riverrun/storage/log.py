@@ -17,6 +17,7 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.model.settings import INT_MAX
 from riverrun.ports.files import Buffer
 from riverrun.records.batch import (
     CONTROL_BIT,
@@ -31,7 +32,7 @@ from riverrun.records.batch import (
 from riverrun.records.compression import Compression
 from riverrun.records.validate import Limits, check_produced
 from riverrun.storage.flush import FlushJob
-from riverrun.storage.index import AbortedTransaction
+from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
 from riverrun.storage.lookup import OffsetAt, TimedView, first_at_or_after, latest
 from riverrun.storage.producers import Origin
 from riverrun.storage.reading import ColdRead, SegmentView, Slice, read_batches, sound_prefix
@@ -51,6 +52,7 @@ __all__ = [
     "Slice",
 ]
 
+EPOCH_MAX = INT_MAX
 _HINTS_MAX = 32
 _logger = structlog.get_logger("riverrun.storage")
 
@@ -63,6 +65,8 @@ class Appended(NamedTuple):
     append_time_ms: int
     """-1 unless the topic stamps the time of appending."""
     is_duplicate: bool = False
+    size_bytes: int = 0
+    """Of what a follower appended."""
 
 
 class Log(Upkeep):
@@ -123,34 +127,37 @@ class Log(Upkeep):
         self.end_offset = Offset(last + 1)
         return Appended(base, Offset(last), now_ms if self._has_log_append_time else -1)
 
-    def append_as_follower(self, data: Buffer) -> Appended | None:
-        """Append what a leader sent, as it is; None when there is no whole batch in it.
+    def append_as_follower(
+        self,
+        data: Buffer,
+        *,
+        epoch_max: int = EPOCH_MAX,
+        batches_max: int = INT_MAX,
+        bytes_max: int = INT_MAX,
+    ) -> Appended | None:
+        """Append what a leader sent, as it is; None when there is no whole batch to append.
 
-        Raises KafkaError CORRUPT_MESSAGE, before anything is written.
+        So many batches and bytes at most, but one batch at least, for whoever must not keep the
+        loop; and none of an epoch above ``epoch_max``, which another leader wrote. Raises
+        KafkaError CORRUPT_MESSAGE, before anything is written.
         """
         if self.is_offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
-        expected = self.end_offset
-        found: list[BatchHeader] = []
-        stop = 0
         try:
-            for at, header in batches(data):
-                if not crc_matches(data, at, header.size):
-                    raise CorruptBatch(f"the batch at {at} does not match its CRC")
-                if header.base_offset < expected or header.last_offset_delta < 0:
-                    raise CorruptBatch(f"offset {header.base_offset} where {expected} is next")
-                expected = Offset(header.next_offset)
-                found.append(header)
-                stop = at + header.size
+            found = self._sound_batches(data, epoch_max, batches_max, bytes_max)
         except CorruptBatch as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         if not found:
             return None
+        stop = sum(header.size for header in found)
+        last = found[-1].last_offset
         segment = self.active
         newest = max(header.max_timestamp for header in found)
-        if segment.size and (
+        if last > segment.offset_max:
+            # Compaction left a gap that the indexes of this segment cannot span.
+            segment = self._roll_over_gap(found[0].base_offset, max(newest, segment.created_ms))
+        elif segment.size and (
             segment.size + stop > self._segment_bytes_max
-            or expected - 1 > segment.offset_max
             or segment.is_full
             or self._is_aged(segment, newest, 0)
         ):
@@ -163,15 +170,50 @@ class Log(Upkeep):
             raise
         at = 0
         for header in found:
-            segment.note(header.size, header.last_offset, header.max_timestamp)
-            batch = view[at : at + header.size]
-            self._account(segment, header, header.base_offset, batch, header.max_timestamp)
+            size = header.length + OVERHEAD_BYTES
+            segment.note(size, header.base_offset + header.last_offset_delta, header.max_timestamp)
+            if header.producer_id >= 0 or segment.index_is_due:
+                batch = view[at : at + size]
+                self._account(segment, header, header.base_offset, batch, header.max_timestamp)
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
-            at += header.size
+            at += size
         self.size_bytes += stop
-        self.end_offset = expected
-        return Appended(Offset(found[0].base_offset), Offset(expected - 1), -1)
+        self.end_offset = Offset(last + 1)
+        return Appended(Offset(found[0].base_offset), Offset(last), -1, size_bytes=stop)
+
+    def _sound_batches(
+        self, data: Buffer, epoch_max: int, batches_max: int, bytes_max: int
+    ) -> list[BatchHeader]:
+        """The batches at the beginning that may be appended together."""
+        expected: int = self.end_offset
+        found: list[BatchHeader] = []
+        span_end = 0
+        for at, header in batches(data):
+            if header.base_offset < expected or header.last_offset_delta < 0:
+                raise CorruptBatch(f"offset {header.base_offset} where {expected} is next")
+            size = header.length + OVERHEAD_BYTES
+            if not found:
+                span_end = header.base_offset + OFFSETS_SPAN_MAX
+            elif at + size > bytes_max or header.last_offset > span_end:
+                break
+            if header.leader_epoch > epoch_max:
+                break
+            if not crc_matches(data, at, size):
+                raise CorruptBatch(f"the batch at {at} does not match its CRC")
+            found.append(header)
+            if len(found) == batches_max:
+                break
+            expected = header.base_offset + header.last_offset_delta + 1
+        return found
+
+    def _roll_over_gap(self, base_offset: int, now_ms: int) -> Segment:
+        end, self.end_offset = self.end_offset, Offset(base_offset)
+        try:
+            return self.roll(now_ms)
+        except OSError:
+            self.end_offset = end
+            raise
 
     def _is_aged(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
         """By the records' own time, as Kafka does, so that replicas roll alike."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -22,20 +21,20 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.clock import Clock
-from riverrun.ports.files import Files, OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch
 from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from riverrun.storage.cleaner import Cleaner, CleanerSettings, Steps
 from riverrun.storage.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
+from riverrun.storage.duties import Duty, job_starter, slices
 from riverrun.storage.flush import FlushJob, largest_unflushed
 from riverrun.storage.leftovers import unlink_all
 from riverrun.storage.log import ColdRead, Log, Slice
 from riverrun.storage.room import Room
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.upkeep import Upkeep
-from riverrun.storage.worker import InlineJob, ProcessJob, StartJob
+from riverrun.storage.worker import StartJob
 
 Result = TypeVar("Result")
 
@@ -46,20 +45,9 @@ FIRST_RETENTION_MS = 30 * SECOND_MS
 FLUSH_RETRY_SECONDS = 0.1
 OPEN_LOGS = 20
 """Logs that a thread recovers before it is asked again."""
-SLICE_LOGS = 500
-"""Logs that a duty looks at before it lets others run."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
 _logger = structlog.get_logger("riverrun.storage")
-
-
-@dataclass(slots=True)
-class _Duty:
-    """Something that recurs."""
-
-    interval_ms: int
-    due_ms: float
-    work: Callable[[], object]
 
 
 class LogRunner:
@@ -89,7 +77,7 @@ class LogRunner:
         self._last_flushed_ms: dict[Log, int] = {}
         self._cleaner = Cleaner(
             self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
-            start_job=start_job or _job_starter(self._files), metrics=metrics,
+            start_job=start_job or job_starter(self._files), metrics=metrics,
             discard=self._remove_later,
         )  # fmt: skip
         directory.on_create = self._attend
@@ -265,23 +253,43 @@ class LogRunner:
         """After DeleteRecords: what was deleted stays deleted, if this worked."""
         return await self.checkpoint(START_OFFSETS)
 
-    async def truncate(self, log: Log, offset: int) -> None:
+    async def truncate(
+        self,
+        log: Log,
+        offset: int,
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+        start_at: int | None = None,
+    ) -> bool:
         """Forget batches from an offset on, so that a crash at any moment is recovered rightly.
 
-        The recovery point on disk is lowered first: what is appended now is not yet durable.
+        With ``start_at`` all of them, and begin again there. False, and nothing is forgotten, when
+        it is not wanted any more by the time that the disk is ready. The recovery point on disk is
+        lowered first: what is appended now is not yet durable.
         """
-        if log.recovery_point > offset:
-            log.lower_recovery_point(offset)
+        keep = offset if start_at is None else 0
+        if log.recovery_point > keep:
+            log.lower_recovery_point(keep)
             if not await self.checkpoint(RECOVERY_POINTS):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
-        if log.cleaned_to > offset:
+        if log.cleaned_to > keep:
             # What will lie there was not compacted: a tombstone there must not expire before the
             # records that it supersedes are gone.
-            log.cleaned_to = Offset(offset)
+            log.cleaned_to = Offset(keep)
             await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
         while log in self._flushes:
             await asyncio.shield(self._flushes[log])
-        log.truncate_to(offset)
+        if log.is_offline or not is_wanted():
+            return False
+        segments, start = list(log.segments), log.start_offset
+        if start_at is None:
+            log.truncate_to(offset)
+        else:
+            log.truncate_fully_and_start_at(start_at)
+        self._remove_later(log, [old for old in segments if old not in log.segments])
+        if log.start_offset < start and not await self.checkpoint(START_OFFSETS):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
+        return True
 
     # What recurs
 
@@ -305,7 +313,7 @@ class LogRunner:
             cleaning.cancel()
             await asyncio.gather(cleaning, return_exceptions=True)
 
-    def _duties(self) -> list[_Duty]:
+    def _duties(self) -> list[Duty]:
         settings = self._directory.settings
         now = self._clock.monotonic() * SECOND_MS
         retention_ms = settings.retention_check_interval_ms
@@ -313,16 +321,16 @@ class LogRunner:
         checkpoint_ms = settings.recovery_point_interval_ms
         start_ms = settings.start_offset_interval_ms
         return [
-            _Duty(0, now, self._flush_due_logs),
-            _Duty(0, now, self._remove_files),
-            _Duty(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
-            _Duty(expiration_ms, now + expiration_ms, self._expire_producers),
-            _Duty(
+            Duty(0, now, self._flush_due_logs),
+            Duty(0, now, self._remove_files),
+            Duty(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
+            Duty(expiration_ms, now + expiration_ms, self._expire_producers),
+            Duty(
                 checkpoint_ms,
                 now + checkpoint_ms,
                 partial(self.checkpoint, RECOVERY_POINTS, HIGH_WATERMARKS),
             ),
-            _Duty(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
+            Duty(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
         ]
 
     def _all_logs(self) -> list[Log]:
@@ -378,7 +386,7 @@ class LogRunner:
         if self._directory.is_offline:
             return
         now_ms = self._clock.now_ms()
-        for logs in _slices(self._all_logs()):
+        for logs in slices(self._all_logs()):
             for log in logs:
                 if log.is_offline:
                     continue
@@ -397,7 +405,7 @@ class LogRunner:
     async def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()
         expiration_ms = self._directory.settings.producer_expiration_ms
-        for logs in _slices(self._all_logs()):
+        for logs in slices(self._all_logs()):
             for log in logs:
                 log.producers.expire(now_ms, expiration_ms)
             await asyncio.sleep(0)
@@ -478,18 +486,6 @@ class LogRunner:
             _logger.error("clean stop not recorded", reason=str(error))
 
 
-def _job_starter(files: Files) -> StartJob:
-    """Compaction in a process of its own, which sees the real file system only."""
-    if isinstance(files, OsFiles):
-        return ProcessJob
-    return lambda task, _: InlineJob(files, task)
-
-
 async def _finish(result: object) -> None:
     if asyncio.iscoroutine(result):
         await result
-
-
-def _slices(logs: list[Log]) -> Iterator[list[Log]]:
-    for start in range(0, len(logs), SLICE_LOGS):
-        yield logs[start : start + SLICE_LOGS]

@@ -365,6 +365,9 @@ class Upkeep:
     def truncate_to(self, offset: int) -> None:
         """Forget batches from the one with this offset on. See ``LogRunner.truncate``."""
         if offset >= self.end_offset:
+            # A leader that resigned before it wrote anything has an epoch that begins here. Its
+            # successor knows nothing of it, and would find our history divergent for ever.
+            self.epochs.truncate_end(self.end_offset)
             return
         if offset <= self._bases[0]:
             self.truncate_fully_and_start_at(offset)
@@ -374,6 +377,7 @@ class Upkeep:
         self.active.write_indexes(self._files, exactly=True)
         last = bisect_left(self._bases, offset) - 1
         self._take_out(last + 1, len(self.segments))
+        self._unsynced_directories.append(self.path)
         segment = self.active = self.segments[last]
         self.size_bytes -= segment.size
         size = segment.size
@@ -405,6 +409,7 @@ class Upkeep:
         segment = self.new_segment(offset)
         segment.open(create=True)
         self._add(segment)
+        self._unsynced_directories.append(self.path)
         self._apply_settings()
         self.start_offset = Offset(offset)
         self.size_bytes = 0

@@ -1,0 +1,265 @@
+"""Fetch as a follower speaks it, by hand: versions 15 to 18, requests out and responses in.
+
+The other side of ``wire/fetch.py``. Records of a response are views of the frame that it came in:
+between the socket's buffer and the log's file there is no copy. Property tests hold this equal to
+the generated codec. Below version 15 a follower cannot say its epoch, and would not be counted
+(KIP-903).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.fetch import FetchPartition, FetchResult
+from riverrun.wire.primitives import (
+    Buffer,
+    MalformedRequest,
+    read_compact_count,
+    read_compact_text,
+    read_compact_text_or_null,
+    read_tag_count,
+    read_varint,
+    skip_tagged_fields,
+    write_compact_count,
+    write_compact_text_or_null,
+    write_text,
+    write_varint,
+)
+from riverrun.wire.produce import NodeEndpoint
+
+VERSION_MIN = 15
+VERSION_MAX = 18
+
+_HEADER = struct.Struct(">hhi")
+_START = struct.Struct(">iiibii")
+_PARTITION = struct.Struct(">iiqiqib")
+_REPLICA_STATE = struct.Struct(">iqb")
+_REPLICA_STATE_TAG = b"\x01\x0d"
+_INT32 = struct.Struct(">i")
+_RESPONSE_START = struct.Struct(">ihi")
+_RESULT = struct.Struct(">ihqqq")
+_ABORTED_BYTES = 17
+_ABORTED = struct.Struct(">qqb")
+_EPOCH_END = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
+_SNAPSHOT = struct.Struct(">qi")
+_READ_UNCOMMITTED = 0
+_NO_RACK = b"\x01"
+
+
+class FetchRequest(NamedTuple):
+    """All of a request but its partitions."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int
+    session_epoch: int
+    cluster_id: str | None = None
+
+
+class FetchAnswer(NamedTuple):
+    """A response; the records of ``results`` are views of its frame."""
+
+    throttle_ms: int
+    error_code: int
+    session_id: int
+    results: list[FetchResult]
+    node_endpoints: list[NodeEndpoint]
+
+
+def encode_fetch_request(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    request: FetchRequest,
+    partitions: Sequence[FetchPartition],
+    forgotten: Sequence[tuple[UUID, int]] = (),
+) -> bytearray:
+    """A whole frame, with its length in front. Neighbours of one topic are written together."""
+    out = bytearray(4)
+    out += _HEADER.pack(ApiKey.FETCH, version, correlation_id)
+    write_text(out, client_id)
+    out.append(0)
+    out += _START.pack(
+        request.max_wait_ms, request.min_bytes, request.max_bytes, _READ_UNCOMMITTED,
+        request.session_id, request.session_epoch,
+    )  # fmt: skip
+    if len(partitions) == 1:  # one busy partition is the common case
+        out.append(2)
+        _write_topic(out, version, partitions)
+    else:
+        groups: list[list[FetchPartition]] = []
+        for partition in partitions:
+            if groups and groups[-1][0].topic == partition.topic:
+                groups[-1].append(partition)
+            else:
+                groups.append([partition])
+        write_compact_count(out, len(groups))
+        for group in groups:
+            _write_topic(out, version, group)
+    _write_forgotten(out, forgotten)
+    out += _NO_RACK
+    out.append(1 if request.cluster_id is None else 2)
+    if request.cluster_id is not None:
+        text = bytearray()
+        write_compact_text_or_null(text, request.cluster_id)
+        out.append(0)
+        write_varint(out, len(text))
+        out += text
+    out += _REPLICA_STATE_TAG
+    out += _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)
+    _INT32.pack_into(out, 0, len(out) - 4)
+    return out
+
+
+def _write_topic(out: bytearray, version: int, group: Sequence[FetchPartition]) -> None:
+    topic = group[0].topic
+    assert isinstance(topic, UUID), f"topic {topic} by name in version {version}"
+    out += topic.bytes
+    write_compact_count(out, len(group))
+    for p in group:
+        out += _PARTITION.pack(
+            p.partition, p.leader_epoch, p.offset, p.last_fetched_epoch, p.log_start_offset,
+            p.max_bytes, 0,
+        )  # fmt: skip
+    out.append(0)
+
+
+def _write_forgotten(out: bytearray, forgotten: Sequence[tuple[UUID, int]]) -> None:
+    by_topic: dict[UUID, list[int]] = {}
+    for topic, index in forgotten:
+        by_topic.setdefault(topic, []).append(index)
+    write_compact_count(out, len(by_topic))
+    for topic, indexes in by_topic.items():
+        out += topic.bytes
+        write_compact_count(out, len(indexes))
+        out += struct.pack(f">{len(indexes)}i", *indexes)
+        out.append(0)
+
+
+def parse_fetch_response(frame: memoryview, at: int, version: int) -> FetchAnswer:
+    """Read the response from ``at`` to the end of its frame; raises ``MalformedRequest``."""
+    try:
+        answer, stop = _parse(frame, at, version)
+        if stop != len(frame):
+            raise MalformedRequest(f"{len(frame) - stop} bytes too many")
+    except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"fetch v{version} response: {error}") from error
+    return answer
+
+
+def _parse(frame: memoryview, at: int, version: int) -> tuple[FetchAnswer, int]:
+    end = len(frame)
+    throttle_ms, error_code, session_id = _RESPONSE_START.unpack_from(frame, at)
+    topics, at = read_compact_count(frame, at + 10, end, 18)
+    if topics < 0:
+        raise MalformedRequest("null for topics")
+    results: list[FetchResult] = []
+    for _ in range(topics):
+        topic = UUID(bytes=bytes(frame[at : at + 16]))
+        count, at = read_compact_count(frame, at + 16, end, 37)
+        if count < 0:
+            raise MalformedRequest("null for partitions")
+        for _ in range(count):
+            at = _read_result(frame, at, end, topic, results)
+        at = skip_tagged_fields(frame, at, end) if frame[at] else at + 1
+    endpoints: list[NodeEndpoint] = []
+    if frame[at]:
+        at = _read_answer_tags(frame, at, end, version, endpoints)
+    else:
+        at += 1
+    return FetchAnswer(throttle_ms, error_code, session_id, results, endpoints), at
+
+
+def _read_result(
+    frame: memoryview, at: int, end: int, topic: UUID, results: list[FetchResult]
+) -> int:
+    index, error_code, high_watermark, stable, start = _RESULT.unpack_from(frame, at)
+    aborted: list[tuple[int, int]] | None = None
+    count, at = read_compact_count(frame, at + 30, end, _ABORTED_BYTES)
+    if count >= 0:
+        aborted = []
+        for _ in range(count):
+            producer_id, first_offset, tags = _ABORTED.unpack_from(frame, at)
+            aborted.append((producer_id, first_offset))
+            at = skip_tagged_fields(frame, at + 16, end) if tags else at + _ABORTED_BYTES
+    preferred: int = _INT32.unpack_from(frame, at)[0]
+    size, at = read_varint(frame, at + 4)
+    records: Buffer | None = None
+    if size:
+        stop = at + size - 1
+        if stop > end:
+            raise MalformedRequest(f"records of {size - 1} bytes with {end - at} left")
+        records, at = frame[at:stop], stop
+    diverging = leader = snapshot = None
+    if frame[at]:
+        diverging, leader, snapshot, at = _read_result_tags(frame, at, end)
+    else:
+        at += 1
+    results.append(
+        FetchResult(
+            topic, index, error_code, high_watermark, stable, start, aborted, records, preferred,
+            diverging, leader, snapshot,
+        )
+    )  # fmt: skip
+    return at
+
+
+_Pair = tuple[int, int] | None
+
+
+def _read_result_tags(frame: memoryview, at: int, end: int) -> tuple[_Pair, _Pair, _Pair, int]:
+    found: list[_Pair] = [None, None, None]
+    layouts = (_EPOCH_END, _LEADER, _SNAPSHOT)
+    tags, at = read_tag_count(frame, at)
+    for _ in range(tags):
+        tag, at = read_varint(frame, at)
+        size, at = read_varint(frame, at)
+        stop = at + size
+        if stop > end:
+            raise MalformedRequest("tagged field beyond the end")
+        if tag < len(layouts):
+            layout = layouts[tag]
+            first, second = layout.unpack_from(frame, at)
+            if skip_tagged_fields(frame, at + layout.size, end) != stop:
+                raise MalformedRequest(f"tagged field {tag} is not of its declared size")
+            found[tag] = (first, second)
+        at = stop
+    return found[0], found[1], found[2], at
+
+
+def _read_answer_tags(
+    frame: memoryview, at: int, end: int, version: int, endpoints: list[NodeEndpoint]
+) -> int:
+    tags, at = read_tag_count(frame, at)
+    for _ in range(tags):
+        tag, at = read_varint(frame, at)
+        size, at = read_varint(frame, at)
+        stop = at + size
+        if stop > end:
+            raise MalformedRequest("tagged field beyond the end")
+        if tag == 0 and version >= 16 and _read_endpoints(frame, at, end, endpoints) != stop:
+            raise MalformedRequest("node endpoints are not of their declared size")
+        at = stop
+    return at
+
+
+def _read_endpoints(frame: memoryview, at: int, end: int, endpoints: list[NodeEndpoint]) -> int:
+    count, at = read_compact_count(frame, at, end, 11)
+    if count < 0:
+        raise MalformedRequest("null for node endpoints")
+    for _ in range(count):
+        node_id: int = _INT32.unpack_from(frame, at)[0]
+        host, at = read_compact_text(frame, at + 4, end)
+        port: int = _INT32.unpack_from(frame, at)[0]
+        rack, at = read_compact_text_or_null(frame, at + 4, end)
+        at = skip_tagged_fields(frame, at, end)
+        endpoints.append(NodeEndpoint(node_id, host, port, rack))
+    return at

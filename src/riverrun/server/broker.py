@@ -28,7 +28,10 @@ from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.server.context import CONTROLLER, Peer
+from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.forwarding import Forwarder
 from riverrun.server.http import HttpServer
+from riverrun.server.image_waits import ImageWaits
 from riverrun.server.listener import Listener
 from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
@@ -67,6 +70,7 @@ class Broker:
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
         self._parts: Parts | None = None
+        self._channels: list[ControllerChannel] = []
 
     # -- Starting ---------------------------------------------------------------------------------
 
@@ -120,7 +124,9 @@ class Broker:
             logs=directory,
             log_runner=log_runner,
             outgoing=Outgoing(settings.network.unsent_bytes_max),
+            image_waits=ImageWaits(lambda: metadata.current),
         )
+        parts.forwarder = Forwarder(parts, self._channel(parts, "forwarding"))
         metadata.subscribe(self._published)
         self._own("metadata log", metadata.run())
         return parts
@@ -135,7 +141,13 @@ class Broker:
             on_bug=self._handler_failed,
         )
         return Listener(
-            Router(parts, metrics=self.metrics, clock=self._clock, on_bug=self._handler_failed),
+            Router(
+                parts,
+                metrics=self.metrics,
+                clock=self._clock,
+                forward=parts.forwarder.forward,
+                on_bug=self._handler_failed,
+            ),
             self.settings.network,
             clock=self._clock,
             metrics=self.metrics,
@@ -143,6 +155,13 @@ class Broker:
             routers={CONTROLLER: parts.controller_router},
             closed=self._connection_closed,
         )
+
+    def _channel(self, parts: Parts, name: str) -> ControllerChannel:
+        channel = ControllerChannel(
+            parts.metadata, self._randomness, parts=lambda: parts, name=f"riverrun-{name}"
+        )
+        self._channels.append(channel)
+        return channel
 
     def _connection_closed(self, peer: Peer) -> None:
         assert self._parts is not None, "a connection before there was anything to connect to"
@@ -223,6 +242,8 @@ class Broker:
 
     def _published(self, delta: Delta, image: Image) -> None:
         """Limits of connections may be changed while the node runs."""
+        if self._parts is not None:
+            self._parts.image_waits.published(delta, image)
         is_changed = any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs)
         if is_changed and self._listener is not None and self._parts is not None:
             network = self._parts.configs.effective(image, self.settings.network)
@@ -263,6 +284,8 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for channel in self._channels:
+            channel.close()
         if self._metadata is not None:
             await self._metadata.stop()
         if self._log_runner is not None:

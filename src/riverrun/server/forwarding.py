@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicName
 from riverrun.server.context import RequestContext
 from riverrun.server.controller_channel import ControllerChannel
 from riverrun.server.router import Handle
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FORWARD_SECONDS_MAX: Final = 20.0
 """Below the time after which clients give up, so that they hear why."""
+IMAGE_SECONDS_MAX: Final = 2.0
+EXISTING: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 PRINCIPAL_VERSION: Final = struct.Struct(">h")
 
 
@@ -49,17 +51,21 @@ class Forwarder:
             return handle(self._parts, context, request)
         return self._forward(api, context, request)
 
-    def create_topics(self, request: CreateTopicsRequest) -> Awaitable[CreateTopicsResponse]:
-        """For this broker's own sake: topics that are made when they are first asked for."""
-        if self._parts.metadata.is_active:
-            return self._parts.controller.create_topics(request)
-        return self._create_topics(request)
+    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """For this broker's own sake: topics that are made when they are first asked for.
 
-    async def _create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        Returns when this node's own image knows them, so that a client can be told at once.
+        """
+        if self._parts.metadata.is_active:
+            return await self._parts.controller.create_topics(request)
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
         context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0)
         body = await self._forward(api, context, request)
         answer: CreateTopicsResponse = decode_response(api.key, api.max_version, body)
+        made = [TopicName(t.name) for t in answer.topics if t.error_code in EXISTING]
+        await self._parts.image_waits.until(
+            lambda image: all(name in image.topics_by_name for name in made), IMAGE_SECONDS_MAX
+        )
         return answer
 
     async def _forward(self, api: Api, context: RequestContext, request: Any) -> bytes:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from riverrun.replication.replicas import Replicas
     from riverrun.server.fetch_sessions import FetchSessions
     from riverrun.server.forwarding import Forwarder
+    from riverrun.server.image_waits import ImageWaits
     from riverrun.server.lifecycle import Lifecycle
     from riverrun.server.outgoing import Outgoing
     from riverrun.server.producer_ids import ProducerIds
@@ -46,8 +47,10 @@ class Parts:
     logs: LogDirectory
     log_runner: LogRunner
     outgoing: Outgoing
+    image_waits: ImageWaits
     answers: Answers = field(default_factory=Answers)
     controller_router: Router = field(init=False)
+    forwarder: Forwarder = field(init=False)
     brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
     """Whose heartbeats come over a connection: when it breaks, the broker may be dead."""
 
@@ -55,6 +58,5 @@ class Parts:
     groups: GroupCoordinators = field(init=False)
     fetch_sessions: FetchSessions = field(init=False)
     lifecycle: Lifecycle = field(init=False)
-    forwarder: Forwarder = field(init=False)
     producer_ids: ProducerIds = field(init=False)
     append_warnings: Sparing = field(default_factory=Sparing)

@@ -17,6 +17,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.server.answers import Answers
 from riverrun.server.context import RequestContext
+from riverrun.server.forwarding import Forwarder
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import decode_response, encode_response
 from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
@@ -35,6 +36,7 @@ class Node:
         log.voters = (
             Voter(id=NodeId(1), directory_id=None, endpoints={"CONTROLLER": ("c", 9093)}),
         )
+        log.is_active = True
         texts = dict(given or {})
         self.parts: Any = SimpleNamespace(
             settings=SimpleNamespace(
@@ -51,6 +53,8 @@ class Node:
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             answers=Answers(),
         )
+        unused: Any = None
+        self.parts.forwarder = Forwarder(self.parts, channel=unused)
 
     async def ask(
         self, api: ApiKey, version: int, request: Any, *, listener: str = "PLAINTEXT"

@@ -84,7 +84,7 @@ async def _make_topic(parts: Parts) -> None:
     wanted = CreateTopicsRequest(topics=(offsets_topic(parts.configs, image),), timeout_ms=0)
     try:
         # Somebody else may make it meanwhile, or it may be refused: the image tells.
-        await parts.controller.create_topics(wanted)
+        await parts.forwarder.create_topics(wanted)
     except KafkaError as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 

@@ -148,7 +148,7 @@ async def _create_then_answer(
     wanted = [creatable(parts.configs, image, name) for name in missing]
     try:
         # Whatever the controller says about one of them: what does not exist then is unknown.
-        await parts.controller.create_topics(
+        await parts.forwarder.create_topics(
             CreateTopicsRequest(topics=tuple(one for one in wanted if one is not None))
         )
     except KafkaError as error:

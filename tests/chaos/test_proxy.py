@@ -1,0 +1,200 @@
+"""The proxy: who is connected to whom, and each fault on each way."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from riverrun.chaos.links import ANY, CLIENTS, Fault, Faults, Mode, Way
+from riverrun.chaos.network import Network
+from riverrun.chaos.proxy import Route
+from tests.processes import free_ports, until
+
+SHORT = 0.2
+
+
+def test_a_later_fault_beats_an_earlier_one_where_both_cover_a_way() -> None:
+    faults = Faults()
+    slow, held = Fault(delay_ms=5), Fault(mode=Mode.HOLD)
+    faults.put(Way(ANY, "2"), slow)
+    faults.put(Way("1", "2", "client"), held)
+    assert faults.on("1", "2", "client") == held
+    assert faults.on("1", "2", "controller") == slow
+    assert faults.on("2", "1", "client").is_clear
+    faults.put(Way("1", "2", "client"), Fault())
+    assert faults.on("1", "2", "client") == slow
+    faults.clear()
+    assert faults.on("1", "2", "client").is_clear
+
+
+class Echo:
+    """Plays node 2: a listener, and what comes of it is up to the test."""
+
+    def __init__(self, network: Network, port: int, target_port: int) -> None:
+        self.network, self.port = network, port
+        self.listener = socket.create_server(("127.0.0.1", target_port))
+        self.listener.settimeout(5)
+
+    def connect(self) -> tuple[socket.socket, socket.socket]:
+        """Both ends of a new connection through the proxy."""
+        near = until(self._try, seconds=5, what="the proxy listens")
+        return near, self.accept()
+
+    def _try(self) -> socket.socket | None:
+        with contextlib.suppress(ConnectionRefusedError):
+            near = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+            near.settimeout(5)
+            return near
+        return None
+
+    def accept(self) -> socket.socket:
+        """The next connection that is not just a look whether somebody listens."""
+        while True:
+            far, _ = self.listener.accept()
+            far.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                if far.recv(1, socket.MSG_PEEK) == b"":
+                    far.close()
+                    continue
+            far.settimeout(5)
+            return far
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    port = free_ports(2)
+    route = Route(node="2", channel="client", port=port, target_port=port + 1)
+    with Network([route]) as network:
+        yield Echo(network, port, port + 1)
+
+
+def _is_silent(end: socket.socket) -> bool:
+    end.settimeout(SHORT)
+    try:
+        return end.recv(100) is None
+    except TimeoutError:
+        return True
+    finally:
+        end.settimeout(5)
+
+
+def test_bytes_pass_both_ways(echo: Echo) -> None:
+    near, far = echo.connect()
+    near.sendall(b"ask")
+    assert far.recv(10) == b"ask"
+    far.sendall(b"answer" * 100_000)
+    received = b""
+    while len(received) < 600_000:
+        received += near.recv(65536)
+    near.shutdown(socket.SHUT_WR)
+    assert far.recv(10) == b""
+
+
+def test_one_way_may_be_held_and_comes_late(echo: Echo) -> None:
+    near, far = echo.connect()
+    echo.network.block(2, CLIENTS)
+    near.sendall(b"ask")
+    assert far.recv(10) == b"ask"
+    far.sendall(b"answer")
+    assert _is_silent(near)
+    echo.network.heal()
+    assert near.recv(10) == b"answer"
+
+
+def test_what_is_dropped_never_comes_and_the_connection_ends_when_the_fault_does(
+    echo: Echo,
+) -> None:
+    near, far = echo.connect()
+    echo.network.separate(CLIENTS, 2, mode=Mode.DROP)
+    near.sendall(b"ask")
+    assert _is_silent(far)
+    echo.network.heal()
+    with pytest.raises(ConnectionResetError):
+        near.recv(10)
+
+
+def test_a_cut_resets_old_connections_and_new_ones(echo: Echo) -> None:
+    near, _far = echo.connect()
+    echo.network.separate(CLIENTS, 2, mode=Mode.CUT)
+    with pytest.raises(ConnectionResetError):
+        near.recv(10)
+    again = socket.create_connection(("127.0.0.1", echo.port), timeout=5)
+    with pytest.raises(ConnectionResetError):
+        again.recv(10)
+
+
+def test_no_connection_is_made_while_one_way_is_blocked(echo: Echo) -> None:
+    first, _ = echo.connect()
+    first.close()
+    echo.network.block(2, CLIENTS)
+    near = socket.create_connection(("127.0.0.1", echo.port), timeout=5)
+    near.sendall(b"ask")
+    echo.listener.settimeout(SHORT)
+    with pytest.raises(TimeoutError):
+        echo.accept()
+    echo.listener.settimeout(5)
+    echo.network.heal()
+    assert echo.accept().recv(10) == b"ask"
+
+
+def test_a_delay_and_a_rate_slow_one_way(echo: Echo) -> None:
+    near, far = echo.connect()
+    echo.network.slow(CLIENTS, 2, delay_ms=SHORT * 2000)
+    near.sendall(b"ask")
+    assert _is_silent(far)
+    assert far.recv(10) == b"ask"
+    echo.network.slow(CLIENTS, 2, bytes_per_second=100)
+    near.sendall(b"x" * 40)
+    assert 0 < len(far.recv(100)) < 40
+
+
+def test_a_half_open_connection_is_known_to_one_side_alone(echo: Echo) -> None:
+    near, far = echo.connect()
+    echo.network.half_open(2)
+    with pytest.raises(ConnectionResetError):
+        far.recv(10)
+    near.sendall(b"ask")
+    assert _is_silent(near)
+
+
+def test_the_proxy_refuses_while_nobody_listens_behind_it(echo: Echo) -> None:
+    near, far = echo.connect()
+    echo.listener.close()
+    far.close()
+    assert near.recv(10) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", echo.port), timeout=5)
+
+
+PEER = "import socket,sys; s=socket.create_connection(('127.0.0.1',int(sys.argv[1]))); s.recv(9)"
+
+
+def test_nodes_are_told_apart_by_their_processes(echo: Echo) -> None:
+    """A fault between nodes 1 and 2 leaves clients alone."""
+    client, _ = echo.connect()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.readline();" + PEER, str(echo.port)],
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        echo.network.process(1, child.pid)
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        far = echo.accept()
+        echo.network.block(2, 1)
+        far.sendall(b"answer")
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(SHORT)
+        client.sendall(os.urandom(4))
+        echo.network.heal()
+        assert child.wait(5) == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stdin.close()

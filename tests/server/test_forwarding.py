@@ -1,0 +1,176 @@
+"""From a broker to the active controller: channel, envelope and back, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.ports.clock import SystemClock
+from riverrun.ports.metrics import Metrics
+from riverrun.ports.randomness import SystemRandomness
+from riverrun.server.context import CONTROLLER, RequestContext
+from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.forwarding import Forwarder
+from riverrun.server.listener import Listener
+from riverrun.server.network_settings import NetworkSettings
+from riverrun.server.router import Router
+from riverrun.wire.apis import ALL_APIS, CONTROLLER_APIS, ApiKey
+from riverrun.wire.codec import decode_response
+from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from riverrun.wire.messages.envelope_request import EnvelopeRequest
+from tests.server.requests.node import Node
+
+TOPIC = CreatableTopic(
+    name="orders", num_partitions=1, replication_factor=1, assignments=(), configs=()
+)
+REQUEST = CreateTopicsRequest(topics=(TOPIC,), timeout_ms=1000)
+CLIENT = RequestContext(7, 31, "somebody", "10.1.2.3", "PLAINTEXT", 5)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+class Controller:
+    """A node whose controller listener is open."""
+
+    def __init__(self) -> None:
+        self.node = Node()
+        parts, metrics, clock = self.node.parts, Metrics(), SystemClock()
+        self.router = parts.controller_router = Router(
+            parts, metrics=metrics, clock=clock, apis=CONTROLLER_APIS
+        )
+        self.listener = Listener(
+            self.router,
+            NetworkSettings(stop_ms_max=0),
+            clock=clock,
+            metrics=metrics,
+            routers={CONTROLLER: self.router},
+        )
+        self.port = 0
+
+    async def __aenter__(self) -> Controller:
+        self.port = await self.listener.start(CONTROLLER, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.listener.stop()
+
+
+class Quorum:
+    """What a broker that follows knows."""
+
+    is_active = False
+
+    def __init__(self, *controllers: Controller) -> None:
+        self.controllers = list(controllers)
+
+    def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
+        """The next controller at each question, the last one for ever."""
+        if not self.controllers:
+            return None
+        found = self.controllers[0]
+        if len(self.controllers) > 1:
+            del self.controllers[0]
+        return NodeId(2), "127.0.0.1", found.port
+
+
+def broker(quorum: Quorum) -> tuple[Forwarder, ControllerChannel]:
+    channel = ControllerChannel(quorum, SystemRandomness(), parts=lambda: None, name="test")
+    parts: Any = SimpleNamespace(metadata=quorum)
+    return Forwarder(parts, channel), channel
+
+
+async def create(forwarder: Forwarder) -> Any:
+    api = ALL_APIS[ApiKey.CREATE_TOPICS]
+    body = await forwarder.forward(api, CLIENT, REQUEST, lambda *_: pytest.fail("judged here"))
+    return decode_response(api.key, CLIENT.api_version, body)
+
+
+@in_loop
+async def test_a_request_travels_to_the_controller_and_its_answer_back() -> None:
+    async with Controller() as controller:
+        forwarder, channel = broker(Quorum(controller))
+        answer = await create(forwarder)
+        again = await create(forwarder)
+        channel.close()
+    assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
+    assert [t.error_code for t in again.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert "orders" in controller.node.log.current.topics_by_name
+
+
+@in_loop
+async def test_a_controller_that_has_lost_its_office_is_left_for_the_next() -> None:
+    async with Controller() as old, Controller() as new:
+        old.node.parts.metadata.is_active = False
+        forwarder, channel = broker(Quorum(old, new))
+        answer = await create(forwarder)
+        channel.close()
+    assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
+    assert "orders" not in old.node.log.current.topics_by_name
+    assert "orders" in new.node.log.current.topics_by_name
+
+
+@in_loop
+async def test_without_a_controller_the_asker_hears_so_in_time() -> None:
+    _, channel = broker(Quorum())
+    with pytest.raises(KafkaError) as refused:
+        await channel.ask(ApiKey.ENVELOPE, object(), timeout_s=0.05)
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "no active controller" in (refused.value.message or "")
+
+
+@in_loop
+async def test_the_active_controller_judges_what_its_own_clients_ask() -> None:
+    node = Node()
+    forwarder, _ = broker(Quorum())
+    forwarder._parts = node.parts
+    seen: list[Any] = []
+    forwarder.forward(
+        ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, REQUEST, lambda *call: seen.append(call)
+    )
+    assert seen == [(node.parts, CLIENT, REQUEST)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0", b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff", b"\x00\x13\x00\x07\x00\x00\x00\x01"],
+    ids=["nothing", "half a key", "an API for brokers", "no client id"],
+)
+@in_loop
+async def test_an_envelope_with_nonsense_is_refused_and_the_connection_stays(data: bytes) -> None:
+    async with Controller() as controller:
+        _, channel = broker(Quorum(controller))
+        envelope = EnvelopeRequest(
+            request_data=data, request_principal=None, client_host_address=b"\x7f\0\0\1"
+        )
+        for _ in range(2):
+            answer = await channel.ask(ApiKey.ENVELOPE, envelope, timeout_s=5)
+            assert answer.error_code is ErrorCode.INVALID_REQUEST
+        channel.close()
+
+
+@in_loop
+async def test_many_clients_share_one_connection_without_waiting_for_each_other() -> None:
+    async with Controller() as controller:
+        gate = controller.node.log.gate = asyncio.Event()
+        forwarder, channel = broker(Quorum(controller))
+        asked = [asyncio.ensure_future(create(forwarder)) for _ in range(3)]
+        while controller.node.parts.controller.waiting < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        gate.set()
+        answers = await asyncio.gather(*asked)
+        channel.close()
+    codes = sorted(a.topics[0].error_code.name for a in answers)
+    assert codes == ["NONE", "TOPIC_ALREADY_EXISTS", "TOPIC_ALREADY_EXISTS"]

@@ -1,0 +1,208 @@
+"""A broker's life as the controller sees it, with a controller that answers as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from riverrun.metadata.image import BrokerImage, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, Offset
+from riverrun.ports.clock import SystemClock
+from riverrun.server.lifecycle import Identity, Lifecycle, Phase, RegistrationRefused
+from riverrun.server.settings import Address
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
+from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
+
+INCARNATION = UUID(int=7)
+IDENTITY = Identity(
+    node_id=NodeId(3),
+    cluster_id="cluster",
+    incarnation=INCARNATION,
+    listeners=(Address(name="PLAINTEXT", host="h", port=9092),),
+    rack="r1",
+    directories=(UUID(int=9),),
+    features={"metadata.version": (30, 30)},
+    previous_epoch=11,
+)
+EPOCH = 40
+
+
+class FakeController:
+    """Answers registrations from a list, heartbeats by a function."""
+
+    def __init__(self) -> None:
+        self.registrations: list[ErrorCode] = []
+        self.beat: Callable[[Any], BrokerHeartbeatResponse] = lambda request: alive()
+        self.asked: list[Any] = []
+
+    async def ask(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
+        await asyncio.sleep(0)
+        self.asked.append(message)
+        if key is ApiKey.BROKER_HEARTBEAT:
+            return self.beat(message)
+        code = self.registrations.pop(0) if self.registrations else ErrorCode.NONE
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            raise KafkaError(code)
+        epoch = -1 if code else EPOCH
+        return BrokerRegistrationResponse(throttle_time_ms=0, error_code=code, broker_epoch=epoch)
+
+
+def alive(
+    code: ErrorCode = ErrorCode.NONE, *, is_fenced: bool = False, leave: bool = False
+) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(
+        throttle_time_ms=0, error_code=code, is_fenced=is_fenced, should_shut_down=leave
+    )
+
+
+def image(*, is_fenced: bool) -> Image:
+    own = BrokerImage(
+        id=NodeId(3), epoch=EPOCH, incarnation=INCARNATION, endpoints={}, is_fenced=is_fenced
+    )
+    return Image(offset=Offset(50), brokers={NodeId(3): own})
+
+
+def with_lifecycle(
+    scenario: Callable[[Lifecycle, FakeController, Any], Awaitable[None]],
+) -> FakeController:
+    controller = FakeController()
+    metadata = SimpleNamespace(current=image(is_fenced=False))
+
+    async def run() -> None:
+        log: Any = metadata
+        channel: Any = controller
+        lifecycle = Lifecycle(
+            IDENTITY, log, channel, clock=SystemClock(), heartbeat_ms=1, session_ms=100
+        )
+        beating = None
+        try:
+            async with asyncio.timeout(10):
+                beating = asyncio.ensure_future(scenario(lifecycle, controller, metadata))
+                await beating
+        finally:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    asyncio.run(run())
+    return controller
+
+
+def test_a_registration_says_who_we_are_and_which_life_we_continue() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        await lifecycle.register()
+        assert (lifecycle.epoch, lifecycle.phase) == (EPOCH, Phase.FENCED)
+
+    (request,) = with_lifecycle(scenario).asked
+    assert (request.broker_id, request.cluster_id, request.incarnation_id) == (
+        3,
+        "cluster",
+        INCARNATION,
+    )
+    assert (request.previous_broker_epoch, request.rack) == (11, "r1")
+    assert [(at.name, at.host, at.port) for at in request.listeners] == [("PLAINTEXT", "h", 9092)]
+
+
+def test_an_older_life_that_seems_alive_is_waited_for() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        controller.registrations = [
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ]
+        await lifecycle.register()
+
+    assert len(with_lifecycle(scenario).asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, "another cluster"),
+        (ErrorCode.UNSUPPORTED_VERSION, "newer riverrun"),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "CLUSTER_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_a_refusal_for_good_is_said_in_words(code: ErrorCode, words: str) -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        controller.registrations = [code]
+        with pytest.raises(RegistrationRefused, match=words):
+            await lifecycle.register()
+
+    with_lifecycle(scenario)
+
+
+def test_serving_begins_when_the_controller_and_our_own_image_say_so() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, metadata: Any) -> None:
+        metadata.current = image(is_fenced=True)
+        beats = 0
+
+        def beat(request: Any) -> BrokerHeartbeatResponse:
+            nonlocal beats
+            beats += 1
+            if beats == 4:
+                metadata.current = image(is_fenced=False)
+            return alive(is_fenced=beats < 2)
+
+        controller.beat = beat
+        await lifecycle.register()
+        task = asyncio.ensure_future(lifecycle.run())
+        await lifecycle.until_serving()
+        assert beats >= 4, "served before the image knew"
+        task.cancel()
+
+    controller = with_lifecycle(scenario)
+    assert controller.asked[1].broker_epoch == EPOCH
+    assert controller.asked[1].current_metadata_offset == 50
+
+
+def test_a_broker_that_the_controller_forgot_registers_anew() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        answers = [alive(ErrorCode.BROKER_ID_NOT_REGISTERED), alive()]
+        controller.beat = lambda request: answers.pop(0) if len(answers) > 1 else answers[0]
+        await lifecycle.register()
+        task = asyncio.ensure_future(lifecycle.run())
+        await lifecycle.until_serving()
+        task.cancel()
+
+    asked = with_lifecycle(scenario).asked
+    assert [hasattr(one, "incarnation_id") for one in asked[:4]] == [True, False, True, False]
+
+
+def test_leaving_waits_until_the_controller_has_moved_what_we_lead() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        wishes = 0
+
+        def beat(request: Any) -> BrokerHeartbeatResponse:
+            nonlocal wishes
+            wishes += request.want_shut_down
+            return alive(leave=wishes >= 3)
+
+        controller.beat = beat
+        await lifecycle.register()
+        task = asyncio.ensure_future(lifecycle.run())
+        await lifecycle.until_serving()
+        assert await lifecycle.leave(5.0)
+        assert (wishes, lifecycle.phase) == (3, Phase.GONE)
+        await task
+
+    with_lifecycle(scenario)
+
+
+def test_leaving_without_a_controller_ends_after_its_limit() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        def beat(request: Any) -> BrokerHeartbeatResponse:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody")
+
+        controller.beat = beat
+        await lifecycle.register()
+        task = asyncio.ensure_future(lifecycle.run())
+        assert not await lifecycle.leave(0.05)
+        task.cancel()
+
+    with_lifecycle(scenario)

@@ -1,7 +1,7 @@
 """DescribeCluster, versions 0 to 2: the brokers, and any of them for the controller.
 
-Version 1 may ask for controllers (KIP-919), which only their own listener answers; version 2 may
-ask for brokers that are fenced.
+Version 1 may ask for controllers (KIP-919), which only their own listener answers, and it answers
+nothing else; version 2 may ask for brokers that are fenced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.server import authorized
 from riverrun.server.answers import live_brokers
-from riverrun.server.context import RequestContext
+from riverrun.server.context import CONTROLLER, RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import (
@@ -23,22 +23,57 @@ from riverrun.wire.messages.describe_cluster_response import (
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
+NAMES: Final = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
 
 
 def handle(
     parts: Parts, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    if request.endpoint_type == CONTROLLERS:
-        raise KafkaError(
-            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
-            "CONTROLLER",
-        )
-    if request.endpoint_type != BROKERS:
+    served = CONTROLLERS if context.listener == CONTROLLER else BROKERS
+    if request.endpoint_type not in NAMES:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             f"Unsupported endpoint type {request.endpoint_type}",
         )
+    if request.endpoint_type != served:
+        raise KafkaError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            f"The request was sent to an endpoint of type {NAMES[served]}, but we wanted an "
+            f"endpoint of type {NAMES[request.endpoint_type]}",
+        )
+    if served == CONTROLLERS:
+        return _controllers(parts, context, request)
+    return _brokers(parts, context, request)
+
+
+def _controllers(
+    parts: Parts, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Those that vote, where the others reach them."""
+    leader = parts.metadata.leader
+    return DescribeClusterResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        endpoint_type=CONTROLLERS,
+        cluster_id=parts.logs.cluster_id or "",
+        controller_id=NodeId(-1) if leader is None else leader,
+        brokers=tuple(
+            DescribeClusterBroker(
+                broker_id=voter.id,
+                host=voter.endpoints[context.listener][0],
+                port=voter.endpoints[context.listener][1],
+                rack=None,
+            )
+            for voter in parts.metadata.voters
+            if context.listener in voter.endpoints
+        ),
+        cluster_authorized_operations=_operations(request),
+    )
+
+
+def _brokers(
+    parts: Parts, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
     image = parts.metadata.current
     live = live_brokers(image, context.listener)
     shown = list(live.values())
@@ -55,10 +90,13 @@ def handle(
         cluster_id=parts.logs.cluster_id or "",
         controller_id=own if own in live else next(iter(live), NodeId(-1)),
         brokers=tuple(_described(broker, context.listener) for broker in shown),
-        cluster_authorized_operations=authorized.CLUSTER
-        if request.include_cluster_authorized_operations
-        else authorized.UNASKED,
+        cluster_authorized_operations=_operations(request),
     )
+
+
+def _operations(request: DescribeClusterRequest) -> int:
+    asked = request.include_cluster_authorized_operations
+    return authorized.CLUSTER if asked else authorized.UNASKED
 
 
 def _described(broker: BrokerImage, listener: str) -> DescribeClusterBroker:

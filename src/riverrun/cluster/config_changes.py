@@ -17,7 +17,7 @@ from riverrun.cluster.outcome import Outcome, check_size
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import TopicName
+from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.settings import Kind, Setting
 from riverrun.wire.messages import alter_configs_request as replacing_request
 from riverrun.wire.messages import alter_configs_response as replacing_response
@@ -61,7 +61,7 @@ def alter(
             raise _unknown_type(resource)
         texts = {one.name: one.value for one in resource.configs if one.value is not None}
         if kind is ConfigType.BROKER:
-            _check_broker_name(configs, resource.resource_name)
+            _check_broker_name(configs, image, resource.resource_name)
             configs.check_broker(texts)
         return _records(configs, image, kind, resource.resource_name, texts, keep=())
 
@@ -299,10 +299,10 @@ def _check_nulls(names: Sequence[str]) -> None:
         raise _invalid(f"Null value not supported for : {', '.join(names)}")
 
 
-def _check_broker_name(configs: Configs, name: str) -> None:
+def _check_broker_name(configs: Configs, image: Image, name: str) -> None:
     if name == CLUSTER:
         return
-    if _node_id(name) != configs.node_id:
+    if _node_id(name) != configs.node_id and NodeId(int(name)) not in image.brokers:
         raise _invalid(f"Unexpected broker id, expected {configs.node_id}, but received {name}")
 
 

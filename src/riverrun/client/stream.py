@@ -132,6 +132,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         finally:
             self._waiter = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of an answer has come yet."""
+        return self._start == self._end
+
     def shrink(self) -> None:
         """Give memory back while nothing comes; no frame is in use."""
         if len(self._buffer) > BUFFER_BYTES_MIN and self._start == self._end:

@@ -1,0 +1,317 @@
+"""What a fetcher asks of one leader next, and what the leader's answer means for our logs.
+
+Everything happens on the event loop and nothing here waits: logs are appended to in slices, between
+which others may run, and what waits for the disk (syncs, cuts) is handed to the runner.
+
+The offset of a fetch says what we have, and thereby acknowledges it; so it is always the end of the
+log, and with flush.before.ack only when all of it is synced.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.metrics import Counter
+from riverrun.ports.randomness import Randomness
+from riverrun.replication.follower.backoff import pause_seconds
+from riverrun.replication.follower.following import Following, Key, State
+from riverrun.replication.follower.session import Session
+from riverrun.replication.follower.settings import FollowerSettings
+from riverrun.replication.follower.throttle import Throttle
+from riverrun.replication.follower.truncation import Cut, cut_at_divergence
+from riverrun.replication.partition import Partition
+from riverrun.wire.fetch import FetchPartition, FetchResult
+from riverrun.wire.fetch_client import FetchAnswer
+
+SLICE_BYTES = 256 * 1024
+SLICE_BATCHES = 256
+"""What is appended before others may run: some milliseconds at most."""
+_logger = structlog.get_logger("riverrun.replication")
+
+
+class Ask(NamedTuple):
+    """The next request, but for what is the same in all of them."""
+
+    session_id: int
+    session_epoch: int
+    wanted: list[FetchPartition]
+    forgotten: list[Key]
+    max_wait_ms: int
+
+
+class Counters:
+    """Shared by all fetchers of a node."""
+
+    __slots__ = ("bytes", "corrupt", "errors", "requests", "truncations")
+
+    def __init__(self) -> None:
+        self.requests = Counter()
+        self.bytes = Counter()
+        self.errors = Counter()
+        self.corrupt = Counter()
+        self.truncations = Counter()
+
+
+class Plan:
+    """The partitions of one leader that one fetcher takes care of."""
+
+    def __init__(
+        self,
+        settings: FollowerSettings,
+        *,
+        randomness: Randomness,
+        throttle: Throttle,
+        counters: Counters,
+    ) -> None:
+        self.settings = settings
+        self.following: dict[Key, Following] = {}
+        self.session = Session()
+        self.diverged: dict[Following, Cut] = {}
+        """To be cut before they are fetched again."""
+        self.out_of_range: dict[Following, None] = {}
+        """The leader is to be asked where its log begins and ends."""
+        self._randomness = randomness
+        self._throttle = throttle
+        self._counters = counters
+        self._changed: dict[Key, None] = {}
+        """What the leader must hear of with the next request of the session."""
+        self._delayed: list[tuple[float, int, Following]] = []
+        self._sequence = 0
+
+    # -- Whom to follow ---------------------------------------------------------------------------
+
+    def follow(self, partition: Partition) -> Following:
+        following = Following(partition)
+        self.following[following.key] = following
+        self._changed[following.key] = None
+        return following
+
+    def unfollow(self, key: Key) -> None:
+        following = self.following.pop(key, None)
+        if following is not None:
+            self._changed[key] = None
+            self.diverged.pop(following, None)
+            self.out_of_range.pop(following, None)
+
+    def is_current(self, following: Following) -> bool:
+        """Whether it may still be changed on this leader's word; asked after every wait."""
+        return self.following.get(following.key) is following and following.is_valid
+
+    # -- The next request -------------------------------------------------------------------------
+
+    def unsynced(self) -> list[Following]:
+        """What must be synced before ``ask``, for the request would acknowledge it."""
+        if self.session.is_full:
+            candidates = list(self.following.values())
+        else:
+            candidates = [self.following[key] for key in self._changed if key in self.following]
+        return [f for f in candidates if f.state is State.FETCHING and f.is_unsynced]
+
+    def ask(self, now: float) -> Ask | None:
+        """The next request; None when there is nothing to ask for now (see ``next_due``)."""
+        self._revive(now)
+        session = self.session
+        wanted: list[FetchPartition] = []
+        forgotten: list[Key] = []
+        bytes_max = self.settings.bytes_max
+        known = session.known
+        if session.is_full:
+            known.clear()
+            for key, following in self.following.items():
+                if following.state is State.FETCHING:
+                    known[key] = wish = following.wish(bytes_max)
+                    wanted.append(wish)
+        else:
+            for key in self._changed:
+                found = self.following.get(key)
+                if found is None or found.state is not State.FETCHING:
+                    if known.pop(key, None) is not None:
+                        forgotten.append(key)
+                    continue
+                wish = found.wish(bytes_max)
+                if known.get(key) != wish:
+                    known[key] = wish
+                    wanted.append(wish)
+        self._changed.clear()
+        if not known:
+            if session.is_full:
+                return None
+            session.restart()  # an empty session would only hold a place in the leader's cache
+            return None
+        wait_ms = self.settings.wait_max_ms
+        if self._delayed:
+            wait_ms = max(min(wait_ms, int((self._delayed[0][0] - now) * 1000) + 1), 1)
+        return Ask(session.id, session.epoch, wanted, forgotten, wait_ms)
+
+    @property
+    def next_due(self) -> float | None:
+        """When a partition is to be tried again."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def _revive(self, now: float) -> None:
+        delayed = self._delayed
+        while delayed and delayed[0][0] <= now:
+            _, _, following = heapq.heappop(delayed)
+            if self.following.get(following.key) is following:
+                if self._is_throttled(following, now):
+                    continue
+                following.enter(State.FETCHING)
+                self._changed[following.key] = None
+
+    # -- The answer -------------------------------------------------------------------------------
+
+    def take(self, answer: FetchAnswer, now: float) -> Iterator[None]:
+        """Apply an answer; others may run at every step."""
+        self.session.answered(answer.session_id)
+        known = self.session.known
+        for result in answer.results:
+            key: Key = (result.topic, result.partition)  # type: ignore[assignment]
+            following, wish = self.following.get(key), known.get(key)
+            if following is None or wish is None:
+                continue
+            if (
+                wish.leader_epoch != following.leader_epoch
+                or wish.offset != following.log.end_offset
+                or following.state is not State.FETCHING
+                or not following.is_valid
+            ):
+                # Asked under another leader, or before the log was cut: it means nothing now.
+                self._changed[key] = None
+                continue
+            if result.error_code:
+                self._refused(following, code_of(result.error_code), now)
+            elif result.diverging is not None and result.diverging[1] >= 0:
+                self._diverged(following, result)
+            else:
+                yield from self._append(following, result, now)
+
+    def _append(self, following: Following, result: FetchResult, now: float) -> Iterator[None]:
+        log, at = following.log, 0
+        records = result.records
+        try:
+            while records is not None and at < len(records):
+                appended = log.append_as_follower(
+                    memoryview(records)[at:] if at else records,
+                    epoch_max=following.leader_epoch,
+                    batches_max=SLICE_BATCHES,
+                    bytes_max=SLICE_BYTES,
+                )
+                if appended is None:
+                    break
+                at += appended.size_bytes
+                yield
+                if not self.is_current(following):
+                    return
+            if at == 0 and records:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no batch that could be appended")
+            following.leader_high_watermark = result.high_watermark
+            following.partition.follower_appended(result.high_watermark)
+            self._follow_start(following, result.log_start_offset)
+        except KafkaError as error:
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
+                self._counters.corrupt.value += 1
+                self.delay(following, now, f"the leader sent damage: {error}")
+            else:
+                self.fail(following, now, str(error))
+            return
+        except OSError as error:
+            self.fail(following, now, str(error))
+            return
+        finally:
+            if at:
+                self._counters.bytes.value += at
+                self._changed[following.key] = None
+        if following.attempts:
+            following.attempts, following.reason = 0, ""
+        if at and self._throttle.concerns(following.partition):
+            self._throttle.spend(at, now)
+            self._is_throttled(following, now)
+
+    def _follow_start(self, following: Following, leader_start: int) -> None:
+        """What the leader has discarded is not kept here either, as far as it is committed."""
+        log = following.log
+        if leader_start > log.start_offset:
+            log.delete_records_before(min(leader_start, log.high_watermark))
+            self._changed[following.key] = None
+
+    def _diverged(self, following: Following, result: FetchResult) -> None:
+        assert result.diverging is not None, "no divergence to act on"
+        epoch, end = result.diverging
+        cut = cut_at_divergence(following.log, epoch, end, result.log_start_offset)
+        following.enter(State.TRUNCATING)
+        self.diverged[following] = cut
+        self._changed[following.key] = None
+
+    def _refused(self, following: Following, code: ErrorCode, now: float) -> None:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            following.enter(State.TRUNCATING)
+            self.out_of_range[following] = None
+            self._changed[following.key] = None
+        else:
+            # Mostly one of us has not heard of the newest leader yet.
+            self.delay(following, now, code.name)
+
+    # -- Cutting ----------------------------------------------------------------------------------
+
+    def cut_done(self, following: Following) -> None:
+        """Fetch it again, from its new end on."""
+        self.diverged.pop(following, None)
+        self.out_of_range.pop(following, None)
+        if self.following.get(following.key) is following:
+            following.enter(State.FETCHING)
+            self._changed[following.key] = None
+
+    # -- Trouble ----------------------------------------------------------------------------------
+
+    def delay(self, following: Following, now: float, reason: str) -> None:
+        """Try again later: the leader cannot serve it now."""
+        self._pause(following, State.DELAYED, now, reason)
+
+    def fail(self, following: Following, now: float, reason: str) -> None:
+        """Try again later: our disk did not take it."""
+        self._pause(following, State.FAILED, now, reason)
+
+    def _pause(self, following: Following, state: State, now: float, reason: str) -> None:
+        self.diverged.pop(following, None)
+        self.out_of_range.pop(following, None)
+        if self.following.get(following.key) is not following:
+            return
+        self._counters.errors.value += 1
+        pause = pause_seconds(following.attempts, self.settings.backoff_ms / 1000, self._randomness)
+        if reason != following.reason or following.attempts % 64 == 16:
+            _logger.warning(
+                "replica is not fetched", partition=str(following.partition.name), reason=reason,
+                leader=following.partition.leader, state=state.value,
+            )  # fmt: skip
+        following.reason = reason
+        following.attempts += 1
+        self._sleep(following, state, now + pause)
+
+    def _sleep(self, following: Following, state: State, due: float) -> None:
+        following.enter(state)
+        following.due = due
+        self._sequence += 1
+        heapq.heappush(self._delayed, (due, self._sequence, following))
+        self._changed[following.key] = None
+
+    def _is_throttled(self, following: Following, now: float) -> bool:
+        free_at = self._throttle.free_at()
+        if free_at <= now or not self._throttle.concerns(following.partition):
+            return False
+        if following.state is not State.FETCHING:
+            following.enter(State.FETCHING)
+        self._sleep(following, State.DELAYED, free_at)
+        return True
+
+
+def code_of(number: int) -> ErrorCode:
+    """A leader of a later version may know errors that we do not."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,479 @@
+"""The awaiting side of following: one conversation with each leader, and the disk in between.
+
+A fetcher has one connection and one fetch session to one leader, with one request in flight: the
+next one goes out as soon as the data of the last answer is in the logs, and is held by the leader
+until there is more. So data moves when it is there, and what is new about whom to follow does not
+wait for a held request: that connection is dropped and made anew.
+
+Partitions with flush.before.ack have a fetcher of their own, for each of their requests waits for a
+sync, and the others need not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from riverrun.client.connection import UnsupportedApi
+from riverrun.client.stream import StreamConnection, response_body
+from riverrun.metadata.image import NO_LEADER
+from riverrun.model.errors import KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Metrics, Sample
+from riverrun.ports.randomness import Randomness
+from riverrun.replication.follower.backoff import pause_seconds
+from riverrun.replication.follower.following import Following, Key, State
+from riverrun.replication.follower.lookup import Ends, LookUp
+from riverrun.replication.follower.plan import Ask, Counters, Plan, code_of
+from riverrun.replication.follower.settings import FollowerSettings
+from riverrun.replication.follower.throttle import Throttle
+from riverrun.replication.follower.truncation import Cut, cut_out_of_range
+from riverrun.replication.partition import Partition
+from riverrun.replication.replicas import Replicas
+from riverrun.storage.log import Log
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.fetch_client import (
+    VERSION_MAX,
+    VERSION_MIN,
+    FetchAnswer,
+    FetchRequest,
+    encode_fetch_request,
+    parse_fetch_response,
+)
+from riverrun.wire.primitives import MalformedRequest
+
+TURN_SECONDS = 0.005
+"""What a fetcher does before others may run."""
+SHORT_WAIT_MS = 50
+RESTLESS_SECONDS = 2.0
+"""After a held request was dropped for the sake of news, requests are held shortly for a while:
+more news often follows, and then waits no longer than that."""
+CORRELATION_ID_MAX = 2**31 - 1
+_logger = structlog.get_logger("riverrun.replication")
+
+
+class Logs(Protocol):
+    """What waits for the disk."""
+
+    async def flushed(self, log: Log, offset: int) -> None: ...
+
+    async def truncate(
+        self,
+        log: Log,
+        offset: int,
+        *,
+        is_wanted: Callable[[], bool],
+        start_at: int | None = None,
+    ) -> bool: ...
+
+
+class _Refused(Exception):
+    """The leader refused a request as a whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """What all fetchers of a node share."""
+
+    node_id: NodeId
+    logs: Logs
+    endpoint_of: Callable[[NodeId], tuple[str, int] | None]
+    broker_epoch: Callable[[], int]
+    cluster_id: str | None
+    settings: FollowerSettings
+    clock: Clock
+    randomness: Randomness
+    throttle: Throttle
+    counters: Counters
+
+
+class Fetchers:
+    """All that this node fetches. ``update`` after every image, ``run`` until ``stop``."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        replicas: Replicas,
+        log_runner: Logs,
+        endpoint_of: Callable[[NodeId], tuple[str, int] | None],
+        broker_epoch: Callable[[], int],
+        cluster_id: str | None,
+        settings: FollowerSettings,
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """``endpoint_of`` says where a node serves brokers, None while that is not known;
+        ``broker_epoch`` is that of our registration, negative while there is none.
+        """
+        self._node_id = node_id
+        self._replicas = replicas
+        self.throttle = Throttle(node_id, settings.throttled_rate)
+        self._world = _World(
+            node_id=node_id, logs=log_runner, endpoint_of=endpoint_of, broker_epoch=broker_epoch,
+            cluster_id=cluster_id, settings=settings, clock=clock, randomness=randomness,
+            throttle=self.throttle, counters=Counters(),
+        )  # fmt: skip
+        self._fetchers: dict[tuple[NodeId, int, bool], _Fetcher] = {}
+        self._owners: dict[Key, _Fetcher] = {}
+        self._news = asyncio.Event()
+        self._is_stopping = False
+        if metrics is not None:
+            self._declare(metrics)
+
+    # -- Whom to follow ---------------------------------------------------------------------------
+
+    def update(self, partitions: Iterable[Partition]) -> None:
+        """These partitions have another leader, epoch or setting, are new, or are gone."""
+        for partition in partitions:
+            key: Key = (partition.topic_id, partition.name.partition)
+            owner, wanted = self._owners.get(key), self._fetcher_for(partition)
+            if owner is not None:
+                current = owner.plan.following[key]
+                if (
+                    owner is wanted
+                    and current.partition is partition
+                    and current.leader_epoch == partition.leader_epoch
+                ):
+                    continue
+                owner.plan.unfollow(key)
+                del self._owners[key]
+            if wanted is not None:
+                wanted.plan.follow(partition)
+                self._owners[key] = wanted
+                wanted.hurry()
+        self._news.set()
+
+    def _fetcher_for(self, partition: Partition) -> _Fetcher | None:
+        leader = partition.leader
+        name = partition.name
+        if (
+            leader in (NO_LEADER, self._node_id)
+            or self._replicas.find_by_id(partition.topic_id, name.partition) is not partition
+        ):
+            return None
+        share = zlib.crc32(str(name).encode()) % self._world.settings.fetchers
+        place = (leader, share, partition.log.settings.flush_before_ack)
+        fetcher = self._fetchers.get(place)
+        if fetcher is None:
+            fetcher = self._fetchers[place] = _Fetcher(self._world, leader)
+        return fetcher
+
+    def configure(self, partitions: Iterable[Partition], throttled_rate: int | None = None) -> None:
+        """Settings of topics changed, or the rate of throttled replicas."""
+        if throttled_rate is not None:
+            self.throttle.rate = throttled_rate
+        self.update(partitions)
+
+    # -- Running ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch until ``stop``; ends with an error only when the node must stop."""
+        async with asyncio.TaskGroup() as group:
+            while not self._is_stopping:
+                self._news.clear()
+                for fetcher in self._fetchers.values():
+                    if fetcher.task is None and fetcher.plan.following:
+                        fetcher.task = group.create_task(fetcher.run(), name="fetcher")
+                await self._news.wait()
+            for fetcher in self._fetchers.values():
+                if fetcher.task is not None:
+                    fetcher.task.cancel()
+
+    async def stop(self) -> None:
+        """Fetch nothing more; ``run`` ends."""
+        self._is_stopping = True
+        self._news.set()
+        tasks = [f.task for f in self._fetchers.values() if f.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- Looking ----------------------------------------------------------------------------------
+
+    def following(self) -> Iterable[Following]:
+        for fetcher in self._fetchers.values():
+            yield from fetcher.plan.following.values()
+
+    def _declare(self, metrics: Metrics) -> None:
+        counters = self._world.counters
+        counters.requests = metrics.counter(
+            "riverrun_replica_fetch_requests_total", "Fetches that this node sent to leaders"
+        )
+        counters.bytes = metrics.counter(
+            "riverrun_replica_fetch_bytes_total", "Bytes that this node appended as a follower"
+        )
+        counters.errors = metrics.counter(
+            "riverrun_replica_fetch_errors_total", "Partitions whose fetch failed for a while"
+        )
+        counters.corrupt = metrics.counter(
+            "riverrun_replica_fetch_corrupt_total", "Damaged batches that leaders sent"
+        )
+        counters.truncations = metrics.counter(
+            "riverrun_replica_truncations_total", "Logs that were cut to agree with their leader"
+        )
+        metrics.gauges(
+            "riverrun_replica_fetch_lag_records",
+            "Committed records that this follower lacks, as far as it knows",
+            self._lags,
+        )
+        metrics.gauges(
+            "riverrun_replica_fetch_partitions",
+            "Partitions that this node follows, by state",
+            self._states,
+        )
+
+    def _lags(self) -> Iterable[Sample]:
+        for following in self.following():
+            name = following.partition.name
+            labels = {"topic": str(name.topic), "partition": str(name.partition)}
+            yield labels, following.lag
+
+    def _states(self) -> Iterable[Sample]:
+        counts = dict.fromkeys(State, 0)
+        for following in self.following():
+            counts[following.state] += 1
+        for state, count in counts.items():
+            yield {"state": state.value}, count
+
+
+class _Fetcher:
+    """One conversation with one leader."""
+
+    def __init__(self, world: _World, leader: NodeId) -> None:
+        self._world = world
+        self._leader = leader
+        self._clock = world.clock
+        self.plan = Plan(
+            world.settings,
+            randomness=world.randomness,
+            throttle=world.throttle,
+            counters=world.counters,
+        )
+        self.task: asyncio.Task[None] | None = None
+        self._connection: StreamConnection | None = None
+        self._correlation_id = 0
+        self._attempts = 0
+        self._wake = asyncio.Event()
+        self._held_until = 0.0
+        self._restless_until = 0.0
+        self._is_hurried = False
+        self._reason = ""
+
+    def hurry(self) -> None:
+        """There is something new to ask for."""
+        self._wake.set()
+        self._attempts = 0
+        now = self._clock.monotonic()
+        connection = self._connection
+        if (
+            connection is not None
+            and connection.is_idle
+            and self._held_until - now > SHORT_WAIT_MS / 1000
+            and now >= self._restless_until
+        ):
+            self._is_hurried = True
+            self._restless_until = now + RESTLESS_SECONDS
+            connection.abort()
+
+    # -- The conversation -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """As long as there is anything to follow."""
+        try:
+            while self.plan.following:
+                self._wake.clear()
+                try:
+                    await self._converse()
+                except (OSError, UnsupportedApi, MalformedRequest, _Refused) as error:
+                    self.plan.session.restart()
+                    if self._is_hurried:
+                        self._is_hurried = False
+                        continue
+                    await self._back_off(str(error))
+        finally:
+            self.task = None
+
+    async def _back_off(self, reason: str) -> None:
+        if reason != self._reason:
+            _logger.info("leader cannot be fetched from", leader=self._leader, reason=reason)
+        self._reason = reason
+        longest = self._world.settings.backoff_ms / 1000
+        pause = pause_seconds(self._attempts, longest, self._world.randomness)
+        self._attempts += 1
+        await self._sleep(pause)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Or until there is something new to follow."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _converse(self) -> None:
+        world, plan = self._world, self.plan
+        endpoint = world.endpoint_of(self._leader)
+        if endpoint is None:
+            raise ConnectionError(f"the address of node {self._leader} is not known")
+        if world.broker_epoch() < 0:
+            raise ConnectionError("this node is not registered yet")
+        timeout_ms = world.settings.socket_timeout_ms
+        connection = await StreamConnection.connect(
+            *endpoint,
+            client_id=f"follower-{world.node_id}",
+            timeout_s=(timeout_ms + world.settings.wait_max_ms) / 1000,
+            connect_timeout_s=timeout_ms / 1000,
+        )
+        try:
+            version = connection.version_of(ApiKey.FETCH, VERSION_MIN, VERSION_MAX)
+            while plan.following:
+                if plan.diverged or plan.out_of_range:
+                    await self._cut(connection)
+                while unsynced := plan.unsynced():
+                    await self._sync(unsynced)
+                ask = plan.ask(self._clock.monotonic())
+                if ask is None:
+                    await self._wait_for_due(connection)
+                else:
+                    answer = await self._fetch(connection, version, ask)
+                    await self._take(answer)
+        finally:
+            self._connection = None
+            connection.abort()
+
+    async def _wait_for_due(self, connection: StreamConnection) -> None:
+        self._wake.clear()
+        due = self.plan.next_due
+        connection.shrink()
+        if due is None:
+            await self._wake.wait()
+        else:
+            await self._sleep(max(due - self._clock.monotonic(), 0))
+
+    async def _fetch(self, connection: StreamConnection, version: int, ask: Ask) -> FetchAnswer:
+        world, settings = self._world, self._world.settings
+        now = self._clock.monotonic()
+        wait_ms = ask.max_wait_ms
+        if now < self._restless_until:
+            wait_ms = min(wait_ms, SHORT_WAIT_MS)
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
+        request = FetchRequest(
+            world.node_id, world.broker_epoch(), wait_ms, settings.bytes_min,
+            settings.response_bytes_max, ask.session_id, ask.session_epoch,
+            world.cluster_id if ask.session_epoch == 0 else None,
+        )  # fmt: skip
+        connection.send(
+            encode_fetch_request(
+                version, correlation_id, connection.client_id, request, ask.wanted, ask.forgotten
+            )
+        )
+        world.counters.requests.value += 1
+        self._held_until = now + wait_ms / 1000
+        self._connection = connection
+        try:
+            frame = await connection.receive()
+        finally:
+            self._connection = None
+        at = response_body(frame, correlation_id, is_flexible=True)
+        answer = parse_fetch_response(frame, at, version)
+        self._attempts, self._reason = 0, ""
+        if not answer.results:
+            connection.shrink()
+        return answer
+
+    async def _take(self, answer: FetchAnswer) -> None:
+        if answer.error_code:
+            if self.plan.session.refused(answer.error_code):
+                return
+            raise _Refused(f"the leader answered {code_of(answer.error_code).name}")
+        clock = self._clock
+        began = clock.monotonic()
+        for _ in self.plan.take(answer, began):
+            if clock.monotonic() - began > TURN_SECONDS:
+                await asyncio.sleep(0)
+                began = clock.monotonic()
+
+    # -- What waits for the disk ------------------------------------------------------------------
+
+    async def _sync(self, unsynced: list[Following]) -> None:
+        """All at once: they share the threads that sync."""
+
+        async def sync(following: Following) -> None:
+            try:
+                await self._world.logs.flushed(following.log, following.log.end_offset)
+            except KafkaError as error:
+                if self.plan.is_current(following):
+                    self.plan.fail(following, self._clock.monotonic(), str(error))
+
+        if len(unsynced) == 1:
+            await sync(unsynced[0])
+        else:
+            async with asyncio.TaskGroup() as group:
+                for following in unsynced:
+                    group.create_task(sync(following))
+
+    async def _cut(self, connection: StreamConnection) -> None:
+        """Make logs agree with the leader's before anything is fetched for them."""
+        plan = self.plan
+        if plan.out_of_range:
+            await self._look_up(connection)
+        for following, cut in list(plan.diverged.items()):
+            await self._cut_one(following, cut)
+
+    async def _cut_one(self, following: Following, cut: Cut) -> None:
+        plan, log = self.plan, following.log
+        if not plan.is_current(following):
+            plan.cut_done(following)
+            return
+        before = (log.end_offset, log.start_offset, log.epochs.latest)
+        try:
+            await self._world.logs.truncate(
+                log,
+                cut.end,
+                is_wanted=lambda: plan.is_current(following),
+                start_at=cut.restart,
+            )
+        except (KafkaError, OSError) as error:
+            plan.fail(following, self._clock.monotonic(), str(error))
+            return
+        after = (log.end_offset, log.start_offset, log.epochs.latest)
+        if after == before and plan.is_current(following):
+            # To ask again at once would give the same answer for ever.
+            plan.delay(following, self._clock.monotonic(), "nothing to cut where histories differ")
+            return
+        self._world.counters.truncations.value += 1
+        _logger.info(
+            "replica cut", partition=str(following.partition.name), leader=self._leader,
+            epoch=following.leader_epoch, end=log.end_offset, was=before[0], start=log.start_offset,
+        )  # fmt: skip
+        plan.cut_done(following)
+
+    async def _look_up(self, connection: StreamConnection) -> None:
+        """Ask where the leader's logs begin and end that we are outside of."""
+        plan, now = self.plan, self._clock.monotonic()
+        asked = list(plan.out_of_range)
+        look_up = LookUp(self._world.node_id, asked, connection.versions)
+        for frame in look_up.requests(connection.client_id):
+            connection.send(frame)
+            look_up.answered(bytes(await connection.receive()))
+        for following in asked:
+            found = look_up.found.get(following.key)
+            if following not in plan.out_of_range:
+                continue  # followed no more
+            if not isinstance(found, Ends):
+                plan.delay(following, now, f"no offsets from the leader: {found}")
+                continue
+            cut = cut_out_of_range(following.log, found.start, found.end)
+            if cut is None:
+                # It has moved since; ask for the same again, but not at once.
+                plan.delay(following, now, "out of the leader's range")
+            else:
+                plan.out_of_range.pop(following)
+                plan.diverged[following] = cut

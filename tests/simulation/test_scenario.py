@@ -16,8 +16,10 @@ import pytest
 
 from riverrun.simulation.checker import LivenessViolation
 from riverrun.simulation.faults import parse_schedule
+from riverrun.simulation.outcome import Outcome
+from riverrun.simulation.plan import Plan, draw_plan
 from riverrun.simulation.report import Verdict, describe, judge, run_seed, shrink_plan, tell_failure
-from riverrun.simulation.scenario import Outcome, Plan, draw_plan, run
+from riverrun.simulation.scenario import run
 
 BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "120"))
 SEEDS_MIN = 20

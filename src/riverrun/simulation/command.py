@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    from riverrun.simulation.faults import Fault
-    from riverrun.simulation.flaws import Flaw
+    from riverrun.simulation.outcome import AnyPlan
     from riverrun.simulation.report import Report
 
 HASH_SEED = "0"
@@ -33,14 +33,13 @@ def simulate(
     story: bool = typer.Option(False, "--story", help="Print all that happened."),
     budget: float | None = typer.Option(None, "--budget", help="Stop after so many seconds."),
     jobs: int = typer.Option(1, "--jobs", min=1, help="Run so many seeds at a time."),
+    nodes: int = typer.Option(1, "--nodes", min=1, help="Run a cluster of so many nodes."),
     faults: str | None = typer.Option(
         None, "--faults", help="Use this schedule of faults, as a failure prints it."
     ),
-    flaw: str | None = typer.Option(
-        None, "--flaw", help="Plant a bug in the broker's files, to see that it is found."
-    ),
+    flaw: str | None = typer.Option(None, "--flaw", help="Plant a bug, to see that it is found."),
 ) -> None:
-    """Run the broker in a simulated world full of faults.
+    """Run a broker, or a cluster of them, in a simulated world full of faults.
 
     Clients use it, and every promise that it makes to them is checked. The same seed always
     gives the same run. Exit codes: 0 everything held, 10 a promise was broken, 11 the broker did
@@ -49,31 +48,37 @@ def simulate(
     \b
     riverrun simulate --seed 7 --story
     riverrun simulate --seeds 1..1000 --jobs 2 --budget 600
+    riverrun simulate --nodes 3 --seeds 1..100
     """
     _fix_hashing()
     chosen = _parse_seeds(seed, seeds)
     try:
+        from riverrun.simulation.cluster_flaws import ClusterFlaw
         from riverrun.simulation.faults import parse_schedule
         from riverrun.simulation.flaws import Flaw
-        from riverrun.simulation.report import Verdict
+        from riverrun.simulation.report import Verdict, draw_any, run_seed
     except ModuleNotFoundError as error:
         typer.echo(f"simulate needs {error.name}: pip install -e '.[test]' in a clone", err=True)
         raise typer.Exit(2) from None
     try:
         schedule = None if faults is None else parse_schedule(faults)
-        planted = None if flaw is None else Flaw[flaw.upper().replace("-", "_")]
+        flaws: type[Flaw] | type[ClusterFlaw] = Flaw if nodes == 1 else ClusterFlaw
+        planted = None if flaw is None else flaws[flaw.upper().replace("-", "_")]
     except (ValueError, KeyError) as error:
         raise typer.BadParameter(f"not understood: {error}") from None
     began = time.monotonic()
     done = 0
     simulated = 0.0
     shown = began
-    with _runs(chosen, jobs, schedule, planted) as reports:
+    run_one = partial(run_seed, nodes=nodes, faults=schedule, flaw=planted)
+    with _runs(chosen, jobs, run_one) as reports:
         for report in reports:
             done += 1
             simulated += report.simulated_seconds
             if report.verdict is not Verdict.HOLDS:
-                _fail(report, schedule, planted, story)
+                _fail(
+                    report, draw_any(report.seed, nodes=nodes, faults=schedule, flaw=planted), story
+                )
             if story or seed is not None:
                 _show(report, story)
             now = time.monotonic()
@@ -107,21 +112,17 @@ def _parse_seeds(seed: int | None, seeds: str | None) -> range:
 
 
 @contextmanager
-def _runs(
-    seeds: range, jobs: int, schedule: tuple[Fault, ...] | None, flaw: Flaw | None
-) -> Iterator[Iterator[Report]]:
+def _runs(seeds: range, jobs: int, run_one: Callable[[int], Report]) -> Iterator[Iterator[Report]]:
     """The reports of the seeds, as they come; those under way are given up when nobody asks."""
-    from riverrun.simulation.report import run_seed
-
     if jobs == 1:
-        yield (run_seed(seed, faults=schedule, flaw=flaw) for seed in seeds)
+        yield (run_one(seed) for seed in seeds)
         return
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
 
     def reports() -> Iterator[Report]:
         waiting: set[Future[Report]] = set()
         for seed in seeds:
-            waiting.add(pool.submit(run_seed, seed, faults=schedule, flaw=flaw))
+            waiting.add(pool.submit(run_one, seed))
             if len(waiting) > jobs:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 yield from sorted((f.result() for f in done), key=lambda report: report.seed)
@@ -134,22 +135,14 @@ def _runs(
         pool.shutdown(cancel_futures=True)
 
 
-def _fail(
-    report: Report, schedule: tuple[Fault, ...] | None, flaw: Flaw | None, story: bool
-) -> None:
-    import dataclasses
-
-    from riverrun.simulation.report import run_seed, shrink_plan, tell_failure
-    from riverrun.simulation.scenario import draw_plan
+def _fail(report: Report, plan: AnyPlan, story: bool) -> None:
+    from riverrun.simulation.report import describe, run_any, shrink_plan, tell_failure
 
     typer.echo(f"seed {report.seed} failed: {report.message}", err=True)
     typer.echo("looking for the smallest schedule of faults that fails ...", err=True)
-    plan = draw_plan(report.seed, flaw=flaw)
-    if schedule is not None:
-        plan = dataclasses.replace(plan, faults=schedule)
-    smallest = shrink_plan(plan, report.verdict).faults
-    again = run_seed(report.seed, faults=smallest, flaw=flaw)
-    for line in tell_failure(again, schedule=smallest, whole_story=story):
+    smallest = shrink_plan(plan, report.verdict)
+    again = describe(run_any(smallest))
+    for line in tell_failure(again, schedule=smallest.faults, whole_story=story):
         typer.echo(line)
     raise typer.Exit(int(report.verdict))
 

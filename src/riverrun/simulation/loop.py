@@ -175,6 +175,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         if ready:
             self.world.record(f"turn {self.host.name} {len(ready)}")
             self._run_ready(len(ready))
+            self.world.after_turn(self)
         self._plan_next()
 
     def _run_ready(self, count: int) -> None:

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from riverrun.simulation.checker import LivenessViolation, SafetyViolation
+from riverrun.simulation.cluster_flaws import ClusterFlaw
+from riverrun.simulation.cluster_plan import draw_cluster_plan
+from riverrun.simulation.cluster_scenario import run_cluster
 from riverrun.simulation.failures import SimulationFailure
 from riverrun.simulation.faults import Fault, write_schedule
 from riverrun.simulation.flaws import Flaw
-from riverrun.simulation.scenario import Outcome, Plan, draw_plan, run
+from riverrun.simulation.outcome import AnyPlan, Outcome
+from riverrun.simulation.plan import Plan, draw_plan
+from riverrun.simulation.scenario import run
 from riverrun.simulation.shrink import shrink
 
 STORY_LINES = 60
@@ -33,6 +38,7 @@ class Report:
     """One seed's outcome, small enough to travel between processes."""
 
     seed: int
+    nodes: int
     verdict: Verdict
     message: str
     fingerprint: str
@@ -45,22 +51,51 @@ class Report:
     story: tuple[str, ...]
 
 
-def run_seed(
-    seed: int, *, faults: Sequence[Fault] | None = None, flaw: Flaw | None = None
-) -> Report:
-    """Draw the plan of a seed and run it, with its own schedule of faults or another."""
-    plan = draw_plan(seed, flaw=flaw)
+AnyFlaw = Flaw | ClusterFlaw
+
+
+def draw_any(
+    seed: int,
+    *,
+    nodes: int = 1,
+    faults: Sequence[Fault] | None = None,
+    flaw: AnyFlaw | None = None,
+) -> AnyPlan:
+    """The plan of a seed, with its own schedule of faults or another."""
+    plan: AnyPlan
+    if nodes == 1:
+        assert not isinstance(flaw, ClusterFlaw), f"{flaw} needs several nodes"
+        plan = draw_plan(seed, flaw=flaw)
+    else:
+        assert not isinstance(flaw, Flaw), f"{flaw} is a flaw of one node"
+        plan = draw_cluster_plan(seed, nodes, flaw=flaw)
     if faults is not None:
         plan = dataclasses.replace(plan, faults=tuple(faults))
-    report = describe(run(plan))
+    return plan
+
+
+def run_seed(
+    seed: int,
+    *,
+    nodes: int = 1,
+    faults: Sequence[Fault] | None = None,
+    flaw: AnyFlaw | None = None,
+) -> Report:
+    """Draw the plan of a seed and run it, with its own schedule of faults or another."""
+    return describe(run_any(draw_any(seed, nodes=nodes, faults=faults, flaw=flaw)))
+
+
+def run_any(plan: AnyPlan) -> Outcome:
+    outcome = run(plan) if isinstance(plan, Plan) else run_cluster(plan)
     gc.collect()  # what a world leaves behind goes now, not in the middle of the next one
-    return report
+    return outcome
 
 
 def describe(outcome: Outcome) -> Report:
     failure = outcome.failure
     return Report(
         seed=outcome.plan.seed,
+        nodes=1 if isinstance(outcome.plan, Plan) else outcome.plan.nodes,
         verdict=judge(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
         fingerprint=outcome.fingerprint,
@@ -86,15 +121,13 @@ def judge(failure: SimulationFailure | None) -> Verdict:
             return Verdict.CRASHED
 
 
-def shrink_plan(plan: Plan, verdict: Verdict) -> Plan:
+def shrink_plan(plan: AnyPlan, verdict: Verdict, *, runs_max: int = 60) -> AnyPlan:
     """The same plan with the fewest faults that still end in the same verdict."""
 
     def fails(faults: Sequence[Fault]) -> bool:
-        outcome = run(dataclasses.replace(plan, faults=tuple(faults)))
-        gc.collect()
-        return judge(outcome.failure) is verdict
+        return judge(run_any(dataclasses.replace(plan, faults=tuple(faults))).failure) is verdict
 
-    return dataclasses.replace(plan, faults=shrink(plan.faults, fails))
+    return dataclasses.replace(plan, faults=shrink(plan.faults, fails, runs_max=runs_max))
 
 
 def tell_failure(report: Report, *, schedule: Sequence[Fault], whole_story: bool) -> list[str]:
@@ -109,5 +142,6 @@ def tell_failure(report: Report, *, schedule: Sequence[Fault], whole_story: bool
     lines += [f"  {line}" for line in story]
     written = write_schedule(schedule)
     lines += ["", f"The smallest schedule found ({len(schedule)} faults):", f"  {written}"]
-    lines += ["", f"Again: riverrun simulate --seed {report.seed} --faults '{written}' --story"]
+    which = f"--seed {report.seed}" + (f" --nodes {report.nodes}" if report.nodes > 1 else "")
+    lines += ["", f"Again: riverrun simulate {which} --faults '{written}' --story"]
     return lines

@@ -1,7 +1,7 @@
 """One broker and its clients under faults, drawn from a seed: first safe, then alive again.
 
-The seed draws everything: settings, clients, and a schedule of faults, all of it data (``Plan``),
-so that a failing run can be repeated with fewer faults. While faults last nothing that was promised
+All of a run is data (``plan``), so that a failing one can be repeated with fewer faults. While
+faults last nothing that was promised
 may break; then they stop, and within a time limit every client must get on and the log is read.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from signal import SIGTERM
 
@@ -20,108 +19,19 @@ from riverrun.server.settings import NodeSettings
 from riverrun.simulation.checker import Checker, LivenessViolation
 from riverrun.simulation.damage import surely_kept
 from riverrun.simulation.failures import SimulationFailure
-from riverrun.simulation.faults import Fault, draw_faults
-from riverrun.simulation.flaws import Flaw, FlawedFiles
+from riverrun.simulation.flaws import FlawedFiles
 from riverrun.simulation.injector import Injector
+from riverrun.simulation.outcome import Outcome
+from riverrun.simulation.plan import ADMIN, AUDITOR, BROKER, READERS, Plan
 from riverrun.simulation.story_logs import story_logs
-from riverrun.simulation.workload import ProducerPlan, Workload
+from riverrun.simulation.supervisor import Supervisor
+from riverrun.simulation.workload import Workload
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.directory import DirectoryError
 
-BROKER = "broker"
 DATA = "/data/node-1"
 TOPIC = "orders"
-READERS = ("reader-1", "reader-2")
-ADMIN, AUDITOR = "admin", "auditor"
-FAULTS_MAX = 12
 CALM_SECONDS_MAX = 45.0
-SUPERVISE_SECONDS = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that a run is made of. Equal plans give equal runs."""
-
-    seed: int
-    settings: Mapping[str, str]
-    segment_bytes: int
-    partitions: int
-    producers: tuple[ProducerPlan, ...]
-    faulty_seconds: float
-    faults: tuple[Fault, ...]
-    flaw: Flaw | None = None
-
-    @property
-    def is_synced_before_ack(self) -> bool:
-        return self.settings["log.flush.before.ack"] == "true"
-
-    @property
-    def clients(self) -> list[str]:
-        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR]
-
-
-def draw_plan(seed: int, *, flaw: Flaw | None = None) -> Plan:
-    with World(seed) as world:
-        chance = world.stream("plan")
-    settings = {
-        "auto.create.topics.enable": "false",
-        "log.flush.before.ack": chance.choice(("true", "false")),
-        "log.flush.interval.messages": str(chance.choice((1, 5, 20, 1000))),
-        "log.roll.ms": str(chance.choice((500, 2000, 60_000))),
-        "log.index.interval.bytes": str(chance.choice((0, 200, 4096))),
-        "log.flush.offset.checkpoint.interval.ms": str(chance.choice((200, 2000, 60_000))),
-        "log.retention.check.interval.ms": str(chance.choice((300, 5000))),
-        # Compaction of the offsets topic, often enough to happen within a run.
-        "log.cleaner.min.cleanable.ratio": chance.choice(("0.01", "0.5")),
-        "log.cleaner.backoff.ms": str(chance.choice((300, 15_000))),
-        "offsets.topic.num.partitions": str(chance.choice((1, 3))),
-        "group.initial.rebalance.delay.ms": str(chance.choice((0, 300))),
-    }
-    producers = tuple(
-        ProducerPlan(
-            name=f"writer-{number}",
-            is_idempotent=number == 1 or chance.random() < 0.5,
-            acks="all" if number == 1 else chance.choice(("all", 1)),
-            compression=chance.choice((None, None, "gzip", "zstd")),
-            filler_bytes_max=chance.choice((10, 10, 300, 2000)),
-        )
-        for number in range(1, chance.randint(1, 3) + 1)
-    )
-    # Not every producer can be idempotent with acks=1.
-    producers = tuple(
-        dataclasses.replace(p, acks="all") if p.is_idempotent else p for p in producers
-    )
-    faulty_seconds = chance.choice((5.0, 10.0, 15.0))
-    plan = Plan(
-        seed=seed,
-        settings=settings,
-        segment_bytes=chance.choice((1500, 8000, 100_000)),
-        partitions=chance.choice((1, 2)),
-        producers=producers,
-        faulty_seconds=faulty_seconds,
-        faults=(),
-        flaw=flaw,
-    )
-    faults = draw_faults(
-        chance, until=faulty_seconds, broker=BROKER, clients=plan.clients, count_max=FAULTS_MAX
-    )
-    return dataclasses.replace(plan, faults=faults)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a run ended."""
-
-    plan: Plan
-    failure: SimulationFailure | None
-    fingerprint: str
-    story: Sequence[str]
-    history: Sequence[str]
-    simulated_seconds: float
-    wall_seconds: float
-    acknowledged: int
-    reads: int
-    commits: int
 
 
 def run(plan: Plan) -> Outcome:
@@ -155,9 +65,7 @@ class OneNode:
         self._world = world
         self._plan = plan
         self._settings = _node_settings(plan)
-        self._not_before: dict[str, float] = {}
-        self._mains: dict[str, Callable[[Environment], Coroutine[object, object, None]]] = {}
-        self._has_audited = False
+        supervisor = self._supervisor = Supervisor(world)
         self.checker = Checker(is_synced_before_ack=plan.is_synced_before_ack)
         self.workload = Workload(
             world,
@@ -166,17 +74,15 @@ class OneNode:
             topic=TOPIC,
             partitions=plan.partitions,
         )
-        self._injector = Injector(world, [BROKER], self._restart_after)
-        self._mains[BROKER] = self._run_broker
+        self._injector = Injector(world, [BROKER], supervisor.restart_after)
+        supervisor.add(BROKER, self._run_broker)
         for producer in plan.producers:
-            self._mains[producer.name] = partial(self.workload.produce, plan=producer)
+            supervisor.add(producer.name, partial(self.workload.produce, plan=producer))
         for reader in READERS:
-            self._mains[reader] = self.workload.consume
-        self._mains[ADMIN] = self.workload.administer
-        self._mains[AUDITOR] = self.workload.audit
+            supervisor.add(reader, self.workload.consume)
+        supervisor.add(ADMIN, self.workload.administer)
+        supervisor.add(AUDITOR, self.workload.audit)
         world.tolerates_failures_on = lambda host: host != BROKER
-        for name in self._mains:
-            world.host(name)
         world.host(BROKER).disk.before_damage = self._note_damage
 
     # -- Processes ------------------------------------------------------------------------------
@@ -207,20 +113,6 @@ class OneNode:
         if failure is not None:
             self._world.note(f"{BROKER}: stopped by {failure!r}")
 
-    def _supervise(self) -> None:
-        """Start whoever is down and due."""
-        for name, main in self._mains.items():
-            host = self._world.hosts[name]
-            if host.process is None and self._world.now >= self._not_before.get(name, 0.0):
-                if name == AUDITOR and self._has_audited:
-                    continue
-                self._not_before[name] = self._world.now + 1.0
-                self._world.start(name, main)
-        self._world.after(SUPERVISE_SECONDS, self._supervise)
-
-    def _restart_after(self, name: str, seconds: float) -> None:
-        self._not_before[name] = self._world.now + seconds
-
     def _note_damage(self) -> None:
         self.checker.damaged(surely_kept(self._world.hosts[BROKER].disk.durable_files(), DATA))
 
@@ -229,7 +121,7 @@ class OneNode:
     def run(self) -> None:
         world, plan = self._world, self._plan
         world.tell(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
-        self._supervise()
+        self._supervisor.begin()
         world.run_until(lambda: self.workload.topics_created > 0, 20.0)
         if not self.workload.topics_created:
             raise LivenessViolation("the broker did not come up, before any fault")
@@ -256,7 +148,7 @@ class OneNode:
             "the producers end",
         )
         for name in names:
-            self._mains.pop(name, None)
+            self._supervisor.remove(name)
         done: list[bool] = []
 
         async def audit(environment: Environment) -> None:
@@ -264,10 +156,10 @@ class OneNode:
             done.append(True)
 
         world.kill(AUDITOR)
-        self._mains[AUDITOR] = audit
+        self._supervisor.add(AUDITOR, audit)
         world.tell("final audit")
         self._until(lambda: bool(done), "the whole log can be read")
-        self._has_audited = True
+        self._supervisor.remove(AUDITOR)
         ends = self.checker.ends
         self._until(
             lambda: all(self.workload.positions.get(p, 0) >= end for p, end in ends.items()),

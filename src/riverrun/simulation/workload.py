@@ -41,11 +41,19 @@ class Workload:
     """What the clients of one run share: where the broker is, what they do, how far they are."""
 
     def __init__(
-        self, world: World, checker: Checker, *, bootstrap: str, topic: str, partitions: int
+        self,
+        world: World,
+        checker: Checker,
+        *,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        replicas: int = 1,
     ) -> None:
         self._world = world
         self._checker = checker
         self._bootstrap = bootstrap
+        self._replicas = replicas
         self.topic = topic
         self.partitions = [(topic, index) for index in range(partitions)]
         self.is_producing = True
@@ -82,7 +90,7 @@ class Workload:
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"{writer} gives up: {type(error).__name__}")
             finally:
-                await _close(producer.stop())
+                await close_quietly(producer.stop())
             await asyncio.sleep(0.2)
 
     async def _write(
@@ -120,7 +128,9 @@ class Workload:
                     failed = error
                 else:
                     self.last_ack[plan.name] = self._world.now
-                    self._checker.acked(partition, metadata.offset, value, self._world.now)
+                    # What only the leader has acknowledged may be gone when it is.
+                    if plan.acks == "all" or self._replicas == 1:
+                        self._checker.acked(partition, metadata.offset, value, self._world.now)
             if failed is not None:
                 raise failed
             await asyncio.sleep(chance.uniform(0.0, PRODUCE_PAUSE_SECONDS_MAX))
@@ -154,7 +164,7 @@ class Workload:
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"{name} gives up: {type(error).__name__}")
             finally:
-                await _close(consumer.stop())
+                await close_quietly(consumer.stop())
             await asyncio.sleep(0.2)
 
     async def _follow(self, consumer: Any, follower: _Follower, chance: Any) -> None:
@@ -213,15 +223,15 @@ class Workload:
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"admin gives up: {type(error).__name__}")
             finally:
-                await _close(admin.close())
+                await close_quietly(admin.close())
             await asyncio.sleep(0.2)
 
     async def _create(self, admin: Any, name: str, partitions: int) -> None:
         is_known = self._checker.knows_topic(name)
         if not is_known:
             self._checker.topic_in_doubt(name)
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1)
-        code = _error_code(await admin.create_topics([topic], timeout_ms=2500))
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=self._replicas)
+        code = error_code(await admin.create_topics([topic], timeout_ms=2500))
         if code == NO_ERROR and is_known:
             raise SafetyViolation(f"topic {name} was created twice")
         if code in (NO_ERROR, TOPIC_EXISTS):
@@ -231,7 +241,7 @@ class Workload:
     async def _delete(self, admin: Any, name: str) -> None:
         was_known = self._checker.knows_topic(name)
         self._checker.topic_in_doubt(name)
-        code = _error_code(await admin.delete_topics([name], timeout_ms=2500))
+        code = error_code(await admin.delete_topics([name], timeout_ms=2500))
         if code == UNKNOWN_TOPIC and was_known:
             raise SafetyViolation(f"topic {name} was created and cannot be deleted")
         if code in (NO_ERROR, UNKNOWN_TOPIC):
@@ -264,7 +274,7 @@ class Workload:
             await admin.start()
             self._checker.check_topics(await admin.list_topics())
         finally:
-            await _close(admin.close())
+            await close_quietly(admin.close())
 
     async def _read_all(self, partition: Partition) -> list[tuple[int, bytes]]:
         consumer = AIOKafkaConsumer(
@@ -287,7 +297,7 @@ class Workload:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     log.extend((record.offset, record.value) for record in records)
         finally:
-            await _close(consumer.stop())
+            await close_quietly(consumer.stop())
         return log
 
     async def check_committed(self) -> None:
@@ -310,12 +320,17 @@ class Workload:
                 request = OffsetFetchRequest(GROUP, [(topic, [index])])
                 response = await client.send(node, request, group=group)
                 [(_, [(_, offset, _, code)])] = response.topics or [("", [(0, -1, "", -1)])]
-                if response.error_code == NO_ERROR and code == NO_ERROR:
+                is_answered = response.error_code == NO_ERROR and code == NO_ERROR
+                if is_answered and self._is_coordinator(int(node)):
                     self._checker.check_committed(
                         (topic, index), None if offset < 0 else offset, began=began, era=era
                     )
         finally:
-            await _close(client.close())
+            await close_quietly(client.close())
+
+    def _is_coordinator(self, node: int) -> bool:
+        """Whether the node that answers for the group is the one that should."""
+        return True
 
 
 class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -342,7 +357,7 @@ class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]
         self._next[partition] = (offset + 1, self._checker.era)
 
 
-async def _close(closing: Any) -> None:
+async def close_quietly(closing: Any) -> None:
     """Closing talks to the broker too, and must not hide why we close."""
     try:
         await asyncio.wait_for(closing, 5.0)
@@ -350,7 +365,7 @@ async def _close(closing: Any) -> None:
         return
 
 
-def _error_code(response: Any) -> int:
+def error_code(response: Any) -> int:
     """The error code of the only topic of an answer."""
     listed = getattr(response, "topic_errors", None) or response.topic_error_codes
     return int(listed[0][1])

@@ -74,6 +74,8 @@ class World:
         self.running: NodeLoop | None = None
         self.failure: SimulationFailure | None = None
         self.tolerates_failures_on: Callable[[str], bool] = lambda host: False
+        self.after_turn: Callable[[NodeLoop], None] = lambda process: None
+        """Called when the loop of a process has turned: only then can its state have changed."""
         self._digest = hashlib.blake2b(digest_size=16)
         self._undigested: list[str] = []
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []

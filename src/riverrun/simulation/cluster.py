@@ -1,0 +1,167 @@
+"""Machines with a node on each: the unchanged broker, started, watched and started again.
+
+This is the stage; what happens on it (clients, faults, checks) is left to whoever sets it up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from signal import SIGTERM
+
+from riverrun.metadata.image import PartitionImage
+from riverrun.metadata.quorum import MetadataError
+from riverrun.metadata.runner import MetadataLog
+from riverrun.model.errors import KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName
+from riverrun.ports.files import Files
+from riverrun.server.broker import Broker
+from riverrun.server.settings import NodeSettings
+from riverrun.simulation.failures import NodeFailure
+from riverrun.simulation.observer import Observer
+from riverrun.simulation.supervisor import Supervisor
+from riverrun.simulation.world import Environment, World
+from riverrun.storage.directory import DirectoryError
+
+CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
+REPLICAS_MAX = 3
+
+
+def node_name(number: int) -> str:
+    return f"node-{number}"
+
+
+def data_directory(name: str) -> str:
+    return f"/data/{name}"
+
+
+def node_settings(
+    number: int,
+    *,
+    nodes: int,
+    controllers: int,
+    texts: Mapping[str, str],
+    segment_bytes: int | None = None,
+) -> NodeSettings:
+    """What one node of a cluster is told. The first nodes are controllers as well as brokers."""
+    name = node_name(number)
+    replicas = min(nodes, REPLICAS_MAX)
+    given = {
+        "node.id": str(number),
+        "log.dirs": data_directory(name),
+        "listeners": f"PLAINTEXT://{name}:{CLIENT_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
+        "http.listener": "",
+        "default.replication.factor": str(replicas),
+        "offsets.topic.replication.factor": str(replicas),
+        "min.insync.replicas": str(min(replicas, 2)),
+    }
+    if nodes > 1:
+        seeds = (node_name(other) for other in range(1, controllers + 1))
+        given["seed.nodes"] = ",".join(f"{seed}:{CLIENT_PORT}" for seed in seeds)
+        given["process.roles"] = "broker,controller" if number <= controllers else "broker"
+    settings = NodeSettings.from_texts({**given, **texts})
+    if segment_bytes is not None:
+        # Smaller than the setting allows: segments roll within seconds.
+        log = dataclasses.replace(settings.log, segment_bytes=segment_bytes)
+        settings = dataclasses.replace(settings, log=log)
+    return settings
+
+
+class Cluster:
+    """Nodes by name (``node-1``, ``node-2``, ...), those that are up in ``brokers``."""
+
+    def __init__(
+        self,
+        world: World,
+        settings: Sequence[NodeSettings],
+        *,
+        files: Callable[[Files], Files] = lambda files: files,
+    ) -> None:
+        self._world = world
+        self._files = files
+        self.supervisor = Supervisor(world)
+        self.observer = Observer(world)
+        self.brokers: dict[str, Broker] = {}
+        self.settings = {node_name(int(one.node_id)): one for one in settings}
+        self.ready: dict[str, None] = {}
+        for name in self.settings:
+            self.supervisor.add(name, partial(self._run, name))
+        world.tolerates_failures_on = lambda host: host not in self.settings
+        world.after_turn = self.observer.turned
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.settings)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{name}:{CLIENT_PORT}" for name in self.settings)
+
+    @property
+    def leader(self) -> str | None:
+        """The active controller of the newest epoch, if it is up."""
+        active = [(log.epoch, name) for name, log in self.logs() if log.is_active]
+        return max(active)[1] if active else None
+
+    def logs(self) -> list[tuple[str, MetadataLog]]:
+        """The metadata logs of the nodes that have come so far."""
+        found = ((name, metadata_of(broker)) for name, broker in self.brokers.items())
+        return [(name, log) for name, log in found if log is not None]
+
+    def partition(self, topic: str, index: int) -> PartitionImage | None:
+        return self.observer.latest.partition(TopicName(topic), PartitionIndex(index))
+
+    def unsettled(self) -> str | None:
+        """What keeps the cluster from being whole, in words; None if it is."""
+        latest = self.observer.latest
+        logs = dict(self.logs())
+        for name, settings in self.settings.items():
+            registered = latest.brokers.get(settings.node_id)
+            if name not in self.ready:
+                return f"{name} is not up"
+            if registered is None or registered.is_fenced:
+                return f"{name} is fenced"
+            if logs[name].current.offset != latest.offset:
+                return f"{name} is at metadata offset {logs[name].current.offset}, not at the end"
+        for topic in latest.topics_by_name.values():
+            for index, one in enumerate(topic.partitions):
+                if sorted(one.isr) != sorted(one.replicas) or one.leader not in one.isr:
+                    return f"{topic.name}-{index} of {one.replicas} has isr {one.isr}"
+        return None
+
+    # -- Processes ------------------------------------------------------------------------------
+
+    async def _run(self, name: str, environment: Environment) -> None:
+        """As ``server.main`` does it, with what the simulation gives."""
+        world = self._world
+        broker = Broker(
+            self.settings[name],
+            files=self._files(environment.files),
+            clock=environment.clock,
+            randomness=environment.randomness,
+        )
+        self.brokers[name] = broker
+        self.ready.pop(name, None)
+        self.observer.began(environment.loop, lambda: metadata_of(broker))
+        environment.loop.add_signal_handler(SIGTERM, broker.request_stop, "SIGTERM")
+        try:
+            await broker.start()
+        except (DirectoryError, MetadataError, KafkaError, OSError) as error:
+            world.tell(f"{name}: cannot start: {error}")
+            await broker.stop()
+            return
+        world.tell(f"{name}: ready")
+        self.ready[name] = None
+        failure = await broker.run()
+        self.ready.pop(name, None)
+        if failure is not None:
+            world.note(f"{name}: stopped by {failure!r}")
+            if not isinstance(failure, OSError):
+                bug = NodeFailure(f"{name}: stopped by its own bug: {failure!r}")
+                bug.__cause__ = failure
+                world.fail(bug)
+
+
+def metadata_of(broker: Broker) -> MetadataLog | None:
+    return broker._metadata

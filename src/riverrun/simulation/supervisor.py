@@ -1,0 +1,38 @@
+"""Keeps processes running: whoever is down and due is started again."""
+
+from __future__ import annotations
+
+from riverrun.simulation.world import Main, World
+
+SUPERVISE_SECONDS = 0.25
+START_PAUSE_SECONDS = 1.0
+
+
+class Supervisor:
+    """What runs on which machine. A process that ends is started again, a second later at best."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._mains: dict[str, Main] = {}
+        self._not_before: dict[str, float] = {}
+
+    def add(self, name: str, main: Main) -> None:
+        self._world.host(name)
+        self._mains[name] = main
+
+    def remove(self, name: str) -> None:
+        """Let it end, and stay away."""
+        self._mains.pop(name, None)
+
+    def restart_after(self, name: str, seconds: float) -> None:
+        self._not_before[name] = self._world.now + seconds
+
+    def begin(self) -> None:
+        """Start all that were added, now and whenever they are down."""
+        world = self._world
+        for name, main in self._mains.items():
+            is_due = world.now >= self._not_before.get(name, 0.0)
+            if world.hosts[name].process is None and is_due:
+                self._not_before[name] = world.now + START_PAUSE_SECONDS
+                world.start(name, main)
+        world.after(SUPERVISE_SECONDS, self.begin)

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 import riverrun
 from riverrun.model.errors import ErrorCode
-from riverrun.wire.apis import ALL_APIS, ApiKey
+from riverrun.wire.apis import KNOWN_APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest, decode_response, encode_request
 from riverrun.wire.headers import (
     LENGTH,
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
 
     def version_of(self, key: ApiKey, at_most: int | None = None) -> int:
         """The newest version that both sides know; raises ``UnsupportedApi``."""
-        ours = ALL_APIS[key]
+        ours = KNOWN_APIS[key]
         if key not in self._versions:
             raise UnsupportedApi(f"{self.address} does not serve {ours.title}")
         low, high = self._versions[key]
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
                 frame = await future
         except TimeoutError:
             self.close()
-            text = f"{self.address} did not answer {ALL_APIS[key].title} within {limit:g} s"
+            text = f"{self.address} did not answer {KNOWN_APIS[key].title} within {limit:g} s"
             raise TimeoutError(text) from None
         finally:
             self._waiting.pop(correlation_id, None)
@@ -136,13 +136,13 @@ class Connection(asyncio.Protocol):
         self._next_id = correlation_id = (self._next_id + 1) & CORRELATION_ID_MAX
         body = encode_request(key, version, message)
         self._transport.write(
-            request_frame(ALL_APIS[key], version, correlation_id, self._client_id, body)
+            request_frame(KNOWN_APIS[key], version, correlation_id, self._client_id, body)
         )
         return correlation_id
 
     def _decode(self, key: ApiKey, version: int, frame: bytes) -> Any:
         try:
-            is_flexible = has_flexible_response_header(ALL_APIS[key], version)
+            is_flexible = has_flexible_response_header(KNOWN_APIS[key], version)
             _, at = read_response_header(frame, is_flexible=is_flexible)
             return decode_response(key, version, frame, at)
         except MalformedRequest as error:
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         message = ApiVersionsRequest(
             client_software_name="riverrun", client_software_version=riverrun.__version__
         )
-        version = ALL_APIS[key].max_version
+        version = KNOWN_APIS[key].max_version
         while True:
             correlation_id = await self._send(key, version, message)
             future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -25,7 +25,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Histogram, Metrics
 from riverrun.server.context import Peer, RequestContext
-from riverrun.wire.apis import APIS, FORWARDED, Api, ApiKey
+from riverrun.wire.apis import FORWARDED, ROUTES, Api, ApiKey
 from riverrun.wire.codec import decode_request, encode_response, message_class
 from riverrun.wire.headers import flexible_header_from, response_start
 from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
@@ -91,7 +91,7 @@ class Router:
         *,
         metrics: Metrics,
         clock: Clock,
-        apis: Mapping[int, Api] = APIS,
+        apis: Mapping[int, Api] = ROUTES,
         modules: Mapping[int, Any] | None = None,
         names: Mapping[int, str] | None = None,
         forward: Forward | None = None,

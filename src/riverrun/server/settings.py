@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,7 @@ from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
 from riverrun.model.synonyms import SYNONYMS
 from riverrun.replication.settings import ReplicationSettings
+from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.network_settings import NetworkSettings
 from riverrun.storage.cleaner import CleanerSettings
 from riverrun.storage.settings import DirectorySettings, LogSettings
@@ -145,6 +146,7 @@ class NodeSettings:
     metadata: MetadataSettings
     replication: ReplicationSettings
     group: GroupSettings
+    formation: FormationSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -168,7 +170,10 @@ class NodeSettings:
             raise SettingError(
                 "log.dirs", ",".join(made.identity.log_dirs), "a node has one data directory"
             )
-        made.client_addresses()
+        if not made.formation.roles:
+            raise SettingError("process.roles", "", "a node is broker, controller, or both")
+        if made.formation.is_broker:
+            made.client_addresses()
         made.advertised()
         return made
 
@@ -183,9 +188,13 @@ class NodeSettings:
     def _addresses(self) -> tuple[Address, ...]:
         return tuple(Address.parse(text, "listeners") for text in self.identity.listeners)
 
+    def listening(self) -> tuple[Address, ...]:
+        """Where this node listens, for clients and for other nodes."""
+        return self._addresses()
+
     def client_addresses(self) -> tuple[Address, ...]:
         found = tuple(address for address in self._addresses() if address.name != "CONTROLLER")
-        if not found:
+        if not found and self.formation.is_broker:
             raise SettingError(
                 "listeners", ",".join(self.identity.listeners), "there is no listener for clients"
             )
@@ -195,9 +204,18 @@ class NodeSettings:
         return next((a for a in self._addresses() if a.name == "CONTROLLER"), None)
 
     def controller_advertised(self) -> Address | None:
-        """Where other nodes reach our controller; voters are known by it."""
+        """Where other nodes reach our controller; voters are known by it.
+
+        On a node that listens everywhere that is where clients reach it, if nobody says otherwise.
+        """
         told = [a for a in self._advertised_texts() if a.name == "CONTROLLER"]
-        return told[0] if told else self.controller_address()
+        listening = self.controller_address()
+        if told or listening is None or listening.host not in ("0.0.0.0", "::"):
+            return told[0] if told else listening
+        to_clients = [a for a in self._advertised_texts() if a.name != "CONTROLLER"]
+        if to_clients:
+            return replace(listening, host=to_clients[0].host)
+        return listening
 
     def _advertised_texts(self) -> tuple[Address, ...]:
         texts = self.identity.advertised_listeners
@@ -228,6 +246,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "metadata": MetadataSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,
+    "formation": FormationSettings,
 }
 
 

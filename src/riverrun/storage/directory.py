@@ -326,15 +326,20 @@ class LogDirectory:
 
     def open_metadata(self, settings: MetadataLogSettings) -> Log:
         """The log of cluster metadata, which is neither cleaned nor counted with the others."""
-        path = self._path_of(METADATA_PARTITION)
-        if not self.files.exists(path):
-            self._make(METADATA_PARTITION, METADATA_TOPIC_ID)
+        self.make_metadata()
         log_settings = LogSettings(
             segment_bytes=settings.segment_bytes, segment_ms=settings.segment_ms,
             cleanup_policy=(), retention_ms=-1,
         )  # fmt: skip
         self.metadata_log = self._open(METADATA_PARTITION, METADATA_TOPIC_ID, log_settings)
         return self.metadata_log
+
+    def make_metadata(self) -> str:
+        """The folder of the metadata log, made if it is not there."""
+        path = self._path_of(METADATA_PARTITION)
+        if not self.files.exists(path):
+            self._make(METADATA_PARTITION, METADATA_TOPIC_ID)
+        return path
 
     # Creating and deleting
 

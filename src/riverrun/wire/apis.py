@@ -104,6 +104,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    DISCOVER_NODE = 30_000
+    FORM_CLUSTER = 30_001
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,16 @@ _TABLE: Final = (
 ALL_APIS: Final[Mapping[int, Api]] = MappingProxyType({api.key: api for api in _TABLE})
 """Every API that Kafka knows, for a client may meet brokers that serve more than we do."""
 
+PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
+    {
+        ApiKey.DISCOVER_NODE: Api(ApiKey.DISCOVER_NODE, 0, 0, 0),
+        ApiKey.FORM_CLUSTER: Api(ApiKey.FORM_CLUSTER, 0, 0, 0),
+    }
+)
+"""What only nodes of riverrun say to each other, before they are a cluster. Never advertised."""
+
+KNOWN_APIS: Final[Mapping[int, Api]] = MappingProxyType({**ALL_APIS, **PRIVATE_APIS})
+
 _SERVED: Final = (
     ApiKey.PRODUCE,
     ApiKey.FETCH,
@@ -287,6 +299,11 @@ CONTROLLER_APIS: Final[Mapping[int, Api]] = MappingProxyType(
     {key: ALL_APIS[key] for key in _SERVED_BY_CONTROLLERS}
 )
 """The APIs of the listener that nodes use among themselves."""
+
+_ROUTED: Final[Mapping[int, Api]] = {ApiKey.DISCOVER_NODE: PRIVATE_APIS[ApiKey.DISCOVER_NODE]}
+ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**APIS, **_ROUTED})
+"""What the clients' listener answers, with what it does not tell of."""
+CONTROLLER_ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**CONTROLLER_APIS, **_ROUTED})
 
 FORWARDED: Final = frozenset(
     {

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, cast
 
-from riverrun.wire.apis import ALL_APIS, ApiKey
+from riverrun.wire.apis import KNOWN_APIS, PRIVATE_APIS, ApiKey
 from riverrun.wire.compiler import Reader, Writer, compile_reader, compile_writer
 from riverrun.wire.layout import MessageModule
 from riverrun.wire.primitives import ITEMS_MAX, Buffer, MalformedRequest
@@ -62,7 +62,7 @@ def _decode(key: ApiKey, version: int, side: str, buffer: Buffer, at: int) -> An
         if stop != end and side == RESPONSE:
             raise MalformedRequest(f"{end - stop} bytes too many")
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"{ALL_APIS[key].name} v{version} {side}: {error}") from error
+        raise MalformedRequest(f"{KNOWN_APIS[key].name} v{version} {side}: {error}") from error
     return message
 
 
@@ -77,7 +77,8 @@ def _encode(key: ApiKey, version: int, side: str, message: Any) -> bytes:
 
 @cache
 def _module(key: ApiKey, side: str) -> MessageModule:
-    found = import_module(f"riverrun.wire.messages.{ALL_APIS[key].name}_{side}")
+    package = "private" if key in PRIVATE_APIS else "messages"
+    found = import_module(f"riverrun.wire.{package}.{KNOWN_APIS[key].name}_{side}")
     return cast(MessageModule, found)
 
 

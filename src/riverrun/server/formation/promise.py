@@ -1,0 +1,144 @@
+"""The promise to found a cluster, as a file, and the first files of the cluster itself.
+
+The promise is durable before anybody hears of it, and goes when the directory belongs to the
+cluster. All calls block on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun.metadata.image import Image
+from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
+from riverrun.model.ids import NodeId
+from riverrun.ports.clock import Clock
+from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically
+from riverrun.ports.randomness import Randomness
+from riverrun.raft.types import Voter
+from riverrun.server.formation.decision import LISTENER, Proposal
+from riverrun.server.formation.formed import FormationError
+from riverrun.storage.checkpoints import encode_uuid, parse_uuid
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.identity import META_PROPERTIES, Identity
+
+PROMISE = "formation.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """``is_agreed`` when it is known that all voters have promised."""
+
+    proposal: Proposal
+    is_agreed: bool = False
+
+    def encode(self) -> bytes:
+        voters = [
+            {
+                "id": voter.id,
+                "directory.id": encode_uuid(voter.directory_id) if voter.directory_id else None,
+                "host": voter.endpoints[LISTENER][0],
+                "port": voter.endpoints[LISTENER][1],
+            }
+            for voter in self.proposal.voters
+        ]
+        content = {
+            "version": VERSION,
+            "cluster.id": self.proposal.cluster_id,
+            "proposed.ms": self.proposal.proposed_ms,
+            "agreed": self.is_agreed,
+            "voters": voters,
+        }
+        return json.dumps(content, indent=1).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> Promise:
+        content = json.loads(data)
+        voters = tuple(
+            Voter(
+                id=NodeId(int(entry["id"])),
+                directory_id=parse_uuid(entry["directory.id"]),
+                endpoints={LISTENER: (str(entry["host"]), int(entry["port"]))},
+            )
+            for entry in content["voters"]
+        )
+        proposal = Proposal(
+            cluster_id=str(content["cluster.id"]),
+            proposed_ms=int(content["proposed.ms"]),
+            voters=voters,
+        )
+        return cls(proposal=proposal, is_agreed=bool(content["agreed"]))
+
+
+def read_promise(files: Files, directory: str) -> Promise | None:
+    path = os.path.join(directory, PROMISE)
+    if not files.exists(path):
+        return None
+    try:
+        return Promise.parse(read_whole(files, path))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormationError(
+            f"{path} is damaged ({error!r}): if the cluster that it names never came to be, start "
+            f"all of its nodes with empty data directories"
+        ) from None
+
+
+def write_promise(files: Files, directory: str, promise: Promise, *, sync: bool = True) -> None:
+    write_atomically(files, os.path.join(directory, PROMISE), promise.encode(), sync=sync)
+
+
+def found(files: Files, directory: LogDirectory, proposal: Proposal) -> None:
+    """Write the first snapshot, the same on every voter, and belong to the cluster from then on."""
+    folder = directory.make_metadata()
+    path = os.path.join(folder, BOOTSTRAP.name)
+    if not files.exists(path):
+        image = Image(timestamp=proposal.proposed_ms)
+        content = b"".join(snapshot_batches(image, proposal.voters, proposal.proposed_ms))
+        write_atomically(files, path, content)
+        files.sync_directory(directory.path)
+    join(files, directory, proposal.cluster_id)
+
+
+def join(files: Files, directory: LogDirectory, cluster_id: str) -> None:
+    """Belong to a cluster for ever."""
+    directory.adopt_cluster(cluster_id)
+    path = os.path.join(directory.path, PROMISE)
+    if files.exists(path):
+        files.unlink(path)
+
+
+def promise_for_all(
+    voters: Sequence[tuple[int, str, int]],
+    directories: Sequence[Path],
+    *,
+    cluster_id: str,
+    clock: Clock,
+    randomness: Randomness,
+) -> None:
+    """Prepare blank directories on one machine for their first start, in the name of all voters.
+
+    So they need not ask each other: when every promise is durable, all have promised.
+    """
+    files = OsFiles()
+    made = tuple(
+        Voter(
+            id=NodeId(node_id), directory_id=randomness.uuid(), endpoints={LISTENER: (host, port)}
+        )
+        for node_id, host, port in voters
+    )
+    proposal = Proposal(cluster_id=cluster_id, proposed_ms=clock.now_ms(), voters=made)
+    for voter, directory in zip(made, directories, strict=True):
+        assert voter.directory_id is not None
+        files.make_directory(str(directory))
+        identity = Identity(node_id=voter.id, directory_id=voter.directory_id, cluster_id=None)
+        write_atomically(files, str(directory / META_PROPERTIES), identity.encode())
+    for directory in directories:
+        write_promise(files, str(directory), Promise(proposal=proposal))
+    for directory in directories:
+        # If a power cut takes this, the nodes find out by asking each other.
+        agreed = Promise(proposal=proposal, is_agreed=True)
+        write_promise(files, str(directory), agreed, sync=False)

@@ -1,0 +1,45 @@
+"""DiscoverNode: an API of our own, by which a node without a cluster finds ours.
+
+Version 0, not advertised. Read only, so it is answered on every listener.
+"""
+
+from __future__ import annotations
+
+from riverrun.model.ids import NodeId
+from riverrun.server.context import CONTROLLER, RequestContext
+from riverrun.server.formation.decision import Address, Heard
+from riverrun.server.formation.messages import answer_of
+from riverrun.server.parts import Parts
+from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
+from riverrun.wire.private.discover_node_response import DiscoverNodeResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: DiscoverNodeRequest
+) -> DiscoverNodeResponse:
+    settings, metadata = parts.settings, parts.metadata
+    own = settings.controller_advertised()
+    leader = metadata.leader_endpoint()
+    controllers: dict[Address, None] = {} if leader is None else {(leader[1], leader[2]): None}
+    for voter in metadata.voters:
+        if CONTROLLER in voter.endpoints:
+            controllers[voter.endpoints[CONTROLLER]] = None
+    return answer_of(
+        Heard(
+            node_id=settings.node_id,
+            directory_id=parts.logs.directory_id,
+            is_controller=settings.formation.is_controller,
+            cluster_id=parts.logs.cluster_id,
+            controller=None if own is None else (own.host, own.port),
+            controllers=tuple(controllers),
+            namesakes=_namesakes(parts, request),
+        )
+    )
+
+
+def _namesakes(parts: Parts, request: DiscoverNodeRequest) -> tuple[Address, ...]:
+    """Where we know a broker of the asker's id with other data: it may be gone, or not."""
+    known = parts.metadata.current.brokers.get(NodeId(request.node_id))
+    if known is None or known.is_fenced or request.directory_id in known.directories:
+        return ()
+    return tuple((endpoint.host, endpoint.port) for endpoint in known.endpoints.values())

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from riverrun.simulation.damage import cut_metadata_log, rot
 from riverrun.simulation.disk import CAPACITY_BYTES
 from riverrun.simulation.faults import (
     ON_CLIENTS,
     ON_CLUSTERS,
     Fault,
     FaultKind,
+    draw_cluster_faults,
     draw_faults,
     parse_schedule,
     write_schedule,
@@ -45,6 +47,30 @@ def test_every_kind_is_drawn_for_its_target() -> None:
         assert fault.target == ("client" if fault.kind in ON_CLIENTS else "broker")
 
 
+NODES = ["node-1", "node-2", "node-3"]
+
+
+def draw_for_cluster(seed: int) -> tuple[Fault, ...]:
+    return draw_cluster_faults(
+        random.Random(seed), until=10, nodes=NODES, clients=["client"], count_max=12
+    )
+
+
+@given(st.integers())
+def test_schedules_of_clusters_survive_writing_and_reading(seed: int) -> None:
+    faults = draw_for_cluster(seed)
+    assert parse_schedule(write_schedule(faults)) == faults
+
+
+def test_every_kind_is_drawn_for_clusters_and_for_groups_of_nodes() -> None:
+    drawn = [fault for seed in range(300) for fault in draw_for_cluster(seed)]
+    assert {fault.kind for fault in drawn} == set(FaultKind)
+    cuts = {fault.target for fault in drawn if fault.kind is FaultKind.PARTITION}
+    assert {"node-1", "client", "node-1|node-2", "client|node-3", "node-2,node-3|node-1"} <= cuts
+    killed = {fault.target for fault in drawn if fault.kind is FaultKind.KILL}
+    assert {"node-1", "node-1,node-3", "node-1,node-2,node-3"} <= killed
+
+
 def a_fault(number: int) -> Fault:
     return Fault(kind=FaultKind.KILL, start=number + 0.123, seconds=2.0, target="broker")
 
@@ -71,13 +97,13 @@ def test_shrinking_gives_up_after_so_many_runs() -> None:
 
 
 class Scene:
-    """A broker and a client that do nothing, and faults upon them."""
+    """Brokers and a client that do nothing, and faults upon them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, brokers: Sequence[str] = ("broker",)) -> None:
         self.world = world
         self.restarts: list[tuple[str, float]] = []
-        self.injector = Injector(world, ["broker"], lambda *args: self.restarts.append(args))
-        for name in ("broker", "client"):
+        self.injector = Injector(world, brokers, lambda *args: self.restarts.append(args))
+        for name in (*brokers, "client"):
             world.start(name, self._idle)
         world.run(0.5)
 
@@ -128,3 +154,65 @@ def test_lasting_faults_end_by_themselves_or_when_all_is_calm(make_world: MakeWo
     assert disk.writes_to_fail == 0
     scene.world.run(3)
     assert scene.world.hosts["broker"].process is not None, "no fault comes after the calm"
+
+
+def cluster_scene(world: World) -> Scene:
+    scene = Scene(world, ["node-1", "node-2", "node-3"])
+    world.run(0.5)
+    return scene
+
+
+def test_a_node_is_cut_off_from_everybody_and_groups_from_each_other(
+    make_world: MakeWorld,
+) -> None:
+    scene = cluster_scene(make_world())
+    passes = scene.world.network.passes
+    scene.inject("partition@0.1+1:node-1 cut-requests@2+1:node-1|node-2,node-3")
+    scene.world.run(0.5)
+    assert not passes("node-1", "node-2") and not passes("client", "node-1")
+    assert passes("node-2", "node-3") and passes("client", "node-2")
+    scene.world.run(2)
+    assert not passes("node-1", "node-2") and not passes("node-1", "node-3")
+    assert passes("node-2", "node-1") and passes("node-1", "client")
+    scene.world.run(2)
+    assert passes("node-1", "node-2")
+
+
+def test_several_are_stopped_at_once_and_disks_are_lost(make_world: MakeWorld) -> None:
+    scene = cluster_scene(make_world())
+    hosts = scene.world.hosts
+    scene.inject("kill@0.1+1:node-1,node-2 wipe-disk@0.2+1:node-3")
+    scene.world.run(0.5)
+    assert [hosts[name].process for name in NODES] == [None, None, None]
+    assert "/f" in hosts["node-1"].disk.files()
+    assert hosts["node-3"].disk.files() == {} and hosts["node-3"].disk.used_bytes == 0
+
+
+def test_who_may_not_be_damaged_is_spared_or_merely_killed(make_world: MakeWorld) -> None:
+    scene = cluster_scene(make_world())
+    scene.injector = Injector(scene.world, NODES, lambda *args: None, lambda node, kind: False)
+    scene.inject("wipe-disk@0.1+1:node-1 power-loss@0.2+1:node-2 sync-error@0.3+1:node-3=2")
+    scene.world.run(0.5)
+    hosts = scene.world.hosts
+    assert hosts["node-1"].process is not None
+    assert hosts["node-2"].process is None and hosts["node-2"].is_powered
+    assert hosts["node-3"].disk.syncs_to_fail == 0
+
+
+def test_logs_rot_and_lose_their_ends(make_world: MakeWorld) -> None:
+    world = make_world()
+    path = "/data/node-1/__cluster_metadata-0/00000000000000000000.log"
+
+    async def write(environment: Environment) -> None:
+        environment.files.make_directory(path.rpartition("/")[0])
+        file = environment.files.open(path, create=True)
+        file.write_at(0, bytes(100))
+        file.sync()
+
+    world.start("node-1", write)
+    world.run(1)
+    disk = world.hosts["node-1"].disk
+    cut_metadata_log(disk, 30)
+    assert disk.files()[path] == bytes(70)
+    rot(disk, 12345)
+    assert sum(byte.bit_count() for byte in disk.files()[path]) == 1

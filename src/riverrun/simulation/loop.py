@@ -174,7 +174,9 @@ class NodeLoop(asyncio.BaseEventLoop):
                 ready.append(timer)
         if ready:
             self.world.record(f"turn {self.host.name} {len(ready)}")
+            self._turn_at = 0.0  # what comes up meanwhile is planned for when this turn is over
             self._run_ready(len(ready))
+            self._turn_at = NEVER
             self.world.after_turn(self)
         self._plan_next()
 
@@ -210,8 +212,13 @@ class NodeLoop(asyncio.BaseEventLoop):
             self._scheduled = [timer for timer in self._scheduled if not timer._cancelled]
             heapq.heapify(self._scheduled)
             self._timer_cancelled_count = 0
-        if self._scheduled:
-            self._wake(self._scheduled[0]._when - self.host.monotonic_base)
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            # Most timers are timeouts that never come: a turn for each would do nothing.
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if scheduled:
+            self._wake(scheduled[0]._when - self.host.monotonic_base)
 
     # -- What asyncio asks of a loop ------------------------------------------------------------
 

@@ -151,7 +151,7 @@ def _change_incrementally(
         raise _refused_level(configs, resource)
     current = image.config(kind, name)
     if kind is ConfigType.BROKER:
-        _check_broker_name(configs, name)
+        _check_broker_name(configs, image, name)
         configs.check_broker(_applied(configs, resource.configs, current, _list_of_broker))
     applied = _applied(configs, resource.configs, current, _list_of(kind))
     named = [one.name for one in resource.configs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from riverrun.cluster.registration import Registration, register_broker
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Endpoint, Image
 from riverrun.metadata.records import FeatureLevelRecord, Record
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.model.settings import Kind, Setting, Settings, setting
 from riverrun.storage.settings import DirectorySettings, LogSettings
@@ -99,24 +100,56 @@ def cluster_of(*nodes: int, racks: Mapping[int, str] | None = None) -> Image:
 
 
 class MemoryLog:
-    """A metadata log without a disk; ``gate`` holds appends back, ``error`` makes them fail."""
+    """A metadata log without a disk; ``gate`` holds commits back, ``error`` makes appends fail."""
 
     def __init__(self, image: Image | None = None) -> None:
         self.current = image if image is not None else cluster_of(1)
+        self.newest = self.current
+        self.node_id = NodeId(1)
+        self.leader: NodeId | None = NodeId(1)
+        self.is_active = True
         self.appended: list[tuple[Record, ...]] = []
         self.gate: asyncio.Event | None = None
         self.error: OSError | None = None
+        self.heard: dict[NodeId, float] = {}
 
-    async def append(self, records: Sequence[Record]) -> Image:
-        image = replayed(self.current, records)
-        if self.gate is not None:
-            await self.gate.wait()
+    def append(self, records: Sequence[Record]) -> Awaitable[Image]:
+        assert self.is_active, "an append to a log that we do not lead"
+        image = replayed(self.newest, records)
         if self.error is not None:
             raise self.error
+        self.newest = image
         self.appended.append(tuple(records))
-        self.current = image
+        return asyncio.ensure_future(self._commit(image))
+
+    async def _commit(self, image: Image) -> Image:
+        if self.gate is not None:
+            await self.gate.wait()
+        if not self.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        if image.offset > self.current.offset:
+            self.current = image
         return image
+
+    async def settled(self) -> None:
+        await self._commit(self.newest)
+
+    def heard_from(self, node: NodeId) -> float | None:
+        return self.heard.get(node)
 
     def apply(self, outcome: Outcome[object]) -> None:
         if outcome.records:
-            self.current = replayed(self.current, outcome.records)
+            self.current = self.newest = replayed(self.newest, outcome.records)
+
+
+class FakeClock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now

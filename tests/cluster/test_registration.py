@@ -1,6 +1,7 @@
 """Brokers that come up: once, and again after a crash."""
 
-from riverrun.cluster.registration import activate, register_broker
+from riverrun.cluster.activation import activate
+from riverrun.cluster.registration import register_broker
 from riverrun.metadata.image import NO_LEADER, ConfigType, Image, PartitionImage
 from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.model.ids import NodeId, TopicName

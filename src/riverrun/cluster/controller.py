@@ -6,8 +6,17 @@ and lets the response go; requests arrive there by ``server/requests``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from riverrun.cluster import (
+    activation,
+    alter_partition,
     config_changes,
+    directories,
+    elections,
+    features,
+    heartbeats,
+    leadership,
     partitions,
     producer_ids,
     registration,
@@ -19,20 +28,38 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness
+from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
 from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
 from riverrun.wire.messages.alter_configs_response import AlterConfigsResponse
+from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
+from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
+from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
+from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
+from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
+from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
+from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
+from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
+from riverrun.wire.messages.controller_registration_response import ControllerRegistrationResponse
 from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
 from riverrun.wire.messages.create_partitions_response import CreatePartitionsResponse
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest
 from riverrun.wire.messages.delete_topics_response import DeleteTopicsResponse
+from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+from riverrun.wire.messages.elect_leaders_response import ElectLeadersResponse
 from riverrun.wire.messages.incremental_alter_configs_request import (
     IncrementalAlterConfigsRequest,
 )
 from riverrun.wire.messages.incremental_alter_configs_response import (
     IncrementalAlterConfigsResponse,
 )
+from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
+from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
+from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
+from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse
 
 
 class Controller:
@@ -43,7 +70,7 @@ class Controller:
         self._randomness = randomness
 
     def activate(self, image: Image) -> Outcome[None]:
-        return registration.activate(self.configs, image)
+        return activation.activate(self.configs, image)
 
     def register_broker(self, image: Image, one: registration.Registration) -> Outcome[int]:
         return registration.register_broker(image, one)
@@ -78,3 +105,63 @@ class Controller:
 
     def allocate_producer_ids(self, image: Image, node: NodeId) -> Outcome[producer_ids.Block]:
         return producer_ids.allocate(image, node)
+
+    # -- Brokers and controllers ------------------------------------------------------------------
+
+    def register(
+        self, image: Image, request: BrokerRegistrationRequest, known: registration.Known
+    ) -> Outcome[BrokerRegistrationResponse]:
+        return registration.register(self.configs, image, request, known)
+
+    def register_controller(
+        self, image: Image, request: ControllerRegistrationRequest
+    ) -> Outcome[ControllerRegistrationResponse]:
+        return registration.register_controller(image, request)
+
+    def unregister(
+        self, image: Image, request: UnregisterBrokerRequest
+    ) -> Outcome[UnregisterBrokerResponse]:
+        return registration.unregister(self.configs, image, request)
+
+    def heartbeat(
+        self, image: Image, request: BrokerHeartbeatRequest, *, may_leave: bool
+    ) -> Outcome[BrokerHeartbeatResponse]:
+        return heartbeats.heartbeat(self.configs, image, request, may_leave=may_leave)
+
+    def fence(self, image: Image, nodes: Collection[NodeId]) -> Outcome[None]:
+        records = leadership.fence(self.configs, image, nodes)
+        return Outcome(records=tuple(records), response=None)
+
+    def alter_partition(
+        self, image: Image, request: AlterPartitionRequest
+    ) -> Outcome[AlterPartitionResponse]:
+        return alter_partition.alter_partition(self.configs, image, request)
+
+    def assign_replicas(
+        self, image: Image, request: AssignReplicasToDirsRequest
+    ) -> Outcome[AssignReplicasToDirsResponse]:
+        return directories.assign_replicas(self.configs, image, request)
+
+    def allocate_producer_ids_for(
+        self, image: Image, request: AllocateProducerIdsRequest
+    ) -> Outcome[AllocateProducerIdsResponse]:
+        return producer_ids.allocate_for(image, request)
+
+    # -- Elections and features -------------------------------------------------------------------
+
+    def elect_leaders(
+        self, image: Image, request: ElectLeadersRequest
+    ) -> Outcome[ElectLeadersResponse]:
+        return elections.elect_leaders(self.configs, image, request)
+
+    def elect_leaderless(self, image: Image) -> Outcome[None]:
+        records = leadership.elect_leaderless(self.configs, image)
+        return Outcome(records=tuple(records), response=None)
+
+    def balance(self, image: Image) -> Outcome[bool]:
+        return elections.balance(self.configs, image)
+
+    def update_features(
+        self, image: Image, request: UpdateFeaturesRequest
+    ) -> Outcome[UpdateFeaturesResponse]:
+        return features.update_features(self.configs, image, request)

@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from riverrun.cluster.heartbeats import check_epoch
 from riverrun.cluster.outcome import Outcome
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ProducerIdsRecord
+from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, ProducerId
+from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
 
 BLOCK_SIZE: Final = 1000
 
@@ -37,3 +41,21 @@ def allocate(image: Image, node: NodeId) -> Outcome[Block]:
         next_producer_id=end,
     )
     return Outcome(records=(record,), response=Block(start=start, end=end))
+
+
+def allocate_for(
+    image: Image, request: AllocateProducerIdsRequest
+) -> Outcome[AllocateProducerIdsResponse]:
+    """A block for a broker that asks for one (KIP-730)."""
+    check_epoch(image, request.broker_id, request.broker_epoch)
+    outcome = allocate(image, NodeId(request.broker_id))
+    block = outcome.response
+    return Outcome(
+        records=outcome.records,
+        response=AllocateProducerIdsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            producer_id_start=block.start,
+            producer_id_len=block.end - block.start,
+        ),
+    )

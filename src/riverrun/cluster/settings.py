@@ -1,0 +1,58 @@
+"""Settings of the controller: how long brokers may be silent, and when leaders go home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from riverrun.model.settings import INT_MAX, SECOND_MS, Settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings(Settings):
+    """Kafka's names; the session is shorter than Kafka's 9 s, so that a failover is too."""
+
+    session_timeout_ms: int = setting(
+        2 * SECOND_MS,
+        name="broker.session.timeout.ms",
+        at_least=100,
+        at_most=INT_MAX,
+        doc="A broker that sends no heartbeat for this long is fenced, and others lead for it.",
+    )
+    heartbeat_interval_ms: int = setting(
+        250,
+        name="broker.heartbeat.interval.ms",
+        at_least=10,
+        at_most=INT_MAX,
+        doc="How often a broker tells the controller that it is alive.",
+    )
+    auto_rebalance: bool = setting(
+        True,
+        name="auto.leader.rebalance.enable",
+        doc="Whether leadership returns to preferred replicas by itself.",
+    )
+    imbalance_check_s: int = setting(
+        300,
+        name="leader.imbalance.check.interval.seconds",
+        at_least=1,
+        doc="How often the controller looks for partitions not led by their preferred replica.",
+    )
+    unclean_check_ms: int = setting(
+        5 * SECOND_MS,
+        name="unclean.leader.election.interval.ms",
+        at_least=100,
+        at_most=INT_MAX,
+        doc="How often partitions without a leader are looked at again, where unclean elections "
+        "are enabled.",
+    )
+    controlled_shutdown: bool = setting(
+        True,
+        name="controlled.shutdown.enable",
+        doc="Whether a broker that stops first hands over what it leads.",
+    )
+    controlled_shutdown_timeout_ms: int = setting(
+        30 * SECOND_MS,
+        name="controlled.shutdown.timeout.ms",
+        at_least=0,
+        at_most=INT_MAX,
+        doc="How long a broker that stops waits for the controller to let it go.",
+    )

@@ -1,0 +1,19 @@
+"""AllocateProducerIds, version 0; judged by ``cluster/producer_ids.py``.
+
+Served on the controller listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: AllocateProducerIdsRequest
+) -> Awaitable[AllocateProducerIdsResponse]:
+    return parts.controller.allocate_producer_ids(request)

@@ -1,0 +1,19 @@
+"""AlterPartition, versions 2 and 3; judged by ``cluster/alter_partition.py``.
+
+Served on the controller listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: AlterPartitionRequest
+) -> Awaitable[AlterPartitionResponse]:
+    return parts.controller.alter_partition(request)

@@ -1,0 +1,19 @@
+"""AssignReplicasToDirs, version 0; judged by ``cluster/directories.py``.
+
+Served on the controller listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
+from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: AssignReplicasToDirsRequest
+) -> Awaitable[AssignReplicasToDirsResponse]:
+    return parts.controller.assign_replicas_to_dirs(request)

@@ -1,0 +1,26 @@
+"""BrokerHeartbeat, versions 0 to 2; judged by ``cluster/heartbeats.py``.
+
+Served on the controller listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
+from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: BrokerHeartbeatRequest
+) -> Awaitable[BrokerHeartbeatResponse]:
+    return parts.controller.heartbeat(request)
+
+
+def failed(
+    request: BrokerHeartbeatRequest, code: ErrorCode, message: str | None
+) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(throttle_time_ms=0, error_code=code, should_shut_down=False)

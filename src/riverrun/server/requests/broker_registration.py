@@ -1,0 +1,19 @@
+"""BrokerRegistration, versions 0 to 4; judged by ``cluster/registration.py``.
+
+Served on the controller listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
+from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: BrokerRegistrationRequest
+) -> Awaitable[BrokerRegistrationResponse]:
+    return parts.controller.register(request, cluster_id=parts.logs.cluster_id)

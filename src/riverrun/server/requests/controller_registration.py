@@ -1,0 +1,19 @@
+"""ControllerRegistration, version 0; judged by ``cluster/registration.py``.
+
+Served on the controller listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
+from riverrun.wire.messages.controller_registration_response import ControllerRegistrationResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: ControllerRegistrationRequest
+) -> Awaitable[ControllerRegistrationResponse]:
+    return parts.controller.register_controller(request)

@@ -1,0 +1,41 @@
+"""ElectLeaders, versions 0 to 2; judged by ``cluster/elections.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+from riverrun.wire.messages.elect_leaders_response import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: ElectLeadersRequest
+) -> Awaitable[ElectLeadersResponse]:
+    return parts.controller.elect_leaders(request)
+
+
+def failed(
+    request: ElectLeadersRequest, code: ErrorCode, message: str | None
+) -> ElectLeadersResponse:
+    """Version 0 has no error for the whole: each partition carries it (KIP-460)."""
+    return ElectLeadersResponse(
+        throttle_time_ms=0,
+        error_code=code,
+        replica_election_results=tuple(
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=tuple(
+                    PartitionResult(partition_id=index, error_code=code, error_message=message)
+                    for index in topic.partitions
+                ),
+            )
+            for topic in request.topic_partitions or ()
+        ),
+    )

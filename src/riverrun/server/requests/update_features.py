@@ -1,0 +1,16 @@
+"""UpdateFeatures, versions 0 to 2; judged by ``cluster/features.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
+from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse
+
+
+def handle(
+    parts: Parts, context: RequestContext, request: UpdateFeaturesRequest
+) -> Awaitable[UpdateFeaturesResponse]:
+    return parts.controller.update_features(request)

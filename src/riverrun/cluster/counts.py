@@ -54,8 +54,46 @@ class ControllerCounts:
             "1 on the node that is the active controller.",
             lambda: int(is_active()),
         )
-        for name, doc, read in GAUGES:
-            metrics.gauge(name, doc, _when(is_active, image, read))
+        self._declare_gauges(metrics, lambda read: read(image()) if is_active() else 0)
+
+    def _declare_gauges(
+        self, metrics: Metrics, ask: Callable[[Callable[[Image], int]], float]
+    ) -> None:
+        metrics.gauge(
+            "riverrun_controller_brokers_active",
+            "Registered brokers that are not fenced.",
+            lambda: ask(lambda image: sum(not one.is_fenced for one in image.brokers.values())),
+        )
+        metrics.gauge(
+            "riverrun_controller_brokers_fenced",
+            "Registered brokers that are fenced.",
+            lambda: ask(lambda image: sum(one.is_fenced for one in image.brokers.values())),
+        )
+        metrics.gauge(
+            "riverrun_controller_brokers_leaving",
+            "Brokers that hand over what they lead, to stop.",
+            lambda: ask(_leaving),
+        )
+        metrics.gauge(
+            "riverrun_controller_offline_partitions",
+            "Partitions without a leader.",
+            lambda: ask(leaderless),
+        )
+        metrics.gauge(
+            "riverrun_controller_preferred_imbalance",
+            "Partitions that another than the preferred replica leads.",
+            lambda: ask(imbalanced),
+        )
+        metrics.gauge(
+            "riverrun_controller_topics",
+            "Topics of the cluster.",
+            lambda: ask(lambda image: len(image.topics_by_name)),
+        )
+        metrics.gauge(
+            "riverrun_controller_partitions",
+            "Partitions of the cluster.",
+            lambda: ask(_partitions),
+        )
 
     def count(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -66,44 +104,9 @@ class ControllerCounts:
                     self.elections.value += 1
 
 
-def _when(
-    is_active: Callable[[], bool], image: Callable[[], Image], read: Callable[[Image], int]
-) -> Callable[[], float]:
-    return lambda: read(image()) if is_active() else 0
+def _leaving(image: Image) -> int:
+    return sum(one.in_controlled_shutdown and not one.is_fenced for one in image.brokers.values())
 
 
-GAUGES: tuple[tuple[str, str, Callable[[Image], int]], ...] = (
-    (
-        "riverrun_controller_brokers_active",
-        "Registered brokers that are not fenced.",
-        lambda image: sum(not one.is_fenced for one in image.brokers.values()),
-    ),
-    (
-        "riverrun_controller_brokers_fenced",
-        "Registered brokers that are fenced.",
-        lambda image: sum(one.is_fenced for one in image.brokers.values()),
-    ),
-    (
-        "riverrun_controller_brokers_leaving",
-        "Brokers that hand over what they lead, to stop.",
-        lambda image: sum(
-            one.in_controlled_shutdown and not one.is_fenced for one in image.brokers.values()
-        ),
-    ),
-    ("riverrun_controller_offline_partitions", "Partitions without a leader.", leaderless),
-    (
-        "riverrun_controller_preferred_imbalance",
-        "Partitions that another than the preferred replica leads.",
-        imbalanced,
-    ),
-    (
-        "riverrun_controller_topics",
-        "Topics of the cluster.",
-        lambda image: len(image.topics_by_name),
-    ),
-    (
-        "riverrun_controller_partitions",
-        "Partitions of the cluster.",
-        lambda image: sum(len(topic.partitions) for topic in image.topics_by_name.values()),
-    ),
-)
+def _partitions(image: Image) -> int:
+    return sum(len(topic.partitions) for topic in image.topics_by_name.values())

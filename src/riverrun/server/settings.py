@@ -15,12 +15,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
+from riverrun.cluster.settings import ControllerSettings
+from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.dotted import flattened, not_toml
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
 from riverrun.model.synonyms import SYNONYMS
+from riverrun.raft.settings import QuorumSettings
+from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.network_settings import NetworkSettings
@@ -144,9 +148,13 @@ class NodeSettings:
     directory: DirectorySettings
     cleaner: CleanerSettings
     metadata: MetadataSettings
+    controller: ControllerSettings
     replication: ReplicationSettings
     group: GroupSettings
     formation: FormationSettings
+    quorum: QuorumSettings
+    controller: ControllerSettings
+    follower: FollowerSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -244,9 +252,13 @@ GROUPS: Mapping[str, type[Settings]] = {
     "directory": DirectorySettings,
     "cleaner": CleanerSettings,
     "metadata": MetadataSettings,
+    "controller": ControllerSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,
     "formation": FormationSettings,
+    "quorum": QuorumSettings,
+    "controller": ControllerSettings,
+    "follower": FollowerSettings,
 }
 
 

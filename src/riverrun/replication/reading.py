@@ -2,7 +2,10 @@
 
 Consumers read below the high watermark, or below the last stable offset with read_committed; a
 fetch between high watermark and end of the log is empty, never out of range, since after a change
-of leader the high watermark may lag what the consumer has seen (KIP-207).
+of leader the high watermark may lag what the consumer has seen (KIP-207). They may read from a
+follower too, up to the high watermark that it knows (KIP-392).
+
+Followers read up to the end, and by the offset from which they read acknowledge all below it.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NO_EPOCH, LeaderEpoch, Offset
+from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.ports.files import Buffer
 from riverrun.replication.partition import Partition
+from riverrun.replication.progress import Contact, Follower
 from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.reading import ColdRead, Slice
 
@@ -29,6 +33,8 @@ class PartitionRead:
     diverging: tuple[LeaderEpoch, Offset] | None = None
     data: Buffer = b""
     cold: ColdRead | None = None
+    preferred: int = -1
+    """The replica that the consumer should read from instead."""
 
     def fill(self, slice_: Slice) -> None:
         """The disk has answered."""
@@ -48,12 +54,17 @@ def read_partition(
     max_bytes: int,
     at_least_one: bool,
     is_committed_only: bool,
+    from_any_replica: bool = False,
 ) -> PartitionRead:
     """Read for a consumer; errors become part of the result, for they concern this partition
     alone.
     """
     try:
-        partition.check_leader(leader_epoch if leader_epoch >= 0 else NO_EPOCH)
+        epoch = leader_epoch if leader_epoch >= 0 else NO_EPOCH
+        if from_any_replica and not partition.is_leader:
+            _check_follower(partition, epoch, offset)
+        else:
+            partition.check_leader(epoch)
         log = partition.log
         if last_fetched_epoch >= 0:
             diverging = _divergence(partition, offset, last_fetched_epoch)
@@ -91,6 +102,102 @@ def read_partition(
     except KafkaError as error:
         return failed(error.code)
     return result
+
+
+def read_elsewhere(
+    partition: Partition, preferred: NodeId, leader_epoch: int, *, is_committed_only: bool
+) -> PartitionRead:
+    """Send a consumer to another replica."""
+    try:
+        partition.check_leader(leader_epoch if leader_epoch >= 0 else NO_EPOCH)
+    except KafkaError as error:
+        return failed(error.code)
+    read = _offsets(partition)
+    read.aborted = () if is_committed_only else None
+    read.preferred = preferred
+    return read
+
+
+def _check_follower(partition: Partition, epoch: LeaderEpoch | int, offset: int) -> None:
+    """A consumer may read here what we know to be committed (KIP-392)."""
+    partition.check_epoch(epoch)
+    if partition.leader_epoch == NO_EPOCH or partition.is_closed:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if offset > partition.log.end_offset:
+        # Our copy is late. Called out of range, the consumer would jump to somewhere else.
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFetch:
+    """What a follower asks of one partition."""
+
+    offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    start_offset: int
+
+
+def read_for_replica(
+    partition: Partition,
+    follower: Follower,
+    fetch: ReplicaFetch,
+    *,
+    contact: Contact | None,
+    max_bytes: int,
+    at_least_one: bool,
+    is_first: bool,
+) -> PartitionRead:
+    """Read for a follower; the first read of a request says how far it has come, and counts if it
+    comes with its session's contact.
+
+    What it holds counts only after its history was seen to be ours: a follower that diverges is
+    told where, and truncates (KIP-101, KIP-279).
+    """
+    log = partition.log
+    try:
+        partition.check_leader(fetch.leader_epoch if fetch.leader_epoch >= 0 else NO_EPOCH)
+        if is_first:
+            if fetch.last_fetched_epoch >= 0:
+                diverging = _divergence(partition, fetch.offset, fetch.last_fetched_epoch)
+                if diverging is not None:
+                    return _offsets(partition, diverging)
+            if not log.start_offset <= fetch.offset <= log.end_offset:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if contact is not None:
+                partition.follower_fetched(follower, fetch.offset, fetch.start_offset, contact)
+        result = _offsets(partition)
+        if fetch.offset >= log.end_offset or (max_bytes <= 0 and not at_least_one):
+            return result
+        found = log.read(
+            fetch.offset,
+            max_bytes=max(max_bytes, 0),
+            end=log.end_offset,
+            at_least_one=at_least_one,
+        )
+        if isinstance(found, ColdRead):
+            result.cold = found
+        else:
+            result.data = found.data
+    except KafkaError as error:
+        return PartitionRead(
+            error_code=error.code,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.start_offset,
+        )
+    return result
+
+
+def _offsets(
+    partition: Partition, diverging: tuple[LeaderEpoch, Offset] | None = None
+) -> PartitionRead:
+    log = partition.log
+    return PartitionRead(
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.start_offset,
+        diverging=diverging,
+    )
 
 
 def _divergence(

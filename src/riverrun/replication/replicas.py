@@ -16,6 +16,7 @@ from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.replication.partition import Partition
+from riverrun.replication.peers import Peers
 from riverrun.storage.directory import UNKNOWN_TOPIC_ID, LogDirectory
 from riverrun.storage.settings import LogSettings
 
@@ -37,7 +38,9 @@ class Replicas:
         node_id: NodeId,
         settings_for: SettingsFor,
         request_sync: Callable[[Partition], None],
+        peers: Peers | None = None,
     ) -> None:
+        self.peers = peers or Peers()
         self._directory = directory
         self._node_id = node_id
         self._settings_for = settings_for
@@ -67,11 +70,13 @@ class Replicas:
 
     # -- Following the metadata -------------------------------------------------------------------
 
-    def apply_all(self, image: Image) -> None:
+    def apply_all(self, image: Image) -> list[Partition]:
         """At the start: every topic of the image; logs that no topic owns are put away."""
         self._remove_strays(image)
+        touched: list[Partition] = []
         for topic in image.topics_by_name.values():
-            self.apply_topic(image, topic)
+            touched += self.apply_topic(image, topic)
+        return touched
 
     def _remove_strays(self, image: Image) -> None:
         """A topic deleted while we were down, or deleted and made again, must not revive old
@@ -112,25 +117,33 @@ class Replicas:
             if index % CREATED_PER_TURN == 0:
                 yield
 
-    def open_missing(self, image: Image) -> None:
+    def open_missing(self, image: Image) -> list[Partition]:
         """Make what found no room before."""
         missing, self.unopened = self.unopened, {}
+        touched: list[Partition] = []
         for name in missing:
             topic = image.topics_by_name.get(TopicName(name))
             if topic is not None:
-                self.apply_topic(image, topic)
+                touched += self.apply_topic(image, topic)
+        return touched
 
-    def apply_topic(self, image: Image, topic: TopicImage) -> None:
-        """Create or update our replicas of one topic."""
+    def apply_topic(self, image: Image, topic: TopicImage) -> list[Partition]:
+        """Create or update our replicas of one topic; gives all that this touched, also those that
+        are closed now.
+        """
         held = self.by_name.get(topic.name)
+        touched: list[Partition] = []
         if held is not None and any(p.topic_id != topic.id for p in held.values()):
-            self.remove_topic(topic.name)
+            touched += self.remove_topic(topic.name)
             held = None
         settings: LogSettings | None = None
         for index, state in enumerate(topic.partitions):
-            if self._node_id not in state.replicas:
-                continue
             partition = held.get(index) if held is not None else None
+            if self._node_id not in state.replicas:
+                if partition is not None:
+                    self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    touched.append(partition)
+                continue
             if partition is None:
                 settings = settings or self._settings_for(image, topic.name)
                 try:
@@ -141,25 +154,36 @@ class Replicas:
                     # Reads and the other topics go on, as they do when an append finds no room.
                     log.error("log not created", topic=topic.name, reason=str(error))
                     self.unopened[topic.name] = None
-                    return
+                    return touched
                 held = self.by_name.setdefault(topic.name, {})
                 held[index] = partition
                 self.by_id[topic.id] = held
             partition.apply(state)
+            touched.append(partition)
+        return touched
 
     def _open(self, topic: TopicImage, index: int, settings: LogSettings) -> Partition:
         name = TopicPartition(TopicName(topic.name), PartitionIndex(index))
         opened = self._directory.logs.get(name)
         if opened is None:
             opened = self._directory.create(name, topic.id, settings)
-        return Partition(opened, topic.id, self._node_id, self._request_sync)
+        return Partition(opened, topic.id, self._node_id, self._request_sync, self.peers)
 
-    def remove_topic(self, topic: str) -> None:
+    def remove_topic(self, topic: str) -> list[Partition]:
         """The topic is gone from the metadata: answer who waits, then put its files away."""
-        for partition in self.by_name.pop(topic, {}).values():
+        gone = list(self.by_name.get(topic, {}).values())
+        for partition in gone:
+            self._remove(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return gone
+
+    def _remove(self, partition: Partition, why: ErrorCode) -> None:
+        held = self.by_name[partition.name.topic]
+        del held[partition.name.partition]
+        if not held:
+            del self.by_name[partition.name.topic]
             self.by_id.pop(partition.topic_id, None)
-            partition.close(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._directory.delete(partition.name)
+        partition.close(why)
+        self._directory.delete(partition.name)
 
     def configure(self, image: Image, topics: Mapping[str, object] | None = None) -> None:
         """Settings changed, of some topics or of all."""

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness
+from riverrun.server.replica_sessions import ReplicaSessions
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -86,6 +87,8 @@ class FetchSessions:
         self._randomness = randomness
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.evictions = 0
+        self.replicas = ReplicaSessions(randomness)
+        """Those of followers, which nobody else can drive out."""
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -53,10 +53,10 @@ class PartitionLog:
         # A batch whose fate is unknown to its writer may still be committed: a load must see it.
         end = self._end = Offset(appended.last_offset + 1)
         if end > partition.log.high_watermark:
-            await self._committed(end)
+            await self._committed(end, is_patient=False)
         return appended.base_offset
 
-    async def _committed(self, end: Offset) -> None:
+    async def _committed(self, end: Offset, *, is_patient: bool) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def committed(code: ErrorCode) -> None:
@@ -67,7 +67,7 @@ class PartitionLog:
             else:
                 future.set_exception(KafkaError(code))
 
-        self._partition.when_committed(end, committed)
+        self._partition.when_committed(end, committed, is_patient=is_patient)
         try:
             await future
         finally:
@@ -76,7 +76,7 @@ class PartitionLog:
     async def read(self, offset: Offset) -> bytes:
         held = self._partition.log
         if held.high_watermark < self._end:
-            await self._committed(self._end)
+            await self._committed(self._end, is_patient=True)
         start = max(offset, held.start_offset)
         if start >= held.high_watermark:
             return b""

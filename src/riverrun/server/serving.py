@@ -1,5 +1,7 @@
 """The broker's part of a node: replicas, groups, and what clients are served from.
 
+    build ──> register ──> start ──> (clients may connect) ──> serve ──> leave ──> stop
+
 It begins when the metadata is known up to where the quorum has committed it, and not before: logs
 are made, kept and removed by what the metadata says, and an image from before the last stop would
 let it remove what others rely on.
@@ -8,22 +10,34 @@ let it remove what others rely on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from riverrun.coordinator.runner import GroupCoordinators
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.model.ids import TopicName
+from riverrun.model.ids import NodeId, TopicName
+from riverrun.replication.follower.runner import Fetchers
+from riverrun.replication.isr_changes.runner import IsrChanges
+from riverrun.replication.partition import Partition
+from riverrun.replication.peers import Peers
 from riverrun.replication.replicas import Replicas
 from riverrun.replication.runner import Flusher
+from riverrun.server.controller_channel import ControllerChannel
 from riverrun.server.fetch_sessions import FetchSessions
+from riverrun.server.lifecycle import Identity, Lifecycle
 from riverrun.server.node_metrics import declare_metrics
 from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.parts import Parts
+from riverrun.server.producer_ids import ProducerIds
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
 
 DIRECTORY_CHECK_SECONDS: Final = 0.25
+ISR_SECONDS_MAX: Final = 10.0
+REGISTRATION_SECONDS_MAX: Final = 60.0
 
 Own = Callable[[str, Coroutine[Any, Any, None]], None]
 
@@ -31,12 +45,27 @@ Own = Callable[[str, Coroutine[Any, Any, None]], None]
 class Serving:
     """Built by ``build``; follows every image from then on."""
 
-    def __init__(self, parts: Parts, own: Own, bug: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        own: Own,
+        bug: Callable[[BaseException], None],
+        channel: Callable[[str], ControllerChannel],
+        identity: Callable[[], Identity],
+        registered: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """``identity`` is asked when the logs are recovered; ``registered`` is told our epoch."""
         self._parts = parts
         self._own = own
         self._bug = bug
+        self._channel = channel
+        self._identity = identity
+        self._registered = registered
         self._flusher = Flusher(parts.log_runner)
         self._offsets: OffsetsTopic | None = None
+        self._fetchers: Fetchers | None = None
+        self._isr_changes: IsrChanges | None = None
         self.is_recovered = False
 
     async def build(self) -> None:
@@ -47,8 +76,20 @@ class Serving:
             lambda topic: parts.configs.log_settings(metadata.current, topic)
         )
         parts.replicas = Replicas(
-            parts.logs, settings.node_id, parts.configs.log_settings, self._flusher.request
+            parts.logs,
+            settings.node_id,
+            parts.configs.log_settings,
+            self._flusher.request,
+            Peers(
+                now=parts.clock.monotonic,
+                image=lambda: metadata.current,
+                limits=settings.replication.isr_limits,
+                are_followers_read=settings.replication.is_rack_aware,
+                metrics=parts.metrics,
+            ),
         )
+        self._fetchers = self._build_fetchers()
+        self._isr_changes = self._build_isr_changes()
         parts.groups = GroupCoordinators(
             settings.group,
             clock=parts.clock,
@@ -62,23 +103,94 @@ class Serving:
         )
         declare_metrics(parts.metrics, parts)
         self.is_recovered = True
+        parts.lifecycle = Lifecycle(
+            self._identity(),
+            metadata,
+            self._channel("heartbeats"),
+            clock=parts.clock,
+            heartbeat_ms=settings.controller.heartbeat_interval_ms,
+            session_ms=settings.controller.session_timeout_ms,
+            registered=self._registered,
+        )
+        parts.producer_ids = ProducerIds(parts.lifecycle, self._channel("producer-ids"))
         # Nothing awaits between these two: no image falls between them.
-        parts.replicas.apply_all(metadata.current)
+        self._follow(parts.replicas.apply_all(metadata.current))
         metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
         self._own("log directory", parts.log_runner.run())
-        self._own("data directory", _watch_directory(parts))
+        self._own("data directory", self._watch_directory())
+
+    def _build_fetchers(self) -> Fetchers:
+        parts = self._parts
+        return Fetchers(
+            node_id=parts.settings.node_id,
+            replicas=parts.replicas,
+            log_runner=parts.log_runner,
+            endpoint_of=self._endpoint_of,
+            broker_epoch=lambda: parts.lifecycle.epoch,
+            cluster_id=parts.logs.cluster_id,
+            settings=parts.settings.follower,
+            clock=parts.clock,
+            randomness=parts.randomness,
+            metrics=parts.metrics,
+        )
+
+    def _build_isr_changes(self) -> IsrChanges:
+        parts, channel = self._parts, self._channel("isr")
+
+        async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            answer: AlterPartitionResponse = await channel.ask(
+                ApiKey.ALTER_PARTITION, request, timeout_s=ISR_SECONDS_MAX
+            )
+            return answer
+
+        return IsrChanges(
+            parts.replicas,
+            parts.settings.node_id,
+            send=send,
+            broker_epoch=lambda: parts.lifecycle.epoch,
+            clock=parts.clock,
+        )
+
+    def _endpoint_of(self, node: NodeId) -> tuple[str, int] | None:
+        """Where another broker serves us: on the listener that we have first ourselves."""
+        broker = self._parts.metadata.current.brokers.get(node)
+        if broker is None or not broker.endpoints:
+            return None
+        own = self._parts.settings.advertised()[0].name
+        found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
+        return found.host, found.port
+
+    async def register(self) -> None:
+        """Returns when the controller has taken us, and our own image knows; still fenced."""
+        parts = self._parts
+        lifecycle = parts.lifecycle
+        await lifecycle.register()
+        await parts.image_waits.until(
+            lambda image: image.offset >= lifecycle.epoch, REGISTRATION_SECONDS_MAX
+        )
 
     def start(self) -> None:
-        """Coordinate groups from now on: the broker is registered."""
+        """Follow leaders and coordinate groups from now on: the broker is registered."""
         parts = self._parts
         self._offsets = OffsetsTopic(parts.groups, parts.log_runner, parts.clock)
         self._offsets.follow(parts.replicas)
         parts.groups.start()
+        assert self._fetchers is not None, "started before it was built"
+        assert self._isr_changes is not None, "started before it was built"
+        self._own("followers", self._fetchers.run())
+        self._own("in-sync replicas", self._isr_changes.run())
+
+    async def serve(self) -> None:
+        """Clients may connect: tell the controller; returns when it sends them here."""
+        self._own("heartbeats", self._parts.lifecycle.run())
+        await self._parts.lifecycle.until_serving()
 
     async def stop(self) -> None:
         if self._offsets is not None:
             await self._parts.groups.stop()
+        if self._fetchers is not None:
+            await self._fetchers.stop()
         await self._flusher.stop()
 
     def _offsets_partitions(self) -> int:
@@ -99,17 +211,23 @@ class Serving:
     def _published(self, delta: Delta, image: Image) -> None:
         """A new image: replicas first, then whoever builds on them."""
         parts = self._parts
+        touched: list[Partition] = []
         for topic in delta.deleted_topics.values():
-            parts.replicas.remove_topic(topic.name)
+            touched += parts.replicas.remove_topic(topic.name)
         for topic_id in delta.changed_topics:
             changed = image.topics_by_id.get(topic_id)
             if changed is not None:
-                parts.replicas.apply_topic(image, changed)
+                touched += parts.replicas.apply_topic(image, changed)
         self._configure(delta, image)
+        self._follow(touched)
         if delta.deleted_topics:
             parts.groups.topics_deleted([topic.name for topic in delta.deleted_topics.values()])
-        if self._offsets is not None and (delta.changed_topics or delta.deleted_topics):
+        if self._offsets is not None and touched:
             self._offsets.follow(parts.replicas)
+
+    def _follow(self, touched: list[Partition]) -> None:
+        if touched and self._fetchers is not None:
+            self._fetchers.update(touched)
 
     def _configure(self, delta: Delta, image: Image) -> None:
         replicas = self._parts.replicas
@@ -120,13 +238,13 @@ class Serving:
         if topics:
             replicas.configure(image, topics)
 
-
-async def _watch_directory(parts: Parts) -> None:
-    """Make logs that found no room before. Ends with an error when the disk has failed: nobody
-    knows what it holds now, and only a new start, which reads it again, can tell.
-    """
-    while not parts.logs.is_offline:
-        await asyncio.sleep(DIRECTORY_CHECK_SECONDS)
-        if parts.replicas.unopened:
-            parts.replicas.open_missing(parts.metadata.current)
-    raise OSError(parts.logs.offline_reason)
+    async def _watch_directory(self) -> None:
+        """Make logs that found no room before. Ends with an error when the disk has failed: nobody
+        knows what it holds now, and only a new start, which reads it again, can tell.
+        """
+        parts = self._parts
+        while not parts.logs.is_offline:
+            await asyncio.sleep(DIRECTORY_CHECK_SECONDS)
+            if parts.replicas.unopened:
+                self._follow(parts.replicas.open_missing(parts.metadata.current))
+        raise OSError(parts.logs.offline_reason)

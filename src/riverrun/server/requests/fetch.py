@@ -4,6 +4,9 @@ v7 sessions (KIP-227) · v9 leader epochs · v11 rack · v12 flexible, diverging
 ids · v15 replica state · v16 endpoints (KIP-951) · v17 directory ids · v18 high watermark of
 followers.
 
+Consumers are served here, from the leader or from a follower (KIP-392); followers in
+``replica_fetch.py``.
+
 An answer leaves at once when it has min.bytes, an error, or no time to wait; otherwise the fetch
 watches its partitions and is called when more becomes readable, or by its timer.
 """
@@ -14,9 +17,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.errors import KafkaError
 from riverrun.replication.partition import Partition
-from riverrun.replication.reading import PartitionRead, failed, read_partition
+from riverrun.replication.reading import PartitionRead, failed, read_elsewhere, read_partition
+from riverrun.replication.selector import nearest_replica
 from riverrun.server.context import RequestContext
 from riverrun.server.fetch_sessions import (
     FINAL_EPOCH,
@@ -25,6 +29,8 @@ from riverrun.server.fetch_sessions import (
     FetchSession,
     SessionPartition,
 )
+from riverrun.server.leaders import MOVED, endpoints_of, leader_of, missing
+from riverrun.server.requests import replica_fetch
 from riverrun.wire.fetch import (
     TOPIC_IDS_FROM,
     FetchCall,
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
     from riverrun.server.parts import Parts
 
 READ_COMMITTED = 1
+RACKS_FROM = 11
+LEADERS_FROM = 16
 WAIT_MS_MAX = 600_000
 """No client waits longer; one that says so would only be forgotten here."""
 
@@ -48,15 +56,12 @@ def handle_frame(
     version = context.api_version
     call = parse_fetch(buffer, at, version)
     if call.replica_id >= 0:
-        # Followers come with replication; until then nobody may move the high watermark.
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        refused = [FetchResult(p.topic, p.partition, code) for p in call.partitions]
-        return encode_fetch_response(version, refused)
+        return replica_fetch.handle(parts, context, call)
     try:
         session, wanted, is_incremental = _session(parts, call, version)
     except KafkaError as error:
         return encode_fetch_response(version, [], error_code=error.code)
-    fetch = _Fetch(parts, call, version, session, wanted, is_incremental=is_incremental)
+    fetch = _Fetch(parts, call, context, session, wanted, is_incremental=is_incremental)
     return fetch.begin()
 
 
@@ -88,13 +93,13 @@ class _Fetch:
     __slots__ = (
         "_bytes_missing",
         "_call",
+        "_context",
         "_future",
         "_is_incremental",
         "_is_scheduled",
         "_parts",
         "_session",
         "_timer",
-        "_version",
         "_wanted",
         "_watched",
     )
@@ -103,7 +108,7 @@ class _Fetch:
         self,
         parts: Parts,
         call: FetchCall,
-        version: int,
+        context: RequestContext,
         session: FetchSession | None,
         wanted: list[SessionPartition],
         *,
@@ -111,7 +116,7 @@ class _Fetch:
     ) -> None:
         self._parts = parts
         self._call = call
-        self._version = version
+        self._context = context
         self._session = session
         self._wanted = wanted
         self._is_incremental = is_incremental
@@ -143,14 +148,24 @@ class _Fetch:
         call = self._call
         left = self._bytes_max()
         is_committed_only = call.isolation_level == READ_COMMITTED
+        # Who can say its rack can also be served by a follower (KIP-392).
+        from_any_replica = self._context.api_version >= RACKS_FROM
+        rack = call.rack_id if self._parts.replicas.peers.are_followers_read else ""
         reads: list[PartitionRead] = []
         size, must_answer = 0, False
         for wanted in self._wanted:
             partition = self._find(wanted)
             if partition is None:
-                reads.append(PartitionRead(error_code=self._unknown(wanted), aborted=()))
+                code = missing(self._parts, wanted.topic, wanted.index)
+                reads.append(PartitionRead(error_code=code, aborted=()))
                 must_answer = True
                 continue
+            if rack:
+                sent = self._send_elsewhere(partition, wanted, rack)
+                if sent is not None:
+                    reads.append(sent)
+                    must_answer = True
+                    continue
             read = read_partition(
                 partition,
                 offset=wanted.offset,
@@ -161,6 +176,7 @@ class _Fetch:
                 # the client would never get past it.
                 at_least_one=size == 0,
                 is_committed_only=is_committed_only,
+                from_any_replica=from_any_replica,
             )
             if read.cold is not None:
                 # How much it will be is known when the disk has answered.
@@ -175,15 +191,30 @@ class _Fetch:
             reads.append(read)
         return reads, size, must_answer
 
+    def _send_elsewhere(
+        self, partition: Partition, wanted: SessionPartition, rack: str
+    ) -> PartitionRead | None:
+        parts = self._parts
+        preferred = nearest_replica(
+            partition,
+            parts.replicas.peers,
+            node=parts.settings.node_id,
+            rack=rack,
+            offset=wanted.offset,
+        )
+        if preferred is None:
+            return None
+        return read_elsewhere(
+            partition,
+            preferred,
+            wanted.leader_epoch,
+            is_committed_only=self._call.isolation_level == READ_COMMITTED,
+        )
+
     def _bytes_max(self) -> int:
         parts = self._parts
         limit = min(parts.settings.replication.fetch_bytes_max, parts.outgoing.answer_bytes_max())
         return min(self._call.max_bytes, limit)
-
-    def _unknown(self, wanted: SessionPartition) -> ErrorCode:
-        if isinstance(wanted.topic, str) or wanted.topic in self._parts.replicas.by_id:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.UNKNOWN_TOPIC_ID
 
     # -- Waiting ----------------------------------------------------------------------------------
 
@@ -257,11 +288,14 @@ class _Fetch:
 
     def _encode(self, reads: list[PartitionRead]) -> list[Buffer]:
         results: list[FetchResult] = []
+        leaders: list[tuple[int, int] | None] = []
         served: list[SessionPartition] = []
         session = self._session
         for wanted, read in zip(self._wanted, reads, strict=True):
             if session is not None:
-                is_news = bool(read.data or read.error_code or read.diverging)
+                is_news = bool(
+                    read.data or read.error_code or read.diverging or read.preferred >= 0
+                )
                 changed = wanted.changes(
                     high_watermark=read.high_watermark,
                     log_start_offset=read.log_start_offset,
@@ -271,6 +305,10 @@ class _Fetch:
                     continue
                 if read.data:
                     served.append(wanted)
+            leader = None
+            if read.error_code in MOVED:
+                leader = self._leader(wanted)
+                leaders.append(leader)
             results.append(
                 FetchResult(
                     wanted.topic,
@@ -283,14 +321,27 @@ class _Fetch:
                     if read.aborted is None
                     else [(a.producer_id, a.first_offset) for a in read.aborted],
                     read.data,
+                    read.preferred,
                     diverging=read.diverging,
+                    leader=leader,
                 )
             )
         if session is not None and served:
             session.move_to_end(served)
         return encode_fetch_response(
-            self._version, results, session_id=NO_SESSION if session is None else session.id
+            self._context.api_version,
+            results,
+            session_id=NO_SESSION if session is None else session.id,
+            node_endpoints=endpoints_of(self._parts, leaders, self._context.listener)
+            if leaders
+            else (),
         )
+
+    def _leader(self, wanted: SessionPartition) -> tuple[int, int] | None:
+        """Who leads instead of us, for clients that can read it (KIP-951)."""
+        if self._context.api_version < LEADERS_FROM:
+            return None
+        return leader_of(self._parts, wanted.topic, wanted.index)
 
 
 def _hand_over(done: asyncio.Future[list[Buffer]], future: asyncio.Future[list[Buffer]]) -> None:

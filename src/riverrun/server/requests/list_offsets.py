@@ -13,6 +13,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.replication.partition import Partition
 from riverrun.server.context import RequestContext
+from riverrun.server.leaders import missing
 from riverrun.server.parts import Parts
 from riverrun.server.turns import Turns
 from riverrun.storage.log import OffsetAt
@@ -32,6 +33,7 @@ EARLIEST_PENDING_UPLOAD = -6
 # The version from which each special timestamp is understood.
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 CONSUMER = -1
+OFFSET_NOT_AVAILABLE_FROM = 5
 
 
 async def handle(
@@ -47,7 +49,9 @@ async def handle(
             try:
                 if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                partition = parts.replicas.get(topic.name, wanted.partition_index)
+                partition = parts.replicas.find(topic.name, wanted.partition_index)
+                if partition is None:
+                    raise KafkaError(missing(parts, topic.name, wanted.partition_index))
                 answers.append(
                     await _answer(parts, context.api_version, request, partition, wanted)
                 )
@@ -72,7 +76,7 @@ async def _answer(
         partition.check_leader(wanted.current_leader_epoch)
     if wanted.timestamp < 0 and KNOWN_FROM.get(wanted.timestamp, 0) > version:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    found = await _find(parts, partition, wanted.timestamp, request)
+    found = await _find(parts, partition, wanted.timestamp, request, version)
     if found is None:
         return ListOffsetsPartitionResponse(
             partition_index=wanted.partition_index, error_code=ErrorCode.NONE
@@ -87,7 +91,11 @@ async def _answer(
 
 
 async def _find(
-    parts: Parts, partition: Partition, timestamp: int, request: ListOffsetsRequest
+    parts: Parts,
+    partition: Partition,
+    timestamp: int,
+    request: ListOffsetsRequest,
+    version: int,
 ) -> OffsetAt | None:
     log = partition.log
     match timestamp:
@@ -95,6 +103,7 @@ async def _find(
             if request.replica_id != CONSUMER:
                 end = log.end_offset
             else:
+                _check_high_watermark(partition, version)
                 end = log.last_stable_offset if request.isolation_level else log.high_watermark
             return OffsetAt(end, -1, partition.leader_epoch)
         case -2 | -4:
@@ -107,7 +116,22 @@ async def _find(
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     found = await _in_thread(parts, partition, timestamp)
     limit = log.last_stable_offset if request.isolation_level else log.high_watermark
-    return found if found is not None and found.offset < limit else None
+    if found is not None and found.offset < limit:
+        return found
+    if request.replica_id == CONSUMER:
+        _check_high_watermark(partition, version)
+    return None
+
+
+def _check_high_watermark(partition: Partition, version: int) -> None:
+    """A new leader's high watermark may lag what consumers have seen. Told an end that lies before
+    that, they would go back (KIP-207).
+    """
+    begun = partition.epoch_start
+    if begun is not None and partition.log.high_watermark < begun:
+        if version >= OFFSET_NOT_AVAILABLE_FROM:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def _epoch_at(partition: Partition, offset: Offset) -> LeaderEpoch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch
 from riverrun.server.context import RequestContext
+from riverrun.server.leaders import missing
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.offset_for_leader_epoch_request import (
     OffsetForLeaderEpochRequest,
@@ -39,7 +40,9 @@ def handle(
 
 def _answer(parts: Parts, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = parts.replicas.get(topic, wanted.partition)
+        partition = parts.replicas.find(topic, wanted.partition)
+        if partition is None:
+            raise KafkaError(missing(parts, topic, wanted.partition))
         partition.check_leader(wanted.current_leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=wanted.partition)

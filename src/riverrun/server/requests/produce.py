@@ -27,6 +27,7 @@ from riverrun.records.compression import Compression
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
 from riverrun.server.context import RequestContext
+from riverrun.server.leaders import endpoints_of, leader_of, missing
 from riverrun.server.router import Refused
 from riverrun.wire.produce import (
     NO_RECORDS,
@@ -49,6 +50,8 @@ ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write to internal topics, as with Kafka."""
 LENGTH_AT, MAGIC_AT, ATTRIBUTES_AT = 8, 16, 22
 ZSTD_FROM = 7
+LEADERS_FROM = 10
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 JUDGED_BY_RECORDS = (
     ErrorCode.INVALID_RECORD,
     ErrorCode.INVALID_TIMESTAMP,
@@ -70,27 +73,48 @@ def handle_frame(
     now_ms = parts.clock.now_ms()
     results: list[ProduceResult] = []
     waits: list[tuple[int, Partition, Offset]] = []
+    is_refused = False
     for wanted in call.partitions:
         result, partition, end = _append(parts, context, call.acks, wanted, buffer, now_ms)
-        if (
-            partition is not None
-            and end > partition.log.high_watermark
-            and _must_wait(call, partition)
-        ):
+        if partition is None:
+            is_refused = True
+        elif _must_wait(call.acks, partition, end):
             waits.append((len(results), partition, end))
         results.append(result)
     if call.acks == ACKS_NONE:
         _check_unanswered(results)
         return None
     if waits:
-        return _ProduceWait(version, call.timeout_ms, results, waits).future
+        return _ProduceWait(parts, context, call, results, waits).future
+    if is_refused:
+        return _encode(parts, context, results)
     return encode_produce_response(version, results)
 
 
-def _must_wait(call: ProduceCall, partition: Partition) -> bool:
+def _must_wait(acks: int, partition: Partition, end: Offset) -> bool:
     """acks=all waits for the in-sync replicas; acks=1 for the leader's own sync, if it has one."""
-    return call.acks == ACKS_ALL or (
-        call.acks != ACKS_NONE and partition.log.settings.flush_before_ack
+    log = partition.log
+    if acks == ACKS_ALL:
+        return end > log.high_watermark
+    return acks != ACKS_NONE and log.settings.flush_before_ack and end > log.flushed_offset
+
+
+def _encode(parts: Parts, context: RequestContext, results: list[ProduceResult]) -> bytes:
+    """The answer; whoever asked the wrong node is told where the leader is (KIP-951)."""
+    version = context.api_version
+    moved = [place for place, result in enumerate(results) if result.error_code == NOT_LEADER]
+    if not moved or version < LEADERS_FROM:
+        return encode_produce_response(version, results)
+    for place in moved:
+        result = results[place]
+        leader = leader_of(parts, result.topic, result.partition)
+        results[place] = result._replace(leader=leader)
+    return encode_produce_response(
+        version,
+        results,
+        node_endpoints=endpoints_of(
+            parts, (results[place].leader for place in moved), context.listener
+        ),
     )
 
 
@@ -135,7 +159,7 @@ def _append(
         else:
             partition = parts.replicas.find_by_id(topic, index)
         if partition is None:
-            raise KafkaError(_unknown(parts, topic))
+            raise KafkaError(missing(parts, topic, index))
         if wanted.start == NO_RECORDS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records.")
         if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -207,12 +231,6 @@ def _start_offset(partition: Partition | None, code: ErrorCode, batch: memoryvie
     return -1
 
 
-def _unknown(parts: Parts, topic: object) -> ErrorCode:
-    if isinstance(topic, str) or topic in parts.replicas.by_id:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.UNKNOWN_TOPIC_ID
-
-
 def _check_unanswered(results: list[ProduceResult]) -> None:
     """A producer with acks=0 learns of trouble in the only way left, as with Kafka: we hang up."""
     for result in results:
@@ -224,26 +242,31 @@ def _check_unanswered(results: list[ProduceResult]) -> None:
 class _ProduceWait:
     """One request until all its batches are committed, or its time is up."""
 
-    __slots__ = ("_callbacks", "_left", "_results", "_timer", "_version", "future")
+    __slots__ = ("_callbacks", "_context", "_left", "_parts", "_results", "_timer", "future")
 
     def __init__(
         self,
-        version: int,
-        timeout_ms: int,
+        parts: Parts,
+        context: RequestContext,
+        call: ProduceCall,
         results: list[ProduceResult],
         waits: list[tuple[int, Partition, Offset]],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[bytes] = loop.create_future()
-        self._version = version
+        self._parts = parts
+        self._context = context
         self._results = results
         self._left = len(waits)
         self._callbacks: dict[int, tuple[Partition, _Committed]] = {}
         for place, partition, end in waits:
             committed = _Committed(self, place)
             self._callbacks[place] = (partition, committed)
-            partition.when_committed(end, committed)
-        self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._expire)
+            if call.acks == ACKS_ALL:
+                partition.when_committed(end, committed)
+            else:
+                partition.when_synced(end, committed)
+        self._timer = loop.call_later(max(call.timeout_ms, 0) / 1000, self._expire)
         self.future.add_done_callback(self._finished)
 
     def committed(self, place: int, code: ErrorCode) -> None:
@@ -254,7 +277,7 @@ class _ProduceWait:
             self._results[place] = ProduceResult(before.topic, before.partition, code)
         self._left -= 1
         if self._left == 0 and not self.future.done():
-            self.future.set_result(encode_produce_response(self._version, self._results))
+            self.future.set_result(_encode(self._parts, self._context, self._results))
 
     def _expire(self) -> None:
         for place, (partition, committed) in list(self._callbacks.items()):

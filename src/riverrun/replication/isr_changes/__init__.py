@@ -1,0 +1,1 @@
+"""Changes of in-sync replicas on their way to the controller."""

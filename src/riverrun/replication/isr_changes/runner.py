@@ -1,0 +1,180 @@
+"""Sends what leaders propose to the controller, and lets leaders look at their followers.
+
+One AlterPartition is in flight at a time and takes all proposals that have come up meanwhile. What
+gets no answer is sent again; a proposal that an image has overtaken is forgotten. Every half second
+each led partition with followers is looked at; if this node itself stood still, the time is
+credited to everybody, and the judgement waits for the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.ports.clock import Clock
+from riverrun.replication.isr_changes.requests import request_of, verdicts_of
+from riverrun.replication.leading import RETRY_SECONDS, Proposal, Verdict
+from riverrun.replication.partition import Partition
+from riverrun.replication.replicas import Replicas
+from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
+
+log = structlog.get_logger("riverrun.replication")
+
+LOOK_SECONDS = 0.5
+LATE_SECONDS = 0.25
+"""Who wakes later than this has stood still."""
+SLICE_PARTITIONS = 200
+"""Partitions that are looked at before others may have the event loop."""
+PARTITIONS_MAX = 2000
+"""Partitions in one request."""
+BACKOFF_SECONDS_MAX = 2.0
+UNANSWERED = Verdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class Send(Protocol):
+    def __call__(self, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
+        """Ask the active controller. Raises OSError, TimeoutError or KafkaError."""
+        ...
+
+
+class IsrChanges:
+    """The proposals of one node. ``run`` until cancelled."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        node_id: NodeId,
+        *,
+        send: Send,
+        broker_epoch: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self._replicas = replicas
+        self._node_id = node_id
+        self._send = send
+        self._broker_epoch = broker_epoch
+        self._clock = clock
+        self._queue: dict[Partition, None] = {}
+        self._later: dict[Partition, float] = {}
+        self._wake = asyncio.Event()
+        self._failures = 0
+        replicas.peers.propose = self.propose
+
+    def propose(self, partition: Partition) -> None:
+        if partition not in self._later:
+            self._queue[partition] = None
+            self._wake.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send_all())
+            group.create_task(self._look_at_all())
+
+    # -- Sending ----------------------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        while True:
+            self._take_what_is_due()
+            proposals = self._take()
+            if proposals:
+                await self._ask(proposals)
+                continue
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(self._until_due()):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _take(self) -> dict[Partition, Proposal]:
+        taken: dict[Partition, Proposal] = {}
+        for partition in list(self._queue):
+            if len(taken) == PARTITIONS_MAX:
+                break
+            del self._queue[partition]
+            proposal = partition.proposal
+            if proposal is not None:
+                taken[partition] = proposal
+        return taken
+
+    def _take_what_is_due(self) -> None:
+        now = self._clock.monotonic()
+        for partition in [one for one, due in self._later.items() if due <= now]:
+            del self._later[partition]
+            self._queue[partition] = None
+
+    def _until_due(self) -> float | None:
+        if not self._later:
+            return None
+        return max(min(self._later.values()) - self._clock.monotonic(), 0.001)
+
+    async def _ask(self, proposals: dict[Partition, Proposal]) -> None:
+        request = request_of(proposals, self._node_id, self._broker_epoch())
+        try:
+            response = await self._send(request)
+        except (OSError, KafkaError) as error:
+            self._try_again(proposals, str(error))
+            return
+        if response.error_code is not ErrorCode.NONE:
+            # The whole request was refused, by a controller that does not know this incarnation
+            # yet or no more: nothing was changed, but others may have been asked before.
+            self._try_again(proposals, response.error_code.name)
+            return
+        self._failures = 0
+        verdicts = verdicts_of(response)
+        for partition, proposal in proposals.items():
+            verdict = verdicts.get((partition.topic_id, partition.name.partition), UNANSWERED)
+            self._judge(partition, proposal, verdict)
+
+    def _judge(self, partition: Partition, proposal: Proposal, verdict: Verdict) -> None:
+        again = partition.judged(proposal, verdict)
+        if verdict.error is ErrorCode.NONE:
+            log.info(
+                "in-sync replicas changed", partition=str(partition.name), isr=list(verdict.isr)
+            )
+        else:
+            log.info(
+                "change of in-sync replicas refused", partition=str(partition.name),
+                isr=list(proposal.isr), reason=verdict.error.name,
+            )  # fmt: skip
+        if again is not None:
+            self._queue.pop(partition, None)
+            self._later[partition] = self._clock.monotonic() + again
+
+    def _try_again(self, proposals: dict[Partition, Proposal], reason: str) -> None:
+        self._failures += 1
+        pause = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), BACKOFF_SECONDS_MAX)
+        if self._failures == 1:
+            log.warning("in-sync replicas not changed", partitions=len(proposals), reason=reason)
+        due = self._clock.monotonic() + pause
+        for partition in proposals:
+            self._queue.pop(partition, None)
+            self._later[partition] = due
+
+    # -- Looking ----------------------------------------------------------------------------------
+
+    async def _look_at_all(self) -> None:
+        limits = self._replicas.peers.limits
+        pause = min(LOOK_SECONDS, limits.lag_seconds / 2)
+        was_late = False
+        while True:
+            slept_at = self._clock.monotonic()
+            await asyncio.sleep(pause)
+            late = self._clock.monotonic() - slept_at - pause
+            is_late = late > LATE_SECONDS
+            led = [one for one in self._replicas if one.is_leader and len(one.replicas) > 1]
+            for place, partition in enumerate(led):
+                if place % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
+                    await asyncio.sleep(0)
+                if is_late:
+                    partition.credit(late)
+                # A node that is always late must judge all the same.
+                if not is_late or was_late:
+                    partition.look()
+            was_late = is_late and not was_late

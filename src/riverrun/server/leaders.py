@@ -1,0 +1,62 @@
+"""Where a client that asked the wrong node should go (KIP-951), and what to call its mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from riverrun.metadata.image import PartitionImage
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.wire.produce import NodeEndpoint
+
+if TYPE_CHECKING:
+    from riverrun.server.parts import Parts
+
+MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+"""Errors with which a client is told the leader."""
+
+
+def _state(parts: Parts, topic: str | UUID, index: int) -> PartitionImage | None:
+    image = parts.metadata.current
+    if isinstance(topic, str):
+        found = image.topics_by_name.get(TopicName(topic))
+    else:
+        found = image.topics_by_id.get(TopicId(topic))
+    if found is None or not 0 <= index < len(found.partitions):
+        return None
+    return found.partitions[index]
+
+
+def missing(parts: Parts, topic: str | UUID, index: int) -> ErrorCode:
+    """Why there is no such partition here: another node has it, or nobody."""
+    if _state(parts, topic, index) is not None:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if isinstance(topic, str) or TopicId(topic) in parts.metadata.current.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def leader_of(parts: Parts, topic: str | UUID, index: int) -> tuple[int, int] | None:
+    """The leader's id and epoch, as far as we know."""
+    state = _state(parts, topic, index)
+    if state is None or state.leader < 0:
+        return None
+    return state.leader, state.leader_epoch
+
+
+def endpoints_of(
+    parts: Parts, leaders: Iterable[tuple[int, int] | None], listener: str
+) -> list[NodeEndpoint]:
+    """Where those leaders are, for clients of one listener; each of them once."""
+    brokers = parts.metadata.current.brokers
+    found: dict[int, NodeEndpoint] = {}
+    for leader in leaders:
+        broker = None if leader is None else brokers.get(NodeId(leader[0]))
+        if broker is None or broker.is_fenced or broker.id in found:
+            continue
+        at = broker.endpoints.get(listener)
+        if at is not None:
+            found[broker.id] = NodeEndpoint(broker.id, at.host, at.port, broker.rack)
+    return list(found.values())

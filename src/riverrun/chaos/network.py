@@ -24,7 +24,7 @@ class Network:
     def __init__(self, routes: Iterable[Route]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "riverrun.chaos.proxy"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self._say([asdict(route) for route in routes])
 

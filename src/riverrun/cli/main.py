@@ -37,6 +37,7 @@ COMMANDS = {
     "dump-log": "riverrun.cli.dump_log",
     "bench": "riverrun.cli.bench",
     "simulate": "riverrun.simulation.command",
+    "chaos": "riverrun.chaos.command",
 }
 
 SPEAK_OF_NAMES = ("topics", "produce", "consume", "groups")

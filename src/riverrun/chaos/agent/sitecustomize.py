@@ -1,0 +1,60 @@
+"""Loaded by the interpreter of a node under chaos: makes its disk slow and its clock wrong.
+
+No product code knows of it. The folder of this file is on the node's PYTHONPATH; a file that the
+environment names says how slow and how wrong, and may change while the node runs. Only the wall
+clock jumps: the monotonic one does not in a real system either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+VARIABLE = "CHAOS_AGENT_FILE"
+
+_stat = os.stat
+_sleep = time.sleep
+
+
+class _Orders:
+    """What the file says, read again when it has changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._stamp = -1
+        self._values: dict[str, float] = {}
+
+    def value(self, name: str) -> float:
+        try:
+            stamp = _stat(self._path).st_mtime_ns
+            if stamp != self._stamp:
+                with open(self._path) as file:
+                    self._values = json.load(file)
+                self._stamp = stamp
+        except (OSError, ValueError):
+            return self._values.get(name, 0.0)
+        return self._values.get(name, 0.0)
+
+
+def _install(orders: _Orders) -> None:
+    def slow(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        def synced(descriptor: Any) -> None:
+            seconds = orders.value("fsync_seconds")
+            if seconds > 0:
+                _sleep(seconds)
+            sync(descriptor)
+
+        return synced
+
+    os.fsync = slow(os.fsync)  # type: ignore[assignment]
+    os.fdatasync = slow(os.fdatasync)  # type: ignore[assignment]
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + orders.value("clock_seconds")
+    time.time_ns = lambda: right_ns() + int(orders.value("clock_seconds") * 1e9)
+
+
+if VARIABLE in os.environ:
+    _install(_Orders(os.environ[VARIABLE]))

@@ -1,0 +1,278 @@
+"""A cluster of real processes that can be killed, paused, started again, starved and damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from riverrun.chaos.disks import mount_small, unmount
+from riverrun.chaos.flavours import FLAVOURS, HOST, PORTS_PER_NODE, Flavour, Place
+from riverrun.chaos.network import CLIENT, CONTROLLER, Network
+from riverrun.chaos.proxy import Route
+
+PORT_MIN, PORT_MAX = 20_000, 32_000
+PORTS_VARIABLE = "RIVERRUN_TEST_PORTS"
+STOP_SECONDS_MAX = 20.0
+LOG_TAIL_CHARACTERS = 800
+
+
+class ClusterFailed(Exception):
+    """The cluster did not come up, or not back."""
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    DOWN = "down"
+
+
+@dataclass(slots=True)
+class Node:
+    place: Place
+    process: subprocess.Popen[bytes] | None = None
+    state: State = State.DOWN
+    incarnation: int = 0
+
+    @property
+    def id(self) -> int:
+        return self.place.id
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"node {self.id} was never started"
+        return self.process.pid
+
+    @property
+    def log(self) -> Path:
+        return self.place.folder / f"node-{self.id}.log"
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """``with Cluster(folder=...) as cluster`` starts it, and leaves nothing behind."""
+
+    folder: Path
+    count: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+    peer: str = "riverrun"
+    small_disks: Mapping[int, int] = field(default_factory=dict)
+    """Size of the file system of some nodes, for those that shall be full."""
+    nodes: dict[int, Node] = field(default_factory=dict)
+    _network: Network | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        first = free_ports(PORTS_PER_NODE * self.count)
+        for number in range(1, self.count + 1):
+            home = self.folder / f"home-{number}"
+            if number in self.small_disks:
+                mount_small(home, self.small_disks[number])
+            place = Place(
+                id=number, folder=self.folder, data=home / "data",
+                first_port=first + PORTS_PER_NODE * (number - 1),
+            )  # fmt: skip
+            home.mkdir(exist_ok=True)
+            self.nodes[number] = Node(place)
+        everybody = [node.place for node in self.nodes.values()]
+        for place in everybody:
+            self.flavour.prepare(place, everybody, self.settings)
+        self._network = Network(
+            Route(node=str(p.id), channel=channel, port=_port(shown), target_port=_port(real))
+            for p in everybody
+            for channel, shown, real in (
+                (CLIENT, p.proxied_client, p.client),
+                (CONTROLLER, p.proxied_controller, p.controller),
+            )
+        )
+        for number in self.nodes:
+            self.start(number)
+
+    @property
+    def flavour(self) -> Flavour:
+        return FLAVOURS[self.peer]()
+
+    @property
+    def network(self) -> Network:
+        assert self._network is not None, "the cluster was never started"
+        return self._network
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.place.proxied_client for node in self.nodes.values())
+
+    @property
+    def running(self) -> list[int]:
+        return [n for n, node in self.nodes.items() if node.state is State.RUNNING]
+
+    # What is done to nodes
+
+    def start(self, number: int) -> None:
+        node = self.nodes[number]
+        assert node.state is State.DOWN, f"node {number} is {node.state}"
+        with node.log.open("ab") as log:
+            node.process = subprocess.Popen(
+                self.flavour.command(node.place),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=self.flavour.environment(node.place),
+            )  # fmt: skip
+        self.network.process(number, node.pid)
+        node.state = State.RUNNING
+        node.incarnation += 1
+
+    def kill(self, number: int) -> None:
+        node = self.nodes[number]
+        self._signal(node, signal.SIGKILL)
+        self._wait(node)
+
+    def stop(self, number: int) -> None:
+        """As an operator does: the node may hand over first."""
+        node = self.nodes[number]
+        self._signal(node, signal.SIGTERM)
+        self._wait(node)
+
+    def kill_together(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._signal(self.nodes[number], signal.SIGKILL)
+        for number in numbers:
+            self._wait(self.nodes[number])
+
+    def pause(self, number: int) -> None:
+        self._signal(self.nodes[number], signal.SIGSTOP)
+        self.nodes[number].state = State.PAUSED
+
+    def resume(self, number: int) -> None:
+        self._signal(self.nodes[number], signal.SIGCONT)
+        self.nodes[number].state = State.RUNNING
+
+    def _signal(self, node: Node, number: signal.Signals) -> None:
+        assert node.state is not State.DOWN, f"node {node.id} is not there"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(node.pid, number)
+
+    def _wait(self, node: Node) -> None:
+        assert node.process is not None
+        try:
+            node.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            node.process.kill()
+            node.process.wait()
+            node.state = State.DOWN
+            raise ClusterFailed(
+                f"node {node.id} did not stop within {STOP_SECONDS_MAX:.0f} s"
+            ) from None
+        node.state = State.DOWN
+
+    def torment(self, number: int, *, fsync_seconds: float = 0, clock_seconds: float = 0) -> None:
+        """Make a node's disk slow or its clock wrong, until told otherwise."""
+        orders = {"fsync_seconds": fsync_seconds, "clock_seconds": clock_seconds}
+        path = self.nodes[number].place.orders
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps(orders))
+        draft.rename(path)
+
+    def wipe(self, number: int) -> None:
+        node = self.nodes[number]
+        assert node.state is State.DOWN, f"node {number} is {node.state}"
+        shutil.rmtree(node.place.data)
+
+    def recover(self) -> None:
+        """End every fault: no more of them, and everybody runs."""
+        self.network.heal()
+        for number, node in self.nodes.items():
+            self.torment(number)
+            if node.state is State.PAUSED:
+                self.resume(number)
+            elif node.state is State.DOWN:
+                self.start(number)
+
+    def died(self) -> list[str]:
+        """Nodes that ended though nobody ended them, and what they said last."""
+        found = []
+        for node in self.nodes.values():
+            if node.process is None or node.state is State.DOWN:
+                continue
+            code = node.process.poll()
+            if code is not None:
+                found.append(f"node {node.id} ended with code {code}: {self.log_tail(node.id)}")
+                node.state = State.DOWN
+        return found
+
+    def log_tail(self, number: int, characters: int = LOG_TAIL_CHARACTERS) -> str:
+        path = self.nodes[number].log
+        return path.read_text(errors="replace")[-characters:] if path.exists() else ""
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            if node.process is not None and node.process.poll() is None:
+                for told in (signal.SIGCONT, signal.SIGTERM):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(node.pid, told)
+        for node in self.nodes.values():
+            if node.process is not None:
+                try:
+                    node.process.wait(STOP_SECONDS_MAX / 4)
+                except subprocess.TimeoutExpired:
+                    node.process.kill()
+                    node.process.wait()
+        if self._network is not None:
+            self._network.close()
+            self._network = None
+        for number in self.small_disks:
+            unmount(self.folder / f"home-{number}")
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports in a row, below those that the system gives to clients."""
+    told = os.environ.get(PORTS_VARIABLE, f"{PORT_MIN}-{PORT_MAX}")
+    first, last = (int(text) for text in told.split("-"))
+    while True:
+        port = random.randrange(first, last - count)
+        with contextlib.ExitStack() as held:
+            try:
+                for number in range(port, port + count):
+                    held.enter_context(socket.create_server((HOST, number)))
+            except OSError:
+                continue
+            return port
+
+
+def until(condition: Callable[[], object], *, seconds: float, what: str) -> None:
+    """Wait for something that real processes do not announce."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise ClusterFailed(f"not within {seconds:g} s: {what}")
+        time.sleep(0.05)

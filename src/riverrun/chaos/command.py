@@ -1,0 +1,218 @@
+"""``riverrun chaos``: real processes in trouble, and whether they kept their promises."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from riverrun.cli.options import FAILED, NOT_FOUND, USAGE, fail
+
+if TYPE_CHECKING:
+    from riverrun.chaos.runner import Result
+    from riverrun.chaos.scenario import Scenario
+
+NEEDED = ("confluent_kafka", "aiokafka", "psutil")
+REMEDY = "pip install 'riverrun[chaos]', or in a clone: pip install -e '.[chaos]'"
+
+
+def register(app: typer.Typer) -> None:
+    chaos = typer.Typer(
+        help="Put real processes in trouble and check what clients saw. Needs an extra: "
+        "pip install -e '.[chaos]' in a clone.",
+        no_args_is_help=True,
+    )
+    chaos.command("run")(run)
+    chaos.command("list")(list_scenarios)
+    chaos.command("check")(check_history)
+    app.add_typer(chaos, name="chaos")
+
+
+def _check_extra() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        fail(f"chaos needs {', '.join(missing)}; {REMEDY}", USAGE)
+
+
+def run(
+    scenarios: list[str] = typer.Argument(
+        help="Names of scenarios, a family (replication, quorum), or all."
+    ),
+    minutes: float | None = typer.Option(
+        None, "--minutes", min=0, help="Go round and round for so long; else each is played once."
+    ),
+    report: Path | None = typer.Option(
+        None, "--report", help="Write an HTML page with pictures to this file."
+    ),
+    seed: int | None = typer.Option(None, "--seed", help="Chooses victims and moments."),
+    nodes: int = typer.Option(3, "--nodes", min=1, max=9, help="How many nodes."),
+    rate: float = typer.Option(400, "--rate", min=1, help="Records per second."),
+    peer: str = typer.Option(
+        "riverrun", "--peer", envvar="PEER", help="riverrun, or kafka to calibrate."
+    ),
+    history: Path | None = typer.Option(
+        None, "--history", help="Write what clients did to this directory, as JSON lines."
+    ),
+    stop_early: bool = typer.Option(
+        False, "--stop-early", help="Stop at the first scenario that does not hold."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print a line of JSON for each run."),
+) -> None:
+    """Play scenarios on a cluster of real processes with real clients.
+
+    Every operation of every client is recorded and judged: nothing acknowledged may be lost,
+    doubled, reordered or changed. Exit codes: 0 everything held, 10 a promise was broken,
+    11 the cluster did not come back, 12 a node crashed.
+
+    \b
+    riverrun chaos list
+    riverrun chaos run leader-killed
+    riverrun chaos run all --minutes 60 --report chaos.html
+    """
+    _check_extra()
+    from riverrun.chaos.flavours import FLAVOURS
+    from riverrun.chaos.runner import Player, exit_code
+    from riverrun.chaos.scenarios import UnknownScenario, choose
+    from riverrun.chaos.stage import Stage
+
+    if peer not in FLAVOURS:
+        fail(f"--peer {peer}: there are {' and '.join(FLAVOURS)}", USAGE)
+    try:
+        chosen = choose(scenarios)
+    except UnknownScenario as error:
+        fail(f"there is no scenario {error}; `riverrun chaos list` shows all", NOT_FOUND)
+    began = time.monotonic()
+    first_seed = seed if seed is not None else random.randrange(1 << 30)
+    results: list[Result] = []
+    with Stage(peer=peer, count=nodes, tell=_tell) as stage:
+        player = Player(stage, tell=_tell, rate=rate)
+        for number, scenario in enumerate(_rounds(chosen, minutes)):
+            _tell(f"{scenario.name}: {scenario.about}")
+            result = player.play(scenario, first_seed + number)
+            _show(result, as_json=as_json)
+            if history is not None:
+                _write_history(history, result, number)
+            results.append(result)
+            if stop_early and exit_code([result]):
+                break
+            if report is not None:
+                _write_report(report, results, peer, time.monotonic() - began)
+    if not as_json:
+        _summary(results, time.monotonic() - began)
+    raise typer.Exit(exit_code(results))
+
+
+def _rounds(chosen: list[Scenario], minutes: float | None) -> list[Scenario] | _Forever:
+    return chosen if minutes is None else _Forever(chosen, minutes)
+
+
+class _Forever:
+    """Scenarios again and again until the time is up, each at least once begun in order."""
+
+    def __init__(self, chosen: list[Scenario], minutes: float) -> None:
+        self._chosen, self._end = chosen, time.monotonic() + minutes * 60
+        self._next = 0
+
+    def __iter__(self) -> _Forever:
+        return self
+
+    def __next__(self) -> Scenario:
+        if time.monotonic() >= self._end:
+            raise StopIteration
+        self._next += 1
+        return self._chosen[(self._next - 1) % len(self._chosen)]
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _show(result: Result, *, as_json: bool) -> None:
+    figures = result.figures()
+    wrongs = [*result.problems, *result.findings.as_lines()]
+    if as_json:
+        row = {
+            "scenario": result.scenario.name, "verdict": result.verdict.value,
+            "seed": result.seed, "seconds": round(result.seconds, 2), **figures,
+            "problems": wrongs, "folder": str(result.folder) if result.folder else None,
+        }  # fmt: skip
+        print(json.dumps(row), flush=True)
+        return
+    print(
+        f"{result.verdict.value.upper():8} {result.scenario.name}: "
+        f"{figures['acknowledged']:,.0f} acknowledged, {figures['failed']:,.0f} failed, "
+        f"longest silence {figures['longest_silence_s']:.2f} s, {result.seconds:.1f} s "
+        f"(seed {result.seed})",
+        flush=True,
+    )
+    for text in wrongs:
+        print(f"         {text}")
+    if result.folder is not None:
+        print(f"         kept in {result.folder}")
+
+
+def _summary(results: list[Result], seconds: float) -> None:
+    counts: dict[str, int] = {}
+    for result in results:
+        counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
+    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    print(f"{len(results)} runs in {seconds / 60:.1f} minutes: {words}")
+
+
+def _write_report(path: Path, results: list[Result], peer: str, seconds: float) -> None:
+    from riverrun.chaos.report import html
+
+    try:
+        path.write_text(html(results, title=f"Chaos: {peer}", seconds=seconds))
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror}", FAILED)
+
+
+def _write_history(folder: Path, result: Result, number: int) -> None:
+    from riverrun.chaos.history import write_history
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_history(folder / f"{number:04}-{result.scenario.name}.jsonl", result.operations)
+
+
+def list_scenarios(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, for scripts."),
+) -> None:
+    """Show all scenarios."""
+    _check_extra()
+    from riverrun.chaos.scenarios import ALL
+    from riverrun.cli.output import Table, print_json, print_tables
+
+    if as_json:
+        print_json([{"name": s.name, "family": s.family, "about": s.about} for s in ALL])
+        return
+    rows = [[s.name, s.family, s.about] for s in ALL]
+    print_tables([Table(columns=("scenario", "family", "what happens"), rows=list(rows))])
+
+
+def check_history(
+    path: Path = typer.Argument(help="A history that a run has kept or written."),
+) -> None:
+    """Judge a history again."""
+    from riverrun.chaos.checker import check
+    from riverrun.chaos.history import read_history
+    from riverrun.chaos.metadata_checker import check_metadata
+
+    try:
+        operations = list(read_history(path))
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}", NOT_FOUND)
+    except (ValueError, KeyError, TypeError) as error:
+        fail(f"{path} is no history: {error}", USAGE)
+    findings = check(operations)
+    findings.merge(check_metadata(operations))
+    for line in findings.as_lines():
+        print(line)
+    print(f"{len(operations)} operations: {'BROKEN' if findings else 'holds'}")
+    raise typer.Exit(10 if findings else 0)

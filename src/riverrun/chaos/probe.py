@@ -1,0 +1,280 @@
+"""Asks each node on its own, past the proxy: what it knows, and what it shows to a reader.
+
+Real clients talk to leaders only and hide much. The probe reads every replica and sees the high
+watermark of the very answer that brought a record, and hears from each node who leads the quorum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from riverrun.chaos.cluster import Cluster, State
+from riverrun.chaos.history import Action, History
+from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.fetcher import read_from
+from riverrun.model.errors import ErrorCode
+from riverrun.records.batch import CorruptBatch
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages import describe_quorum_request as quorum_request
+from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+
+Result = TypeVar("Result")
+
+ANSWER_SECONDS_MAX = 1.0
+PAUSE_SECONDS = 0.1
+FETCH_BYTES_MAX = 1 << 20
+METADATA_TOPIC = "__cluster_metadata"
+
+Unanswered = (OSError, TimeoutError, UnsupportedApi)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    leader: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    id: UUID | None
+    partitions: Mapping[int, PartitionView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumView:
+    leader: int
+    epoch: int
+    voters: tuple[int, ...]
+    observers: tuple[int, ...]
+
+
+class Probe:
+    """A thread with an event loop of its own; every method may be called from other threads."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="probe", daemon=True)
+        self._thread.start()
+        self._watch: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+            await connection.wait_closed()
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # Questions
+
+    def topic(self, name: str) -> TopicView | None:
+        """As the first node that answers knows it."""
+        for number in self._cluster.running:
+            view = self._call(self._topic(number, name))
+            if view is not None:
+                return view
+        return None
+
+    def topic_on(self, number: int, name: str) -> TopicView | None:
+        return self._call(self._topic(number, name))
+
+    def brokers(self) -> dict[int, tuple[int, ...]]:
+        """Which nodes each running node takes for alive."""
+        return {n: self._call(self._brokers(n)) for n in self._cluster.running}
+
+    def quorum(self, number: int) -> QuorumView | None:
+        """As a node knows it; None when it does not answer."""
+        return self._call(self._quorum(number))
+
+    async def _ask(self, number: int, key: ApiKey, message: object, *, controller: bool) -> Any:
+        place = self._cluster.nodes[number].place
+        address = place.controller if controller else place.client
+        connection = self._connections.get((address, number))
+        if connection is None or connection.is_closed:
+            host, _, port = address.rpartition(":")
+            connection = await Connection.connect(
+                host, int(port), client_id="chaos", timeout_s=ANSWER_SECONDS_MAX,
+                connect_timeout_s=ANSWER_SECONDS_MAX,
+            )  # fmt: skip
+            self._connections[(address, number)] = connection
+        return await connection.request(key, message)
+
+    async def _topic(self, number: int, name: str) -> TopicView | None:
+        wanted = MetadataRequest(
+            topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
+        )
+        try:
+            answer = await self._ask(number, ApiKey.METADATA, wanted, controller=False)
+        except Unanswered:
+            return None
+        row = answer.topics[0]
+        if row.error_code is not ErrorCode.NONE:
+            return None
+        return TopicView(
+            id=row.topic_id,
+            partitions={
+                p.partition_index: PartitionView(
+                    leader=p.leader_id, isr=tuple(p.isr_nodes), replicas=tuple(p.replica_nodes)
+                )
+                for p in row.partitions
+            },
+        )
+
+    async def _brokers(self, number: int) -> tuple[int, ...]:
+        try:
+            wanted = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+            answer = await self._ask(number, ApiKey.METADATA, wanted, controller=False)
+        except Unanswered:
+            return ()
+        return tuple(sorted(broker.node_id for broker in answer.brokers))
+
+    async def _quorum(self, number: int) -> QuorumView | None:
+        wanted = quorum_request.DescribeQuorumRequest(
+            topics=(
+                quorum_request.TopicData(
+                    topic_name=METADATA_TOPIC,
+                    partitions=(quorum_request.PartitionData(partition_index=0),),
+                ),
+            )
+        )
+        try:
+            answer = await self._ask(number, ApiKey.DESCRIBE_QUORUM, wanted, controller=True)
+        except Unanswered:
+            return None
+        if not answer.topics:
+            return None
+        row = answer.topics[0].partitions[0]
+        return QuorumView(
+            leader=row.leader_id,
+            epoch=row.leader_epoch,
+            voters=tuple(sorted(voter.replica_id for voter in row.current_voters)),
+            observers=tuple(sorted(replica.replica_id for replica in row.observers)),
+        )
+
+    def ask_controller(self, number: int, key: ApiKey, message: object) -> Future[ErrorCode]:
+        """Ask without waiting; the code of the answer comes later, if it does."""
+
+        async def ask() -> ErrorCode:
+            answer = await self._ask(number, key, message, controller=True)
+            code: ErrorCode = answer.error_code
+            return code
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+
+    # Watching
+
+    def watch(self, history: History, topic: str) -> None:
+        """Read every replica of a topic and ask after the quorum, until ``unwatch``."""
+
+        async def start() -> None:
+            self._watch = asyncio.create_task(self._watch_all(history, topic))
+
+        self._call(start())
+
+    def unwatch(self) -> None:
+        async def stop() -> None:
+            if self._watch is not None:
+                self._watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._watch
+                self._watch = None
+
+        with contextlib.suppress(CancelledError):
+            self._call(stop())
+
+    async def _watch_all(self, history: History, topic: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in self._cluster.nodes:
+                group.create_task(self._watch_replicas(history, topic, number))
+                group.create_task(self._watch_quorum(history, number))
+
+    async def _watch_replicas(self, history: History, topic: str, number: int) -> None:
+        positions: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            if self._cluster.nodes[number].state is not State.RUNNING:
+                continue
+            view = await self._topic(number, topic)
+            if view is None:
+                continue
+            with contextlib.suppress(CorruptBatch, *Unanswered):
+                await self._read(history, topic, number, view, positions)
+
+    async def _read(
+        self,
+        history: History,
+        topic: str,
+        number: int,
+        view: TopicView,
+        positions: dict[int, int],
+    ) -> None:
+        wanted = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=FETCH_BYTES_MAX,
+            topics=(
+                FetchTopic(
+                    topic=topic,
+                    topic_id=view.id,
+                    partitions=tuple(
+                        FetchPartition(
+                            partition=partition,
+                            fetch_offset=positions.get(partition, 0),
+                            partition_max_bytes=FETCH_BYTES_MAX,
+                        )
+                        for partition, about in view.partitions.items()
+                        if number in about.replicas
+                    ),
+                ),
+            ),
+        )
+        answer = await self._ask(number, ApiKey.FETCH, wanted, controller=False)
+        for row in (row for found in answer.responses for row in found.partitions):
+            if row.error_code is not ErrorCode.NONE:
+                continue
+            at = positions.get(row.partition_index, 0)
+            records, positions[row.partition_index] = read_from(row.records or b"", at)
+            if records:
+                history.add(
+                    f"replica-{number}",
+                    Action.READ,
+                    partition=row.partition_index,
+                    records=tuple((r.offset, (r.value or b"").decode()) for r in records),
+                    high_watermark=row.high_watermark,
+                    node=number,
+                )
+
+    async def _watch_quorum(self, history: History, number: int) -> None:
+        known: tuple[int, int] | None = None
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            node = self._cluster.nodes[number]
+            if node.state is not State.RUNNING:
+                continue
+            incarnation = node.incarnation
+            view = await self._quorum(number)
+            if view is None or node.incarnation != incarnation:
+                continue
+            if (view.leader, view.epoch) != known:
+                known = (view.leader, view.epoch)
+                history.add(
+                    "quorum", Action.LEADER, node=number, offset=view.leader, epoch=view.epoch,
+                    text=str(incarnation),
+                )  # fmt: skip

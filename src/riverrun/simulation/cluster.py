@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from signal import SIGTERM
+from uuid import UUID
 
 from riverrun.metadata.image import PartitionImage
 from riverrun.metadata.quorum import MetadataError
@@ -16,6 +17,7 @@ from riverrun.metadata.runner import MetadataLog
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
 from riverrun.ports.files import Files
+from riverrun.raft.types import Voter
 from riverrun.server.broker import Broker
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.failures import NodeFailure
@@ -85,6 +87,8 @@ class Cluster:
         self.brokers: dict[str, Broker] = {}
         self.settings = {node_name(int(one.node_id)): one for one in settings}
         self.ready: dict[str, None] = {}
+        self.dismissed: dict[str, None] = {}
+        """Controllers that somebody removed from the voters, or tried to."""
         for name in self.settings:
             self.supervisor.add(name, partial(self._run, name))
         world.tolerates_failures_on = lambda host: host not in self.settings
@@ -93,6 +97,10 @@ class Cluster:
     @property
     def names(self) -> list[str]:
         return list(self.settings)
+
+    @property
+    def controllers(self) -> list[str]:
+        return [name for name, one in self.settings.items() if one.formation.is_controller]
 
     @property
     def bootstrap(self) -> str:
@@ -109,6 +117,16 @@ class Cluster:
         found = ((name, metadata_of(broker)) for name, broker in self.brokers.items())
         return [(name, log) for name, log in found if log is not None]
 
+    def voters(self) -> tuple[Voter, ...]:
+        """As the node that is furthest knows them."""
+        logs = [log for _, log in self.logs()]
+        return max(logs, key=lambda log: log.high_watermark).voters if logs else ()
+
+    def directory_id(self, name: str) -> UUID | None:
+        broker = self.brokers.get(name)
+        directory = None if broker is None else broker._directory
+        return None if directory is None else directory.directory_id
+
     def partition(self, topic: str, index: int) -> PartitionImage | None:
         return self.observer.latest.partition(TopicName(topic), PartitionIndex(index))
 
@@ -124,6 +142,10 @@ class Cluster:
                 return f"{name} is fenced"
             if logs[name].current.offset != latest.offset:
                 return f"{name} is at metadata offset {logs[name].current.offset}, not at the end"
+        voting = {node_name(int(voter.id)): voter.directory_id for voter in self.voters()}
+        for name in self.controllers:
+            if name not in self.dismissed and voting.get(name) != self.directory_id(name):
+                return f"{name} does not vote"
         for topic in latest.topics_by_name.values():
             for index, one in enumerate(topic.partitions):
                 if sorted(one.isr) != sorted(one.replicas) or one.leader not in one.isr:

@@ -32,6 +32,7 @@ class ClusterPlan:
     producers: tuple[ProducerPlan, ...]
     faulty_seconds: float
     faults: tuple[Fault, ...]
+    forms_under_faults: bool = False
     flaw: ClusterFlaw | None = None
 
     @property
@@ -68,6 +69,7 @@ def draw_cluster_plan(seed: int, nodes: int, *, flaw: ClusterFlaw | None = None)
         producers=_draw_producers(chance),
         faulty_seconds=faulty_seconds,
         faults=(),
+        forms_under_faults=chance.random() < 0.15,
         flaw=flaw,
     )
     kinds = [kind for kind in FaultKind if nodes > 1 or kind not in ON_CLUSTERS]

@@ -79,7 +79,7 @@ class ClusterScenario:
         self.workload = ClusterWorkload(
             world,
             self.checker,
-            self.cluster.observer,
+            self.cluster,
             bootstrap=self.cluster.bootstrap,
             topic=TOPIC,
             partitions=plan.partitions,
@@ -103,11 +103,12 @@ class ClusterScenario:
         world.tell(f"{plan.nodes} nodes, {plan.controllers} of them vote")
         world.tell(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
         self.cluster.supervisor.begin()
-        self._until(
-            lambda: self.workload.topics_created > 0,
-            "the cluster forms and has its topic, before any fault",
-            FORMING_SECONDS_MAX,
-        )
+        if not plan.forms_under_faults:
+            self._until(
+                lambda: self.workload.topics_created > 0,
+                "the cluster forms and has its topic, before any fault",
+                FORMING_SECONDS_MAX,
+            )
         self._injector.schedule(plan.faults, world.now)
         world.run(plan.faulty_seconds)
         world.tell("faults stop")

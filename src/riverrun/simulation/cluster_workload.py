@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -17,10 +18,11 @@ from riverrun.client.connection import UnsupportedApi
 from riverrun.client.pool import Pool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.metadata.image import ConfigType
+from riverrun.model.errors import ErrorCode
 from riverrun.model.errors import KafkaError as OwnKafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
 from riverrun.simulation.checker import Checker, SafetyViolation
-from riverrun.simulation.observer import Observer
+from riverrun.simulation.cluster import CONTROLLER_PORT, Cluster, node_name
 from riverrun.simulation.workload import (
     GROUP,
     NO_ERROR,
@@ -31,20 +33,23 @@ from riverrun.simulation.workload import (
 )
 from riverrun.simulation.world import Environment, World
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.add_raft_voter_request import AddRaftVoterRequest, Listener
 from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+from riverrun.wire.messages.remove_raft_voter_request import RemoveRaftVoterRequest
 
 SETTING = "retention.ms"
 SIDE_TOPICS_MAX = 12
+VOTERS_MIN = 2
 
 
 class ClusterWorkload(Workload):
-    """``observer`` knows what is committed."""
+    """What is committed is known to the observer of the cluster."""
 
     def __init__(
         self,
         world: World,
         checker: Checker,
-        observer: Observer,
+        cluster: Cluster,
         *,
         bootstrap: str,
         topic: str,
@@ -59,7 +64,8 @@ class ClusterWorkload(Workload):
             partitions=partitions,
             replicas=replicas,
         )
-        self._observer = observer
+        self._cluster = cluster
+        self._observer = cluster.observer
         self.is_administering = True
         self.changes = 0
 
@@ -89,7 +95,7 @@ class ClusterWorkload(Workload):
     async def _change_something(
         self, admin: Any, chance: Any, sides: list[str], environment: Environment
     ) -> None:
-        kind = chance.randrange(10)
+        kind = chance.randrange(11)
         if kind < 3 or not sides:
             name = f"side-{environment.loop.host.starts}-{self.changes}-{len(sides)}"
             sides.append(name)
@@ -100,8 +106,10 @@ class ClusterWorkload(Workload):
             await self._configure(admin, chance.choice(sides), str(chance.randrange(10**6, 10**9)))
         elif kind < 8:
             await self._grow(admin, chance.choice(sides))
-        else:
+        elif kind < 10:
             await self._elect_preferred(environment)
+        else:
+            await self._change_voters(environment, chance)
         self.changes += 1
 
     async def _create(self, admin: Any, name: str, partitions: int) -> None:
@@ -139,15 +147,50 @@ class ClusterWorkload(Workload):
             if self._observer.latest.partition(TopicName(name), index) is None:
                 raise SafetyViolation(f"{name} got {count} partitions and has fewer")
 
-    async def _elect_preferred(self, environment: Environment) -> None:
-        async with Pool(
+    def _pool(self, environment: Environment) -> Pool:
+        return Pool(
             parse_bootstrap(self._bootstrap),
             request_timeout_s=4.0,
             retry=RetryPolicy(total_s_max=4.0),
             randomness=environment.randomness,
-        ) as pool:
+        )
+
+    async def _elect_preferred(self, environment: Environment) -> None:
+        async with self._pool(environment) as pool:
             message = ElectLeadersRequest(topic_partitions=None, timeout_ms=2500)
             await pool.request(ApiKey.ELECT_LEADERS, message)
+
+    async def _change_voters(self, environment: Environment, chance: Any) -> None:
+        """Dismiss a voter of a quorum that can spare one, or call one back."""
+        cluster = self._cluster
+        if cluster.dismissed:
+            name = next(iter(cluster.dismissed))
+            directory = cluster.directory_id(name)
+            if directory is not None:
+                await self._add_voter(environment, name, directory)
+        elif len(cluster.voters()) > VOTERS_MIN:
+            voter = chance.choice(cluster.voters())
+            cluster.dismissed[node_name(int(voter.id))] = None
+            remove = RemoveRaftVoterRequest(
+                cluster_id=None, voter_id=int(voter.id), voter_directory_id=voter.directory_id
+            )
+            async with self._pool(environment) as pool:
+                await pool.request(ApiKey.REMOVE_RAFT_VOTER, remove, is_repeatable=False)
+
+    async def _add_voter(self, environment: Environment, name: str, directory: UUID) -> None:
+        listener = Listener(name="CONTROLLER", host=name, port=CONTROLLER_PORT)
+        add = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=2500,
+            voter_id=int(self._cluster.settings[name].node_id),
+            voter_directory_id=directory,
+            listeners=(listener,),
+            ack_when_committed=True,
+        )
+        async with self._pool(environment) as pool:
+            answer = await pool.request(ApiKey.ADD_RAFT_VOTER, add, is_repeatable=False)
+        if answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_VOTER):
+            self._cluster.dismissed.pop(name, None)
 
     # -- Audits ---------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from riverrun.simulation.damage import surely_kept
 from riverrun.simulation.faults import ON_CLUSTERS, FaultKind
 from riverrun.simulation.world import World
 
+VOTERS_MIN = 3
+"""With fewer, a voter without its log is a quorum lost for good."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Damage:
@@ -41,6 +44,8 @@ class Wholeness:
         self._forget_repaired()
         if kind in ON_CLUSTERS:
             if self._damages or self._cluster.unsettled() is not None:
+                return False
+            if len(self._cluster.voters()) < VOTERS_MIN:
                 return False
             self._note(name, kind)
             if kind is not FaultKind.BIT_ROT:

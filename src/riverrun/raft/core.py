@@ -2,21 +2,64 @@
 
 ``Raft.step`` takes the time and an event and returns effects, to be executed strictly in order; it
 waits for nothing and touches nothing but itself. Storage, network and timers are left to
-``runner.py``.
+``runner.py``; who stands, leads and follows is in ``elections``, ``leading`` and ``following``, who
+votes in ``changes``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, assert_never
 
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.randomness import Randomness
-from riverrun.raft.effects import Effect
-from riverrun.raft.events import Event
+from riverrun.raft.changes import Changes
+from riverrun.raft.effects import Effect, Flush, Follows, Persist
+from riverrun.raft.elections import Elections
+from riverrun.raft.events import (
+    Answered,
+    Event,
+    Failed,
+    Flushed,
+    LogChanged,
+    Received,
+    Resign,
+    Shutdown,
+    SnapshotFailed,
+    SnapshotInstalled,
+    Tick,
+)
+from riverrun.raft.following import Following
+from riverrun.raft.leading import Leading
 from riverrun.raft.log_view import LogView
+from riverrun.raft.member import Member, shift
+from riverrun.raft.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    ChangeVotersResponse,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    Request,
+    Response,
+    UpdateVoterRequest,
+    VoteRequest,
+    VoteResponse,
+)
 from riverrun.raft.settings import QuorumSettings
+from riverrun.raft.states import Leader, Resigned
 from riverrun.raft.types import Endpoint, QuorumState, ReplicaKey, Voter
+
+STALL_SECONDS: Final = 0.25
+"""A tick that comes later than this means that this process stood still, not the others."""
+STALL_GRACE_SECONDS: Final = 0.05
+"""What a stall adds to itself, so that input which waited is read before anybody is judged."""
+TURNS_MAX: Final = 10
+"""Changes of role in one step; the longest way is from start to leader of one's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,48 +97,271 @@ class Raft:
         broker; it is never asked and never stands. ``joins``: become a voter when caught up,
         removing an older directory of this node (KIP-1186). ``high_watermark``: what is known to
         be committed, at least the newest snapshot's end. The first event must be ``Tick``."""
-        raise NotImplementedError
+        self._member = member = Member(
+            me=me,
+            log=log,
+            state=state,
+            settings=settings,
+            randomness=randomness,
+            listener=listener,
+            may_vote=may_vote,
+            high_watermark=high_watermark,
+        )
+        self._elections = Elections(member)
+        self._following = Following(member, self._elections, bootstrap, joins=joins)
+        self._leading = Leading(member, self._committed)
+        self._changes = Changes(member, self._leading)
+        self._is_started = False
+        self._due = float("inf")
+        self._follows = Follows(None, LeaderEpoch(-1), None)
 
-    def step(self, now: float, event: Event) -> list[Effect]:
-        """Take one event. An assertion that fails means a bug: the node must stop."""
-        raise NotImplementedError
-
-    def next_deadline(self) -> float:
-        """When a ``Tick`` is due; infinity for never."""
-        raise NotImplementedError
+    # What others may know
 
     @property
     def epoch(self) -> LeaderEpoch:
-        raise NotImplementedError
+        return self._member.epoch
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads the epoch, as far as this node knows; itself included."""
-        raise NotImplementedError
+        return self._member.leader
 
     @property
     def leader_endpoint(self) -> Endpoint | None:
-        raise NotImplementedError
+        return self._member.leader_endpoint
+
+    @property
+    def role(self) -> str:
+        """In one word, for people."""
+        return type(self._member.role).__name__.lower()
 
     @property
     def is_leader(self) -> bool:
         """Whether this node may append."""
-        raise NotImplementedError
+        return isinstance(self._member.role, Leader)
+
+    @property
+    def is_voter(self) -> bool:
+        return self._member.is_voter
 
     @property
     def high_watermark(self) -> Offset:
         """All before it is committed, as far as this node knows."""
-        raise NotImplementedError
+        return self._member.high_watermark
 
     @property
     def has_handed_over(self) -> bool:
         """After ``Shutdown`` or ``Resign``: every reachable voter knows, or somebody else leads."""
-        raise NotImplementedError
+        match self._member.role:
+            case Leader():
+                return False
+            case Resigned(asks=asks):
+                return all(ask.failures > 0 for ask in asks.values())
+            case _:
+                return True
 
     def progress(self) -> tuple[Progress, ...]:
         """Of all replicas if this node leads, voters first; else nothing."""
-        raise NotImplementedError
+        member = self._member
+        role = member.role
+        if not isinstance(role, Leader):
+            return ()
+        mine = Progress(
+            key=member.key,
+            is_voter=member.is_voter,
+            end_offset=member.log.end_offset,
+            last_fetch=member.now,
+            last_caught_up=member.now,
+        )
+        found = [mine]
+        for key, replica in role.replicas.items():
+            found.append(
+                Progress(
+                    key=key,
+                    is_voter=key in member.voters,
+                    end_offset=replica.offset,
+                    last_fetch=replica.last_fetch,
+                    last_caught_up=replica.last_caught_up,
+                )
+            )
+        for voter in member.others():
+            if self._leading.replica_of(voter) is None:
+                found.append(
+                    Progress(
+                        key=voter.key,
+                        is_voter=True,
+                        end_offset=Offset(-1),
+                        last_fetch=None,
+                        last_caught_up=None,
+                    )
+                )
+        return tuple(sorted(found, key=lambda one: (not one.is_voter, one.key.id)))
 
     def heard_from(self, node: NodeId) -> float | None:
         """When the last exchange with a node succeeded, either way."""
-        raise NotImplementedError
+        return self._member.heard.get(node)
+
+    # Steps
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """Take one event. An assertion that fails means a bug: the node must stop."""
+        member = self._member
+        assert now >= member.now, f"time went back from {member.now} to {now}"
+        member.now = now
+        member.out = []
+        if not self._is_started:
+            assert isinstance(event, Tick), f"{event} comes before the first tick"
+            self._start()
+        if now - self._due > STALL_SECONDS:
+            shift(member, now - self._due + STALL_GRACE_SECONDS)
+        self._check_order(event)
+        self._take(event)
+        self._poll()
+        self._due = self._next_deadline()
+        return member.out
+
+    def next_deadline(self) -> float:
+        """When a ``Tick`` is due; infinity for never."""
+        return self._due if self._is_started else 0.0
+
+    def _start(self) -> None:
+        """A follower finds its leader by asking it; whoever led before can never lead that epoch
+        again, for it may have lost what it had not flushed."""
+        member = self._member
+        self._is_started = True
+        if member.is_state_new:
+            member.out.append(Persist(member.state))
+        leader = member.voters.get(member.state.leader)
+        endpoint = None if leader is None else member.endpoint_of(leader)
+        if leader is not None and leader.id != member.me.id and endpoint is not None:
+            member.become_follower(member.epoch, leader.id, endpoint)
+        else:
+            # Soon, since asking first disturbs nobody (KIP-996).
+            member.become_unattached(member.epoch, deadline=member.now + member.stagger())
+
+    def _check_order(self, event: Event) -> None:
+        """What was asked to change the log is reported before anything else happens, for the
+        voters in it count from the moment that they are in the log."""
+        storing = (LogChanged, SnapshotInstalled, SnapshotFailed, Failed, Resign)
+        if self._member.is_applying:
+            assert isinstance(event, storing), f"{event} comes before the log has changed"
+
+    def _take(self, event: Event) -> None:
+        member = self._member
+        match event:
+            case Tick():
+                pass
+            case Received(request=request, token=token):
+                self._received(request, token)
+            case Answered(peer=peer, request=request, response=response):
+                if peer >= 0:
+                    member.heard[peer] = member.now
+                self._answered(peer, request, response)
+            case Failed(peer=peer, request=request, is_refused=is_refused):
+                self._failed(peer, request, is_refused=is_refused)
+            case LogChanged():
+                member.is_applying = False
+                self._changes.log_changed()
+                self._following.log_changed()
+            case Flushed():
+                member.is_flushing = False
+                self._following.flushed()
+                if isinstance(member.role, Leader):
+                    self._leading.advance()
+            case SnapshotInstalled(snapshot=snapshot):
+                member.is_applying = False
+                self._following.snapshot_installed(snapshot)
+            case SnapshotFailed():
+                member.is_applying = False
+                self._following.snapshot_failed()
+            case Resign() | Shutdown():
+                member.is_applying = member.is_applying and isinstance(event, Shutdown)
+                member.is_stopping = member.is_stopping or isinstance(event, Shutdown)
+                if isinstance(member.role, Leader):
+                    member.resign()
+            case _:
+                assert_never(event)
+
+    def _received(self, request: Request, token: object) -> None:
+        member = self._member
+        match request:
+            case VoteRequest():
+                member.respond(token, self._elections.vote(request))
+            case BeginQuorumEpochRequest():
+                member.heard[request.leader] = member.now
+                member.respond(token, self._elections.begin(request))
+            case EndQuorumEpochRequest():
+                member.respond(token, self._elections.end(request))
+            case FetchRequest():
+                self._leading.fetch(request, token)
+            case FetchSnapshotRequest():
+                self._leading.fetch_snapshot(request, token)
+            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest():
+                self._changes.begin(request, token)
+            case _:
+                assert_never(request)
+
+    def _answered(self, peer: NodeId, request: Request, response: Response) -> None:
+        match request, response:
+            case VoteRequest(), VoteResponse():
+                self._elections.voted(request, response)
+            case BeginQuorumEpochRequest(), _:
+                self._leading.begun(request, response)
+            case EndQuorumEpochRequest(), _:
+                self._elections.ended(peer, request, has_answered=True)
+                self._member.learn(response.epoch, response.leader, response.endpoint)
+            case FetchRequest(), FetchResponse():
+                self._following.fetched(peer, request, response)
+            case FetchSnapshotRequest(), FetchSnapshotResponse():
+                self._following.fetched_snapshot(peer, request, response)
+            case (
+                (AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest()),
+                ChangeVotersResponse(),
+            ):
+                self._following.membership_answered(request, response)
+            case _:
+                raise AssertionError(f"{response} is no answer to {request}")
+
+    def _failed(self, peer: NodeId, request: Request, *, is_refused: bool) -> None:
+        match request:
+            case VoteRequest():
+                self._elections.vote_failed(request, is_refused=is_refused)
+            case BeginQuorumEpochRequest():
+                self._leading.begun(request, None)
+            case EndQuorumEpochRequest():
+                self._elections.ended(peer, request, has_answered=False)
+            case FetchRequest() | FetchSnapshotRequest():
+                self._following.failed(peer, request, is_refused=is_refused)
+            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest():
+                self._following.membership_answered(request, None)
+            case _:
+                assert_never(request)
+
+    def _poll(self) -> None:
+        """Do what is due, until no role changes any more."""
+        member = self._member
+        for _ in range(TURNS_MAX):
+            role = member.role
+            self._elections.poll()
+            if member.role is role:
+                self._leading.poll()
+                self._changes.poll()
+                self._following.poll()
+            if member.role is role:
+                break
+        else:
+            raise AssertionError(f"roles change without end, now {member.role}")
+        if member.log.end_offset > member.log.flushed_offset and not member.is_flushing:
+            member.is_flushing = True
+            member.out.append(Flush())
+        follows = Follows(member.leader, member.epoch, member.leader_endpoint)
+        if follows != self._follows:
+            self._follows = follows
+            member.out.append(follows)
+
+    def _committed(self) -> None:
+        self._changes.committed()
+
+    def _next_deadline(self) -> float:
+        parts = (self._elections, self._leading, self._changes, self._following)
+        return min(part.deadline() for part in parts)

@@ -1,0 +1,385 @@
+"""What all parts of the core share: the role, the epoch, who is who, and the effects of a step.
+
+Each change of role goes through here, so that what must be on the disk is asked for before anything
+that depends on it, and a leader that falls leaves nobody waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.randomness import Randomness
+from riverrun.raft.effects import (
+    BecameLeader,
+    Committed,
+    Effect,
+    LostLeadership,
+    Persist,
+    ReadLog,
+    ReadSnapshot,
+    Respond,
+    Send,
+)
+from riverrun.raft.log_view import LogView
+from riverrun.raft.messages import (
+    Answer,
+    ChangeVotersResponse,
+    FetchResponse,
+    Request,
+    Response,
+)
+from riverrun.raft.settings import QuorumSettings
+from riverrun.raft.states import (
+    TRANSITIONS,
+    Ask,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Round,
+    Unattached,
+)
+from riverrun.raft.types import (
+    NO_DIRECTORY,
+    NOBODY,
+    Endpoint,
+    QuorumState,
+    ReplicaKey,
+    Voter,
+    VoterSet,
+)
+
+STAGGER_SECONDS: Final = 0.04
+"""Between two voters that lost the same leader at the same moment; above the time of an election,
+so that the second finds a leader instead of splitting the vote."""
+STAGGER_RANK_MAX: Final = 5
+RETRY_SECONDS_MAX: Final = 1.0
+
+A = TypeVar("A", bound=Answer)
+
+
+class Member:
+    """One member of the quorum; ``now`` and ``out`` are of the step that is being taken."""
+
+    def __init__(
+        self,
+        *,
+        me: Voter,
+        log: LogView,
+        state: QuorumState | None,
+        settings: QuorumSettings,
+        randomness: Randomness,
+        listener: str,
+        may_vote: bool,
+        high_watermark: Offset,
+    ) -> None:
+        self.me = me
+        self.log = log
+        self.settings = settings
+        self.listener = listener
+        self.may_vote = may_vote
+        self.high_watermark = high_watermark
+        self.now = 0.0
+        self.out: list[Effect] = []
+        self.is_stopping = False
+        self.is_applying = False
+        """Whether a change of the log, or a snapshot, was asked for and is not reported yet."""
+        self.is_flushing = False
+        self.heard: dict[NodeId, float] = {}
+        self.state = state or QuorumState(epoch=LeaderEpoch(0))
+        if log.last_epoch > self.state.epoch:
+            # The file was lost or put back; whoever led that epoch, nobody can lead it again.
+            self.state = QuorumState(epoch=log.last_epoch)
+        self.is_state_new = state is not None and state != self.state
+        self.role: Role = Unattached(deadline=float("inf"))
+        self._randomness = randomness
+
+    # Who is who
+
+    @property
+    def key(self) -> ReplicaKey:
+        return self.me.key
+
+    @property
+    def epoch(self) -> LeaderEpoch:
+        return self.state.epoch
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.log.voters.voters
+
+    @property
+    def is_voter(self) -> bool:
+        return self.key in self.voters
+
+    @property
+    def can_stand(self) -> bool:
+        return self.is_voter and self.may_vote and not self.is_stopping
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether this member waits for its own disk."""
+        return self.is_applying or self.log.flushed_offset < self.log.end_offset
+
+    def others(self) -> list[Voter]:
+        """The voters beside this replica. One with our id and another directory is none of us, but
+        it is reached where we are."""
+        return [voter for voter in self.voters if voter.id != self.me.id]
+
+    @property
+    def leader(self) -> NodeId | None:
+        match self.role:
+            case Leader():
+                return self.me.id
+            case Follower(leader=leader):
+                return leader
+            case _:
+                return None
+
+    @property
+    def leader_endpoint(self) -> Endpoint | None:
+        match self.role:
+            case Leader():
+                return self.endpoint_of(self.me)
+            case Follower(endpoint=endpoint):
+                return endpoint
+            case _:
+                return None
+
+    def endpoint_of(self, voter: Voter) -> Endpoint | None:
+        return voter.endpoints.get(self.listener) or next(iter(voter.endpoints.values()), None)
+
+    def rank(self) -> int:
+        """This voter's place among those who may follow the leader of the epoch."""
+        others = sorted(voter.id for voter in self.voters if voter.id != self.state.leader)
+        return others.index(self.me.id) if self.me.id in others else len(others)
+
+    # Waiting times
+
+    def stagger(self) -> float:
+        rank = min(self.rank(), STAGGER_RANK_MAX)
+        return rank * STAGGER_SECONDS + self._randomness.between(0, STAGGER_SECONDS / 2)
+
+    def election_timeout(self) -> float:
+        timeout = self.settings.election_timeout_ms / 1000
+        return self._randomness.between(timeout, 2 * timeout)
+
+    def fetch_timeout(self) -> float:
+        return self.settings.fetch_timeout_ms / 1000 + self.stagger()
+
+    def election_backoff(self, losses: int) -> float:
+        longest: int = self.settings.election_backoff_max_ms * 2 ** min(losses, 10)
+        limit = min(longest, self.settings.election_timeout_ms) / 1000
+        return self._randomness.between(limit / 4, limit)
+
+    def retry_backoff(self, failures: int) -> float:
+        wait: float = self.settings.retry_backoff_ms / 1000 * 2 ** min(failures, 10)
+        return min(wait, RETRY_SECONDS_MAX) * self._randomness.between(0.8, 1.2)
+
+    # Effects
+
+    def persist(self, state: QuorumState) -> None:
+        assert state.epoch >= self.state.epoch, f"{state} follows {self.state}"
+        if state == self.state:
+            return
+        if state.epoch == self.state.epoch:
+            assert self.state.leader in (NOBODY, state.leader), f"{state} follows {self.state}"
+            assert self.state.voted in (NOBODY, state.voted), f"{state} follows {self.state}"
+        else:
+            self._fall()  # before the disk is waited for, or something could be appended meanwhile
+        self.state = state
+        if self.out and isinstance(self.out[-1], Persist):
+            self.out.pop()  # nobody has seen it
+        self.out.append(Persist(state))
+
+    def ask(self, ask: Ask, peer: NodeId, endpoint: Endpoint, request: Request) -> None:
+        assert ask.in_flight is None, f"{request} overtakes {ask.in_flight}"
+        ask.in_flight = request
+        self.out.append(Send(peer, endpoint, request))
+
+    def respond(
+        self, token: object, response: Response, read: ReadLog | ReadSnapshot | None = None
+    ) -> None:
+        self.out.append(Respond(token, response, read))
+
+    def answer(self, kind: type[A], error: ErrorCode = ErrorCode.NONE) -> A:
+        """A response with what this member knows of the leader."""
+        return kind(
+            error=error, leader=self.leader, epoch=self.epoch, endpoint=self.leader_endpoint
+        )
+
+    def commit(self, offset: Offset) -> bool:
+        """Whether the high watermark moved."""
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        self.out.append(Committed(offset))
+        return True
+
+    # Changes of role
+
+    def become(self, role: Role) -> None:
+        assert type(role) in TRANSITIONS[type(self.role)], f"{role} follows {self.role}"
+        self._fall()
+        before = self.role
+        self.role = role
+        if isinstance(before, Leader):
+            self._release(before)
+
+    def become_unattached(self, epoch: LeaderEpoch, *, deadline: float | None = None) -> None:
+        """Nobody is known to lead. A vote of the same epoch stays given."""
+        if epoch > self.epoch:
+            self.persist(QuorumState(epoch=epoch))
+        losses = 0
+        if isinstance(self.role, Unattached | Prospective | Candidate):
+            losses = self.role.losses
+        if deadline is None:
+            deadline = self.now + self.election_timeout()
+        self.become(Unattached(deadline=deadline, losses=losses))
+
+    def become_prospective(self, losses: int = 0) -> None:
+        known, endpoint = None, None
+        match self.role:
+            case Follower():
+                known, endpoint = self.role.leader, self.role.endpoint
+            case Prospective():
+                known, endpoint = self.role.known_leader, self.role.known_endpoint
+            case _:
+                pass
+        self.become(
+            Prospective(
+                deadline=self.now + self.election_timeout(),
+                known_leader=known,
+                known_endpoint=endpoint,
+                losses=losses,
+                round=Round(granted={self.key: None}),
+            )
+        )
+
+    def become_candidate(self) -> None:
+        """Durable before anybody is asked for a vote: after a crash this voter must not give its
+        vote of the epoch to another."""
+        assert isinstance(self.role, Prospective), f"{self.role} stands without asking first"
+        losses = self.role.losses
+        self.persist(
+            QuorumState(
+                epoch=LeaderEpoch(self.epoch + 1),
+                voted=self.me.id,
+                voted_directory=self.me.directory_id or NO_DIRECTORY,
+            )
+        )
+        self.become(
+            Candidate(
+                deadline=self.now + self.election_timeout(),
+                losses=losses,
+                round=Round(granted={self.key: None}),
+            )
+        )
+
+    def become_leader(self) -> None:
+        self.persist(replace(self.state, leader=self.me.id))
+        start = self.log.end_offset
+        self.become(Leader(start_offset=start, since=self.now))
+        self.out.append(BecameLeader(self.epoch, start))
+
+    def become_follower(self, epoch: LeaderEpoch, leader: NodeId, endpoint: Endpoint) -> None:
+        assert leader != self.me.id, "a leader does not follow itself"
+        if epoch > self.epoch:
+            self.persist(QuorumState(epoch=epoch, leader=leader))
+        else:
+            self.persist(replace(self.state, leader=leader))
+        self.become(
+            Follower(leader=leader, endpoint=endpoint, deadline=self.now + self.fetch_timeout())
+        )
+
+    def resign(self) -> None:
+        """Give up the epoch, and say who may follow: who has most of the log first (KIP-595)."""
+        assert isinstance(self.role, Leader), f"{self.role} cannot resign"
+        offsets = {key: replica.offset for key, replica in self.role.replicas.items()}
+        others = sorted(self.others(), key=lambda voter: -offsets.get(voter.key, -1))
+        self.become(
+            Resigned(
+                deadline=self.now + self.election_timeout(),
+                successors=tuple(voter.key for voter in others),
+                asks={v.key: Ask() for v in others if self.endpoint_of(v) is not None},
+            )
+        )
+
+    def learn(
+        self,
+        epoch: LeaderEpoch,
+        leader: NodeId | None,
+        endpoint: Endpoint | None,
+        *,
+        is_first_hand: bool = False,
+    ) -> None:
+        """Somebody names an epoch, and perhaps its leader. What is older is ignored.
+
+        A leader that went silent is followed again only if it says itself that it leads: others
+        may not have noticed yet.
+        """
+        if epoch < self.epoch:
+            return
+        if leader is not None and endpoint is None:
+            voter = self.voters.get(leader)
+            endpoint = None if voter is None else self.endpoint_of(voter)
+        can_follow = leader is not None and leader != self.me.id and endpoint is not None
+        if epoch > self.epoch:
+            if can_follow:
+                assert leader is not None and endpoint is not None
+                self.become_follower(epoch, leader, endpoint)
+            else:
+                self.become_unattached(epoch)
+            return
+        if not can_follow or self.state.leader not in (NOBODY, leader):
+            return
+        assert leader is not None and endpoint is not None
+        match self.role:
+            case Unattached() | Candidate():
+                self.become_follower(epoch, leader, endpoint)
+            case Prospective(known_leader=known):
+                if is_first_hand or known != leader:
+                    self.become_follower(epoch, leader, endpoint)
+            case Follower() | Leader() | Resigned():
+                pass
+
+    def _fall(self) -> None:
+        if isinstance(self.role, Leader) and not self.role.has_fallen:
+            self.role.has_fallen = True
+            self.out.append(LostLeadership(self.epoch))
+
+    def _release(self, fallen: Leader) -> None:
+        """Nobody waits for a leader that is none any more."""
+        for held in fallen.held.values():
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self.respond(held.token, self.answer(FetchResponse, code))
+        change = fallen.change
+        if change is not None and change.token is not None:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self.respond(change.token, self.answer(ChangeVotersResponse, code))
+
+
+def shift(member: Member, gap: float) -> None:
+    """This process stood still: add the gap to whatever it would hold against others."""
+    role = member.role
+    match role:
+        case Leader():
+            role.since += gap
+            for replica in role.replicas.values():
+                replica.last_seen += gap
+        case _:
+            role.deadline += gap
+
+
+def place_among(successors: Sequence[ReplicaKey], key: ReplicaKey) -> int:
+    """The place of a voter among the successors that a leader named; at their end if it is not."""
+    for place, successor in enumerate(successors):
+        if successor.id == key.id and successor.directory_id in (None, key.directory_id):
+            return place
+    return len(successors)

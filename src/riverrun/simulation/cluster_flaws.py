@@ -7,15 +7,140 @@ had not heard of its reason. The product itself knows nothing of this.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
+from typing import Any
+
+from riverrun.cluster import leadership
+from riverrun.model.ids import Offset
+from riverrun.raft.elections import Elections
+from riverrun.raft.leading import Leading as QuorumLeading
+from riverrun.raft.member import Member
+from riverrun.replication import reading
+from riverrun.replication.follower.following import Following
+from riverrun.replication.leading import Leading
+from riverrun.replication.partition import Partition
+from riverrun.storage.log import Log
 
 
 class ClusterFlaw(Enum):
-    VOTES_TWICE = "a voter forgets for whom it voted when it starts again"
+    VOTES_TWICE = "a voter gives its vote of an epoch to whoever asks"
+    OLD_EPOCHS_ARE_COUNTED = "what an older leader left counts as committed once a majority has it"
+    METADATA_IS_NOT_SYNCED = "a voter says that metadata is durable before it is synced"
+    TRUNCATES_BY_HIGH_WATERMARK = "a follower of a new leader cuts its log at its high watermark"
+    ACKS_BEFORE_ISR = "a record is acknowledged when the leader alone has it"
+    EPOCHS_ARE_NOT_CHECKED = "nobody looks at the leader epochs of fetches"
+    EPOCH_START_IS_NOT_CHECKED = "a replica is in sync when it has reached the high watermark"
+    DUPLICATES_ARE_ACKED_AT_ONCE = "a retry is acknowledged although its original is not yet"
+    NEW_INCARNATION_STAYS_IN_ISR = "a broker that comes back is as good as the one that went"
 
 
 @contextmanager
 def planted(flaw: ClusterFlaw | None) -> Iterator[None]:
     """For as long as a run lasts; worlds do not run side by side in one process."""
-    yield
+    with ExitStack() as stack:
+        for owner, name, replacement in _replacements(flaw):
+            stack.enter_context(_replaced(owner, name, replacement))
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    sound = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, sound)
+
+
+def _replacements(flaw: ClusterFlaw | None) -> list[tuple[Any, str, Any]]:
+    match flaw:
+        case None:
+            return []
+        case ClusterFlaw.VOTES_TWICE:
+            return [(Elections, "_grants", _grants_always), (Member, "persist", _persist_anything)]
+        case ClusterFlaw.OLD_EPOCHS_ARE_COUNTED:
+            return [(QuorumLeading, "advance", _advance_by_counting)]
+        case ClusterFlaw.METADATA_IS_NOT_SYNCED:
+            return [(Log, "begin_flush", _pretend_to_flush(Log.begin_flush))]
+        case ClusterFlaw.TRUNCATES_BY_HIGH_WATERMARK:
+            return [(Following, "__init__", _cut_first(Following.__init__))]
+        case ClusterFlaw.ACKS_BEFORE_ISR:
+            return [(Leading, "held_by_all", lambda self, held, high_watermark: held)]
+        case ClusterFlaw.EPOCHS_ARE_NOT_CHECKED:
+            return [
+                (Partition, "check_epoch", lambda self, epoch: None),
+                (reading, "_divergence", lambda *arguments: None),
+            ]
+        case ClusterFlaw.EPOCH_START_IS_NOT_CHECKED:
+            return [(Leading, "__init__", _forget_epoch_start(Leading.__init__))]
+        case ClusterFlaw.DUPLICATES_ARE_ACKED_AT_ONCE:
+            return [(Partition, "append", _do_not_wait_for_duplicates(Partition.append))]
+        case ClusterFlaw.NEW_INCARNATION_STAYS_IN_ISR:
+            return [(leadership, "restart", lambda *arguments, **options: [])]
+
+
+# -- The quorum --------------------------------------------------------------------------------
+
+
+def _grants_always(self: Any, request: Any) -> bool:
+    log = self._member.log
+    is_up_to_date = (request.last_epoch, request.end_offset) >= (log.last_epoch, log.end_offset)
+    return bool(is_up_to_date)
+
+
+def _persist_anything(self: Any, state: Any) -> None:
+    from riverrun.raft.effects import Persist
+
+    if state != self.state:
+        if state.epoch != self.state.epoch:
+            self._fall()
+        self.state = state
+        self.out.append(Persist(state))
+
+
+def _advance_by_counting(self: Any) -> None:
+    member = self._member
+    offsets = sorted((self._flushed_by(voter) for voter in member.voters), reverse=True)
+    if offsets and member.commit(offsets[member.voters.majority - 1]):
+        self._on_commit()
+
+
+def _pretend_to_flush(begin_flush: Any) -> Any:
+    def begin(self: Any) -> Any:
+        job = begin_flush(self)
+        if job is not None and self.partition.topic == "__cluster_metadata":
+            job.run = lambda: None
+        return job
+
+    return begin
+
+
+# -- Replication -------------------------------------------------------------------------------
+
+
+def _cut_first(initialise: Any) -> Any:
+    def begin(self: Any, partition: Any) -> None:
+        initialise(self, partition)
+        log = partition.log
+        if log.start_offset <= log.high_watermark < log.end_offset:
+            log.truncate_to(log.high_watermark)
+
+    return begin
+
+
+def _forget_epoch_start(initialise: Any) -> Any:
+    def begin(self: Any, *arguments: Any) -> None:
+        initialise(self, *arguments)
+        self.epoch_start = Offset(0)
+
+    return begin
+
+
+def _do_not_wait_for_duplicates(append: Any) -> Any:
+    def appending(self: Any, *arguments: Any, **options: Any) -> Any:
+        appended = append(self, *arguments, **options)
+        return appended._replace(last_offset=Offset(-1)) if appended.is_duplicate else appended
+
+    return appending

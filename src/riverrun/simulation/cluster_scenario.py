@@ -13,12 +13,13 @@ from contextlib import ExitStack
 from functools import partial
 
 from riverrun.simulation.checker import Checker, LivenessViolation, SafetyViolation
-from riverrun.simulation.cluster import Cluster, data_directory, node_settings
+from riverrun.simulation.cluster import Cluster, data_directory, node_name, node_settings
 from riverrun.simulation.cluster_flaws import planted
 from riverrun.simulation.cluster_plan import ADMIN, AUDITOR, READERS, ClusterPlan
 from riverrun.simulation.cluster_workload import ClusterWorkload
 from riverrun.simulation.damage import logs_on, whole_batches
 from riverrun.simulation.failures import SimulationFailure
+from riverrun.simulation.faults import CONTROLLER, LEADER, PARTS
 from riverrun.simulation.injector import Injector
 from riverrun.simulation.outcome import Outcome
 from riverrun.simulation.story_logs import story_logs
@@ -89,7 +90,11 @@ class ClusterScenario:
         self._wholeness = Wholeness(world, self.cluster, self.checker)
         supervisor = self.cluster.supervisor
         self._injector = Injector(
-            world, self.cluster.names, supervisor.restart_after, self._wholeness.may_damage
+            world,
+            self.cluster.names,
+            supervisor.restart_after,
+            self._wholeness.may_damage,
+            self._who_is,
         )
         for producer in plan.producers:
             supervisor.add(producer.name, partial(self.workload.produce, plan=producer))
@@ -97,6 +102,23 @@ class ClusterScenario:
             supervisor.add(reader, self.workload.consume)
         supervisor.add(ADMIN, self.workload.administer)
         supervisor.add(AUDITOR, self.workload.audit)
+
+    def _who_is(self, name: str) -> str:
+        """The machine of whoever plays a part now; the first node if nobody does."""
+        cluster = self.cluster
+        if name not in PARTS:
+            return name
+        if name == CONTROLLER:
+            return cluster.leader or cluster.names[0]
+        partition = cluster.partition(TOPIC, 0)
+        if partition is None:
+            return cluster.names[0]
+        if name == LEADER:
+            place = int(partition.leader)
+        else:
+            others = [node for node in partition.replicas if node != partition.leader]
+            place = int(others[0]) if others else -1
+        return node_name(place) if place >= 0 else cluster.names[0]
 
     def run(self) -> None:
         world, plan = self._world, self._plan

@@ -3,7 +3,8 @@
 A schedule of faults is drawn from the seed, written down in a failure's report, made smaller, and
 kept in tests. Applying one to a world is left to ``injector``. A target is a machine, several of
 them (``node-1,node-2``), or two sides of a cut in the network (``node-1|node-2,node-3``); without
-the second side everybody else is meant.
+the second side everybody else is meant. In a cluster one may also name a part that somebody plays
+at that moment: the active ``controller``, the ``leader`` of the first partition, or a ``follower``.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ ON_CLIENTS = frozenset(
 )
 ON_CLUSTERS = frozenset({FaultKind.WIPE_DISK, FaultKind.LOST_TAIL, FaultKind.BIT_ROT})
 """What a node that stands alone cannot survive, and need not."""
+CONTROLLER, LEADER, FOLLOWER = "controller", "leader", "follower"
+PARTS = (CONTROLLER, LEADER, FOLLOWER)
 SEVERAL_AT_ONCE = frozenset(
     {FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.TERMINATE}
 )
@@ -174,14 +177,14 @@ def _draw_target(
         return _draw_sides(chance, nodes, clients)
     if kind in SEVERAL_AT_ONCE and chance.random() < 0.3:
         return ",".join(sorted(chance.sample(nodes, chance.randint(1, len(nodes)))))
-    return chance.choice(nodes)
+    return chance.choice(PARTS) if chance.random() < 0.4 else chance.choice(nodes)
 
 
 def _draw_sides(chance: random.Random, nodes: Sequence[str], clients: Sequence[str]) -> str:
     """One node from all, one from another, a group from the rest, or a client from a node."""
     style = chance.randrange(4)
     if style == 0 or len(nodes) == 1:
-        return chance.choice([*nodes, *clients])
+        return chance.choice([*nodes, *PARTS, *clients])
     if style == 1:
         return f"{chance.choice(clients)}|{chance.choice(nodes)}"
     shuffled = chance.sample(nodes, len(nodes))

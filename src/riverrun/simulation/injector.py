@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from signal import SIGTERM
 
@@ -18,7 +19,8 @@ class Injector:
     """Faults of brokers and their clients. Whoever is stopped is restarted by ``restart``.
 
     ``may_damage`` says whether a node's data may be damaged now: what is promised when one node
-    loses its data is not promised when all of them do.
+    loses its data is not promised when all of them do. ``who_is`` knows who plays a part, such as
+    ``controller`` or ``leader``, at the moment.
     """
 
     def __init__(
@@ -27,11 +29,13 @@ class Injector:
         brokers: Sequence[str],
         restart: Restart,
         may_damage: Permit = lambda node, kind: True,
+        who_is: Callable[[str], str] = lambda name: name,
     ) -> None:
         self._world = world
         self._brokers = list(brokers)
         self._restart = restart
         self._may_damage = may_damage
+        self._who_is = who_is
         self._undo: dict[int, Callable[[], None]] = {}
         self._is_calm = False
 
@@ -52,10 +56,17 @@ class Injector:
         if self._is_calm:
             return
         self._world.tell(f"fault {fault}")
-        undo = self._apply(fault)
+        undo = self._apply(dataclasses.replace(fault, target=self._named(fault.target)))
         if undo is not None:
             self._undo[number] = undo
             self._world.after(fault.seconds, self._end, number)
+
+    def _named(self, target: str) -> str:
+        """The target with the names of machines, for who leads is known only when it comes."""
+        return "|".join(
+            ",".join(dict.fromkeys(self._who_is(name) for name in side.split(",")))
+            for side in target.split("|")
+        )
 
     def _end(self, number: int) -> None:
         undo = self._undo.pop(number, None)
@@ -154,7 +165,7 @@ class Injector:
         near, _, far = target.partition("|")
         left = near.split(",")
         if far:
-            return left, far.split(",")
+            return left, [name for name in far.split(",") if name not in left]
         has_broker = any(name in self._brokers for name in left)
         others = list(self._world.hosts) if has_broker else self._brokers
         return left, [name for name in others if name not in left]

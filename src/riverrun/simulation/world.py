@@ -42,6 +42,7 @@ class Environment:
     files: Files
     clock: NodeClock
     randomness: NodeRandomness
+    boot_id: str
 
 
 Main = Callable[[Environment], Coroutine[object, object, None]]
@@ -57,6 +58,7 @@ class Host:
         self.is_powered = True
         self.process: NodeLoop | None = None
         self.starts = 0
+        self.boots = 1
         self.wall_offset = 0.0
         self.monotonic_base = 0.0
 
@@ -196,6 +198,7 @@ class World:
             files=host.disk.mount(loop),
             clock=NodeClock(self, loop),
             randomness=NodeRandomness(self.stream(f"randomness/{name}/{host.starts}")),
+            boot_id=f"{name}/{host.boots}",
         )
         loop.begin(lambda: main(environment))
         return loop
@@ -220,6 +223,7 @@ class World:
         if host.process is not None:
             self._stop(host.process, announce=False)
         host.is_powered = False
+        host.boots += 1
         host.disk.lose_power()
         host.monotonic_base = (
             self.stream(f"uptime/{name}/{host.starts}").uniform(0, 1000) - self.now

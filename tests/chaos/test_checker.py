@@ -228,6 +228,10 @@ def test_metadata_that_is_right_has_no_anomaly() -> None:
     assert story.metadata_anomalies() == []
 
 
+def test_what_was_not_read_back_is_not_called_lost() -> None:
+    assert Story().three().sent("p/1/0", 0).read_back(*THREE).anomalies() == []
+
+
 def test_a_history_survives_its_file(tmp_path: Path) -> None:
     history = History()
     history.add("p", Action.SEND, Kind.INVOKE, partition=0, value="p/0/0")

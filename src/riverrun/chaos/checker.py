@@ -28,6 +28,15 @@ class _Sent:
     """(value, partition, offset or -1)"""
 
 
+@dataclass(slots=True)
+class _Log:
+    """What is there at the end."""
+
+    at: dict[Place, str] = field(default_factory=dict)
+    whole: dict[int, None] = field(default_factory=dict)
+    """Partitions that were read to their ends; of others nobody knows what they hold."""
+
+
 def check(operations: Sequence[Operation]) -> Findings:
     """Everything that is wrong; nothing when every promise held."""
     findings = Findings()
@@ -55,15 +64,16 @@ def _sent(operations: Iterable[Operation]) -> _Sent:
     return sent
 
 
-def _read_back(operations: Iterable[Operation], findings: Findings) -> dict[Place, str]:
+def _read_back(operations: Iterable[Operation], findings: Findings) -> _Log:
     """The log as those found it who read it at the end; they must agree."""
-    log: dict[Place, str] = {}
+    log = _Log()
     readers: dict[Place, str] = {}
     for operation in operations:
         if operation.action is Action.READ_BACK:
+            log.whole[operation.partition] = None
             for offset, value in operation.records:
                 place = (operation.partition, offset)
-                known = log.setdefault(place, value)
+                known = log.at.setdefault(place, value)
                 reader = readers.setdefault(place, operation.process)
                 if known != value:
                     findings.add(
@@ -73,11 +83,11 @@ def _read_back(operations: Iterable[Operation], findings: Findings) -> dict[Plac
     return log
 
 
-def _check_log(sent: _Sent, log: dict[Place, str], findings: Findings) -> None:
+def _check_log(sent: _Sent, log: _Log, findings: Findings) -> None:
     seen: dict[str, Place] = {}
     last: dict[tuple[str, int], int] = {}
-    for place in sorted(log):
-        value = log[place]
+    for place in sorted(log.at):
+        value = log.at[place]
         if not _is_ours(value, place[0], sent, findings):
             continue
         if value in seen:
@@ -109,13 +119,15 @@ def _is_ours(value: str, partition: int, sent: _Sent, findings: Findings) -> boo
     return True
 
 
-def _check_acknowledged(sent: _Sent, log: dict[Place, str], findings: Findings) -> None:
-    present = dict.fromkeys(log.values())
+def _check_acknowledged(sent: _Sent, log: _Log, findings: Findings) -> None:
+    present = dict.fromkeys(log.at.values())
     for value, partition, offset in sent.acknowledged:
+        if partition not in log.whole:
+            continue
         if value not in present:
             findings.add(Anomaly.LOST, f"{value}, acknowledged at {_at((partition, offset))}")
-        elif offset >= 0 and log.get((partition, offset)) != value:
-            holds = log.get((partition, offset), "nothing")
+        elif offset >= 0 and log.at.get((partition, offset)) != value:
+            holds = log.at.get((partition, offset), "nothing")
             findings.add(Anomaly.CHANGED, f"{value} at {_at((partition, offset))} is {holds}")
 
 
@@ -123,7 +135,7 @@ def _check_acknowledged(sent: _Sent, log: dict[Place, str], findings: Findings) 
 
 
 def _check_reads(
-    operations: Iterable[Operation], sent: _Sent, log: dict[Place, str], findings: Findings
+    operations: Iterable[Operation], sent: _Sent, log: _Log, findings: Findings
 ) -> None:
     positions: dict[tuple[str, int], int] = {}
     seen: dict[Place, tuple[str, str]] = {}
@@ -149,7 +161,7 @@ def _check_position(
     before: int | None,
     offset: int,
     operation: Operation,
-    log: dict[Place, str],
+    log: _Log,
     findings: Findings,
 ) -> None:
     if before is None:
@@ -158,7 +170,7 @@ def _check_position(
     if offset <= before:
         findings.add(Anomaly.NON_MONOTONIC, where)
         return
-    passed = [n for n in range(before + 1, offset) if (operation.partition, n) in log]
+    passed = [n for n in range(before + 1, offset) if (operation.partition, n) in log.at]
     if passed:
         findings.add(Anomaly.SKIPPED, f"{where}, without {len(passed)} records between")
 
@@ -169,19 +181,19 @@ def _check_value(
     reader: str,
     seen: dict[Place, tuple[str, str]],
     sent: _Sent,
-    log: dict[Place, str],
+    log: _Log,
     findings: Findings,
 ) -> None:
-    if place in log:
-        if log[place] != value:
-            text = f"{reader} read {value} at {_at(place)}, where {log[place]} is at the end"
+    if place in log.at:
+        if log.at[place] != value:
+            text = f"{reader} read {value} at {_at(place)}, where {log.at[place]} is at the end"
             findings.add(Anomaly.INCONSISTENT, text)
         return
     other, known = seen.setdefault(place, (reader, value))
     if known != value:
         text = f"{_at(place)} is {known} for {other} and {value} for {reader}"
         findings.add(Anomaly.INCONSISTENT, text)
-    if log and _is_ours(value, place[0], sent, findings):
+    if place[0] in log.whole and _is_ours(value, place[0], sent, findings):
         # Whoever read it could act on it; then it must be there for everybody after.
         text = f"{reader} read {value} at {_at(place)}, where nothing is at the end"
         findings.add(Anomaly.INCONSISTENT, text)

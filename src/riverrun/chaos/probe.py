@@ -62,6 +62,7 @@ class Probe:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._is_ours = cluster.peer == "riverrun"
         self._connections: dict[tuple[str, int], Connection] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="probe", daemon=True)
@@ -257,7 +258,8 @@ class Probe:
                     Action.READ,
                     partition=row.partition_index,
                     records=tuple((r.offset, (r.value or b"").decode()) for r in records),
-                    high_watermark=row.high_watermark,
+                    # Kafka reads its high watermark and its log at different moments.
+                    high_watermark=row.high_watermark if self._is_ours else -1,
                     node=number,
                 )
 

@@ -265,7 +265,7 @@ class Network:
     def owner_of(self, port: int) -> str:
         for pid, node in self.pids.items():
             try:
-                found = psutil.Process(pid).net_connections("tcp4")
+                found = psutil.Process(pid).net_connections("tcp")
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
             if any(row.laddr and row.laddr.port == port for row in found):

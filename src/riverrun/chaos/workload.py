@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -61,6 +62,8 @@ class Workload:
         )  # fmt: skip
 
     def start(self) -> None:
+        # It tells every reconnect; what matters is in the history.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         create_topic(self._bootstrap, self.topic, self.load)
         self._start_writers()
         self._start_readers()

@@ -18,29 +18,34 @@ import structlog
 
 from riverrun.cluster.configs import Configs
 from riverrun.cluster.controller import Controller
-from riverrun.cluster.registration import Registration
+from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.cluster.runner import ControllerRunner
 from riverrun.metadata.delta import Delta
-from riverrun.metadata.image import ConfigType, Endpoint, Image
+from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.runner import MetadataLog
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
+from riverrun.server import last_life
 from riverrun.server.context import CONTROLLER, Peer
 from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.formation.formed import Formed
+from riverrun.server.formation.runner import Formation
 from riverrun.server.forwarding import Forwarder
 from riverrun.server.http import HttpServer
 from riverrun.server.image_waits import ImageWaits
+from riverrun.server.lifecycle import Identity, Phase
 from riverrun.server.listener import Listener
 from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
+from riverrun.server.probe import BrokerProbe
 from riverrun.server.router import Router
 from riverrun.server.serving import Serving
 from riverrun.server.settings import NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.runner import LogRunner
-from riverrun.wire.apis import CONTROLLER_ROUTES, ApiKey
+from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 
 log = structlog.get_logger("riverrun")
 
@@ -52,13 +57,21 @@ class Broker:
     """A node from start to stop. Everything that the world gives it comes in here."""
 
     def __init__(
-        self, settings: NodeSettings, *, files: Files, clock: Clock, randomness: Randomness
+        self,
+        settings: NodeSettings,
+        *,
+        files: Files,
+        clock: Clock,
+        randomness: Randomness,
+        boot_id: str = "",
     ) -> None:
+        """``boot_id`` names the life of the machine's kernel, and is empty when that is unknown."""
         self.settings = settings
         self.metrics = Metrics()
         self._files = files
         self._clock = clock
         self._randomness = randomness
+        self._boot_id = boot_id
         self._ending = asyncio.Event()
         self._failure: BaseException | None = None
         self._is_serving = False
@@ -72,26 +85,59 @@ class Broker:
         self._parts: Parts | None = None
         self._channels: list[ControllerChannel] = []
 
+    @property
+    def metadata(self) -> MetadataLog | None:
+        """For who looks on: what this node knows of the cluster; None before that is opened."""
+        return self._metadata
+
+    @property
+    def parts(self) -> Parts | None:
+        """For who looks on."""
+        return self._parts
+
     # -- Starting ---------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Come up; when this returns, clients are served."""
+    async def start(self) -> bool:
+        """Come up; whether clients are served when this returns, or a stop came first.
+
+        A node may wait for its seeds or for a majority of the quorum as long as it takes.
+        """
+        starting = asyncio.ensure_future(self._start())
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (starting, ending):
+                if not task.done():
+                    task.cancel()
+            await asyncio.wait((starting, ending))
+        if not starting.cancelled():
+            starting.result()
+        self._is_serving = not starting.cancelled() and not self._ending.is_set()
+        return self._is_serving
+
+    async def _start(self) -> None:
         began = self._clock.monotonic()
+        settings = self.settings
         parts = await self._build()
-        self._listener = self._build_listener(parts)
-        self._serving = Serving(parts, self._own, self._bug)
-        await self._serving.build()
-        await self._register(parts)
-        self._serving.start()
-        for address in self.settings.client_addresses():
-            await self._listener.start(address.name, address.host, address.port)
+        listener = self._listener = self._build_listener(parts)
+        controller = settings.controller_address()
+        if controller is not None:
+            await listener.start(controller.name, controller.host, controller.port)
         await self._start_http()
-        self._is_serving = True
+        if settings.formation.is_broker:
+            serving = self._serving = self._build_serving(parts)
+            await serving.build()
+            await serving.register()
+            serving.start()
+            for address in settings.client_addresses():
+                await listener.start(address.name, address.host, address.port)
+            await serving.serve()
         log.info(
             "node is up",
             cluster=parts.logs.cluster_id,
-            partitions=sum(1 for _ in parts.replicas),
-            clients=", ".join(f"{a.host}:{a.port}" for a in self.settings.advertised()),
+            partitions=len(parts.logs.logs),
+            clients=", ".join(f"{a.host}:{a.port}" for a in settings.advertised()),
             seconds=round(self._clock.monotonic() - began, 3),
         )
 
@@ -106,12 +152,28 @@ class Broker:
             settings=settings.directory,
         )
         self._directory = directory
+        formed = await Formation(
+            settings,
+            directory,
+            files=self._files,
+            clock=self._clock,
+            randomness=self._randomness,
+            stopping=self._ending,
+        ).form()
         log_runner = self._log_runner = LogRunner(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
         )
-        metadata = self._metadata = await self._open_metadata(directory)
+        metadata = self._metadata = await self._open_metadata(directory, formed)
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
+        )
+        controller = ControllerRunner(
+            metadata,
+            Controller(configs, self._randomness),
+            clock=self._clock,
+            settings=settings.controller,
+            probe=BrokerProbe(lambda: metadata.newest),
+            metrics=self.metrics,
         )
         parts = self._parts = Parts(
             settings=settings,
@@ -120,14 +182,16 @@ class Broker:
             metrics=self.metrics,
             metadata=metadata,
             configs=configs,
-            controller=ControllerRunner(metadata, Controller(configs, self._randomness)),
+            controller=controller,
             logs=directory,
             log_runner=log_runner,
             outgoing=Outgoing(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
         )
-        parts.forwarder = Forwarder(parts, self._channel(parts, "forwarding"))
+        parts.forwarder = Forwarder(parts, self._channel("forwarding"))
         metadata.subscribe(self._published)
+        self._own("controller", controller.run())
+        metadata.on_leadership(controller.on_leadership)
         self._own("metadata log", metadata.run())
         return parts
 
@@ -136,7 +200,7 @@ class Broker:
             parts,
             metrics=self.metrics,
             clock=self._clock,
-            apis=CONTROLLER_ROUTES,
+            apis=CONTROLLER_APIS,
             names=CONTROLLER_MODULES,
             on_bug=self._handler_failed,
         )
@@ -156,20 +220,53 @@ class Broker:
             closed=self._connection_closed,
         )
 
-    def _channel(self, parts: Parts, name: str) -> ControllerChannel:
+    def _build_serving(self, parts: Parts) -> Serving:
+        async def registered(epoch: int) -> None:
+            await parts.log_runner.in_thread(
+                lambda: last_life.remember(self._files, parts.logs, self._boot_id, epoch)
+            )
+
+        return Serving(
+            parts,
+            own=self._own,
+            bug=self._bug,
+            channel=self._channel,
+            identity=lambda: self._identity(parts),
+            registered=registered,
+        )
+
+    def _identity(self, parts: Parts) -> Identity:
+        assert parts.logs.cluster_id is not None, "registered without a cluster"
+        return Identity(
+            node_id=self.settings.node_id,
+            cluster_id=parts.logs.cluster_id,
+            incarnation=self._randomness.uuid(),
+            listeners=self.settings.advertised(),
+            rack=self.settings.identity.rack or None,
+            directories=(parts.logs.directory_id,),
+            features=SUPPORTED_FEATURES,
+            previous_epoch=last_life.continued_epoch(self._files, parts.logs, self._boot_id),
+        )
+
+    def _channel(self, name: str) -> ControllerChannel:
+        assert self._metadata is not None, "a channel before there is a quorum"
         channel = ControllerChannel(
-            parts.metadata, self._randomness, parts=lambda: parts, name=f"riverrun-{name}"
+            self._metadata, self._randomness, parts=lambda: self._parts, name=f"riverrun-{name}"
         )
         self._channels.append(channel)
         return channel
 
     def _connection_closed(self, peer: Peer) -> None:
-        assert self._parts is not None, "a connection before there was anything to connect to"
-        self._parts.brokers_by_connection.pop(peer.connection_id, None)
+        """The broker behind it may be dead: the controller finds out."""
+        parts = self._parts
+        assert parts is not None, "a connection before there was anything to connect to"
+        node = parts.brokers_by_connection.pop(peer.connection_id, None)
+        if node is not None and not self._ending.is_set():
+            parts.controller.connection_lost(node)
 
-    async def _open_metadata(self, directory: LogDirectory) -> MetadataLog:
+    async def _open_metadata(self, directory: LogDirectory, formed: Formed) -> MetadataLog:
         settings = self.settings
-        controller = settings.controller_address()
+        controller = settings.controller_advertised()
         endpoints = {controller.name: (controller.host, controller.port)} if controller else {}
         return await MetadataLog.open(
             directory.open_metadata(settings.metadata),
@@ -180,24 +277,6 @@ class Broker:
             clock=self._clock,
             settings=settings.metadata,
             cluster_settings={},
-        )
-
-    async def _register(self, parts: Parts) -> None:
-        """Say that we are here; the leader epochs of all that we lead rise with it."""
-        settings = self.settings
-        if parts.logs.cluster_id is None:
-            parts.logs.adopt_cluster(_cluster_id(self._randomness))
-        await parts.controller.activate()
-        await parts.controller.register_broker(
-            Registration(
-                node=settings.node_id,
-                incarnation=self._randomness.uuid(),
-                endpoints={
-                    a.name: Endpoint(host=a.host, port=a.port) for a in settings.advertised()
-                },
-                rack=settings.identity.rack or None,
-                directories=(parts.logs.directory_id,),
-            )
         )
 
     async def _start_http(self) -> None:
@@ -263,17 +342,34 @@ class Broker:
     def health(self) -> Mapping[str, object]:
         """What ``/health/ready`` says."""
         offline = self._directory.offline_reason if self._directory is not None else None
+        parts, metadata = self._parts, self._metadata
+        phase = None
+        if parts is not None and self._serving is not None and self._serving.is_recovered:
+            phase = parts.lifecycle.phase
+        is_in = phase is Phase.SERVING or not self.settings.formation.is_broker
+        leader = metadata.leader if metadata is not None else None
         return {
-            "ready": self._is_serving and not self._ending.is_set() and not offline,
+            "ready": self._is_serving and is_in and not self._ending.is_set() and not offline,
             "node": int(self.settings.node_id),
             "log_directory": offline or "online",
             "failure": _reason(self._failure) if self._failure is not None else None,
+            "broker": phase.value if phase is not None else None,
+            "quorum": None
+            if metadata is None
+            else {
+                "leader": None if leader is None else int(leader),
+                "epoch": int(metadata.epoch),
+                "voters": [int(voter.id) for voter in metadata.voters],
+                "is_active_controller": metadata.is_active,
+                "metadata_offset": int(metadata.current.offset),
+            },
         }
 
     # -- Stopping ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer what is in flight, make everything durable, and say so on the disk."""
+        """Hand over, answer what is in flight, make everything durable, and say so on the disk."""
+        await self._leave()
         self._is_serving = False
         if self._listener is not None:
             await self._listener.stop()
@@ -290,21 +386,31 @@ class Broker:
             await self._metadata.stop()
         if self._log_runner is not None:
             # A start that failed before the logs were recovered must not call them clean.
-            is_recovered = self._serving is not None and self._serving.is_recovered
-            await self._log_runner.stop(clean=is_recovered and self._failure is None)
+            is_recovered = self._serving is None or self._serving.is_recovered
+            await self._log_runner.stop(
+                clean=is_recovered and self._failure is None, broker_epoch=self._broker_epoch()
+            )
         if self._directory is not None:
             self._directory.close()
         log.info("node is down")
 
+    async def _leave(self) -> None:
+        """Let others lead, partitions first and then the quorum, while clients are still served."""
+        if self._failure is not None:
+            return
+        settings = self.settings.controller
+        if not self._is_serving or self._parts is None:
+            return
+        if self.settings.formation.is_broker and settings.controlled_shutdown:
+            await self._parts.lifecycle.leave(settings.controlled_shutdown_timeout_ms / 1000)
+        await self._parts.metadata.resign()
 
-def _cluster_id(randomness: Randomness) -> str:
-    """Kafka's form: a random UUID in URL-safe base 64, without the padding."""
-    import base64
-
-    return base64.urlsafe_b64encode(randomness.uuid().bytes).decode().rstrip("=")
+    def _broker_epoch(self) -> int:
+        is_built = self._serving is not None and self._serving.is_recovered
+        return self._parts.lifecycle.epoch if is_built and self._parts is not None else -1
 
 
-STATEFUL_PACKAGES = ("storage", "metadata", "replication", "coordinator", "cluster")
+STATEFUL_PACKAGES = ("storage", "metadata", "replication", "coordinator", "cluster", "raft")
 
 
 def _changes_state(error: AssertionError) -> bool:

@@ -11,7 +11,7 @@ asks the controller to move what this broker leads to others, so that no client 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -73,6 +73,10 @@ class Phase(Enum):
     SERVING = "serving"
     LEAVING = "leaving"
     GONE = "gone"
+    ABANDONED = "abandoned"
+
+
+OVER: Final = (Phase.GONE, Phase.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,9 @@ class Lifecycle:
         clock: Clock,
         heartbeat_ms: int,
         session_ms: int,
-        offline_directories: Callable[[], tuple[UUID, ...]] = lambda: (),
+        registered: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
+        """``registered`` is told the epoch of every registration before anything else happens."""
         self.identity = identity
         self.phase = Phase.STARTING
         self.epoch = -1
@@ -113,7 +118,7 @@ class Lifecycle:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_ms / 1000
         self._session_seconds = session_ms / 1000
-        self._offline_directories = offline_directories
+        self._registered = registered
         self._wants_to_leave = False
         self._hurry = asyncio.Event()
         self._changed = asyncio.Event()
@@ -130,6 +135,8 @@ class Lifecycle:
             code = answer.error_code if answer is not None else ErrorCode.REQUEST_TIMED_OUT
             if answer is not None and code is ErrorCode.NONE:
                 self.epoch = answer.broker_epoch
+                if self._registered is not None:
+                    await self._registered(self.epoch)
                 self._enter(Phase.FENCED)
                 return
             is_late = self._clock.monotonic() > give_up_at
@@ -173,7 +180,7 @@ class Lifecycle:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        while self.phase is not Phase.GONE:
+        while self.phase not in OVER:
             answer = await self._beat()
             if answer is not None:
                 await self._judge(answer)
@@ -197,14 +204,15 @@ class Lifecycle:
             current_metadata_offset=self._metadata.current.offset,
             want_fence=False,
             want_shut_down=self._wants_to_leave,
-            offline_log_dirs=self._offline_directories(),
         )
         try:
             answer: BrokerHeartbeatResponse = await self._channel.ask(
-                ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds
+                ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds * 3 / 4
             )
         except KafkaError as error:
             log.warning("no heartbeat", reason=error.message or error.code.name)
+            if self._wants_to_leave:
+                self._enter(Phase.ABANDONED)  # nobody is there to hand over to
             return None
         return answer
 
@@ -250,10 +258,9 @@ class Lifecycle:
         self._hurry.set()
         try:
             async with asyncio.timeout(limit_s):
-                while self.phase is not Phase.GONE:
+                while self.phase not in OVER:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             log.warning("leaving without the controller's consent", waited_s=limit_s)
-            return False
-        return True
+        return self.phase is Phase.GONE

@@ -69,6 +69,14 @@ def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, s
     return overridden(overridden(texts, from_environment(os.environ)), flags)
 
 
+def _boot_id() -> str:
+    """The kernel's own name for its life since the last boot; empty where it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _raise_file_limit() -> None:
     """Ten thousand partitions have more files than the usual soft limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,6 +94,8 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     from riverrun.ports.files import OsFiles
     from riverrun.ports.randomness import SystemRandomness
     from riverrun.server.broker import Broker
+    from riverrun.server.formation.formed import FormationError, FormationStopped
+    from riverrun.server.lifecycle import RegistrationRefused
     from riverrun.server.watchdog import Watchdog
     from riverrun.storage.directory import DirectoryError
 
@@ -93,16 +103,30 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
         log.warning("variables without meaning are ignored", names=", ".join(ignored))
-    broker = Broker(settings, files=OsFiles(), clock=SystemClock(), randomness=SystemRandomness())
+    broker = Broker(
+        settings,
+        files=OsFiles(),
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
+        boot_id=_boot_id(),
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop, signal.Signals(number).name)
     if supervision.parent_descriptor is not None:
         _stop_with_parent(loop, supervision.parent_descriptor, broker.request_stop)
     try:
-        await broker.start()
+        is_serving = await broker.start()
+    except FormationStopped:
+        await broker.stop()
+        return STOPPED
+    except (FormationError, RegistrationRefused) as error:
+        log.error("cannot join a cluster", reason=str(error))
+        await broker.stop()
+        return REFUSED
     except (DirectoryError, MetadataError) as error:
         log.error("cannot use the data directory", reason=str(error))
+        await broker.stop()
         return REFUSED
     except (OSError, KafkaError) as error:
         hint = {}
@@ -113,7 +137,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         return FAILED
     gc.freeze()
     gc.enable()
-    if supervision.ready_descriptor is not None:
+    if supervision.ready_descriptor is not None and is_serving:
         os.write(supervision.ready_descriptor, b"ready\n")
         os.close(supervision.ready_descriptor)
     watchdog = Watchdog(SystemClock(), broker.metrics)

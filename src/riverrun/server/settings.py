@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Self
 
 from riverrun.cluster.settings import ControllerSettings
-from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.dotted import flattened, not_toml
@@ -153,7 +152,6 @@ class NodeSettings:
     group: GroupSettings
     formation: FormationSettings
     quorum: QuorumSettings
-    controller: ControllerSettings
     follower: FollowerSettings
     given: Mapping[str, str]
 
@@ -257,7 +255,6 @@ GROUPS: Mapping[str, type[Settings]] = {
     "group": GroupSettings,
     "formation": FormationSettings,
     "quorum": QuorumSettings,
-    "controller": ControllerSettings,
     "follower": FollowerSettings,
 }
 

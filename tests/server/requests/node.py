@@ -17,7 +17,9 @@ from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.server.answers import Answers
 from riverrun.server.context import RequestContext
+from riverrun.server.controller_channel import ControllerChannel
 from riverrun.server.forwarding import Forwarder
+from riverrun.server.producer_ids import ProducerIds
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import decode_response, encode_response
 from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
@@ -53,8 +55,13 @@ class Node:
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             answers=Answers(),
         )
-        unused: Any = None
-        self.parts.forwarder = Forwarder(self.parts, channel=unused)
+        channel = ControllerChannel(log, SeededRandomness(), parts=lambda: self.parts, name="test")
+        lifecycle: Any = SimpleNamespace(
+            identity=SimpleNamespace(node_id=NodeId(1)),
+            epoch=max((broker.epoch for broker in self.log.current.brokers.values()), default=-1),
+        )
+        self.parts.forwarder = Forwarder(self.parts, channel)
+        self.parts.producer_ids = ProducerIds(lifecycle, channel)
 
     async def ask(
         self, api: ApiKey, version: int, request: Any, *, listener: str = "PLAINTEXT"

@@ -11,6 +11,7 @@ from riverrun.cluster.topics import create_topics
 from riverrun.metadata.image import ConfigType
 from riverrun.metadata.records import ConfigRecord, Record
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.context import RequestContext
 from riverrun.server.requests import describe_cluster
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages import describe_quorum_request as quorum
@@ -269,8 +270,9 @@ def test_the_cluster_shows_its_brokers() -> None:
 
 def test_controllers_are_not_described_to_clients_of_brokers() -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+    context = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT", 1)
     with pytest.raises(KafkaError) as refused:
-        describe_cluster.handle(Node().parts, None, request)  # type: ignore[arg-type]
+        describe_cluster.handle(Node().parts, context, request)
     assert refused.value.code is ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NodeId
 from riverrun.server.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
@@ -17,6 +18,7 @@ from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResp
 def handle(
     parts: Parts, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> Awaitable[BrokerHeartbeatResponse]:
+    parts.brokers_by_connection[context.connection_id] = NodeId(request.broker_id)
     return parts.controller.heartbeat(request)
 
 

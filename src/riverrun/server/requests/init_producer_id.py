@@ -32,7 +32,7 @@ async def handle(
             ErrorCode.UNSUPPORTED_VERSION if is_timeout else ErrorCode.INVALID_TRANSACTION_TIMEOUT
         )
     # An idempotent producer that comes back gets a new id, never a new epoch of the old one.
-    producer_id = await parts.controller.next_producer_id(parts.settings.node_id)
+    producer_id = await parts.producer_ids.next()
     return InitProducerIdResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,

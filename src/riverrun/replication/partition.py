@@ -479,7 +479,7 @@ class Partition:
         self._settle_deletions()
 
     def forget_deletion(self, deleted: Committed) -> None:
-        self._deletions = [wait for wait in self._deletions if wait[1] is not deleted]
+        self._deletions = [wait for wait in self._deletions if wait[1] != deleted]
 
     def _settle_deletions(self) -> None:
         low = self.low_watermark

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.partition import Partition
 from riverrun.server.parts import Parts
+from riverrun.server.replication_metrics import declare_replication_metrics
 
 
 def declare_metrics(metrics: Metrics, parts: Parts) -> None:
     replicas = parts.replicas
+    declare_replication_metrics(metrics, replicas)
 
     def by_partition(read: Callable[[Partition], float]) -> Callable[[], Iterator[Sample]]:
         def samples() -> Iterator[Sample]:

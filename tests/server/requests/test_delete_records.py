@@ -26,7 +26,7 @@ class Replicas:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
 
-    def get(self, topic: str, index: int) -> Partition:
+    def find(self, topic: str, index: int) -> Partition:
         return self._partition
 
 

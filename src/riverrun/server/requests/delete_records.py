@@ -1,13 +1,18 @@
 """DeleteRecords: give up everything below an offset, for ever (KIP-107).
 
--1 means the high watermark. The new start of the log is checkpointed, so that a restart keeps it.
+-1 means the high watermark. The new start of the log is checkpointed, so that a restart keeps it;
+and the answer waits until every living replica has given it up too.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
+from riverrun.replication.partition import Partition
 from riverrun.server.context import RequestContext
+from riverrun.server.leaders import missing
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.delete_records_request import (
     DeleteRecordsPartition,
@@ -22,43 +27,91 @@ from riverrun.wire.messages.delete_records_response import (
 HIGH_WATERMARK = -1
 
 
+class _Deletion:
+    """One partition of a request until no living replica has what was deleted."""
+
+    __slots__ = ("_partition", "done", "index", "result", "target")
+
+    def __init__(self, index: int, partition: Partition | None, target: Offset) -> None:
+        self.index = index
+        self.target = target
+        self._partition = partition
+        self.done: asyncio.Future[ErrorCode] | None = None
+        self.result = DeleteRecordsPartitionResult(
+            partition_index=index, low_watermark=target, error_code=ErrorCode.NONE
+        )
+
+    def fail(self, code: ErrorCode) -> None:
+        self.result = DeleteRecordsPartitionResult(
+            partition_index=self.index, low_watermark=-1, error_code=code
+        )
+
+    def wait(self) -> asyncio.Future[ErrorCode] | None:
+        """What to wait for; followers were told of the new start already."""
+        partition = self._partition
+        if partition is None or self.result.error_code or not partition.followers:
+            return None
+        self.done = asyncio.get_running_loop().create_future()
+        partition.when_deleted(self.target, self._deleted)
+        return self.done
+
+    def _deleted(self, code: ErrorCode) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_result(code)
+
+    def finish(self) -> None:
+        """Time is up, for those that are not done."""
+        if self.done is None or self._partition is None:
+            return
+        self._partition.forget_deletion(self._deleted)
+        code = self.done.result() if self.done.done() else ErrorCode.REQUEST_TIMED_OUT
+        if code is not ErrorCode.NONE:
+            self.fail(code)
+
+
 async def handle(
     parts: Parts, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    topics = tuple(
-        DeleteRecordsTopicResult(
-            name=topic.name,
-            # A partition named twice is deleted and answered once, the last time.
-            partitions=tuple(
+    topics = [
+        # A partition named twice is deleted and answered once, the last time.
+        (
+            topic.name,
+            [
                 _delete(parts, topic.name, wanted)
                 for wanted in {p.partition_index: p for p in topic.partitions}.values()
-            ),
+            ],
         )
         for topic in request.topics
-    )
+    ]
+    deletions = [deletion for _, named in topics for deletion in named]
     # What we say is gone must stay gone: the answer waits until the new start is on the disk.
     if not await parts.log_runner.checkpoint_start_offsets():
-        topics = tuple(topic.replaced(partitions=_unsaved(topic.partitions)) for topic in topics)
-    return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
-
-
-def _unsaved(
-    partitions: tuple[DeleteRecordsPartitionResult, ...],
-) -> tuple[DeleteRecordsPartitionResult, ...]:
-    """Deleted for now, but a restart would bring it back: the client must ask again."""
-    return tuple(
-        partition
-        if partition.error_code
-        else partition.replaced(low_watermark=-1, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
-        for partition in partitions
+        for deletion in deletions:
+            if deletion.result.error_code is ErrorCode.NONE:
+                # Deleted for now, but a restart would bring it back: the client must ask again.
+                deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+    waits = [done for deletion in deletions if (done := deletion.wait()) is not None]
+    try:
+        if waits:
+            await asyncio.wait(waits, timeout=max(request.timeout_ms, 0) / 1000)
+    finally:
+        for deletion in deletions:
+            deletion.finish()
+    return DeleteRecordsResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            DeleteRecordsTopicResult(name=name, partitions=tuple(one.result for one in named))
+            for name, named in topics
+        ),
     )
 
 
-def _delete(
-    parts: Parts, topic: str, wanted: DeleteRecordsPartition
-) -> DeleteRecordsPartitionResult:
+def _delete(parts: Parts, topic: str, wanted: DeleteRecordsPartition) -> _Deletion:
+    index = wanted.partition_index
     try:
-        partition = parts.replicas.get(topic, wanted.partition_index)
+        partition = parts.replicas.find(topic, index)
+        if partition is None:
+            raise KafkaError(missing(parts, topic, index))
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition.check_leader(-1)
@@ -69,12 +122,9 @@ def _delete(
         if not 0 <= target <= log.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.delete_records_before(target)
+        partition.start_moved()
     except KafkaError as error:
-        return DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code
-        )
-    return DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index,
-        low_watermark=log.start_offset,
-        error_code=ErrorCode.NONE,
-    )
+        refused = _Deletion(index, None, Offset(-1))
+        refused.fail(error.code)
+        return refused
+    return _Deletion(index, partition, max(target, log.start_offset))

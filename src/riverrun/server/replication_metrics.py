@@ -1,0 +1,81 @@
+"""Numbers about copies of partitions, as their leaders here see them.
+
+Lag in bytes is estimated by the mean size of the records of the log, for nobody counts bytes by
+offset; lag in ms is the time since the follower held all that there was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from riverrun.ports.metrics import Metrics, Sample
+from riverrun.replication.partition import Partition
+from riverrun.replication.progress import Follower
+from riverrun.replication.replicas import Replicas
+
+
+def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
+    def count(judge: Callable[[Partition], bool]) -> Callable[[], float]:
+        return lambda: sum(1 for partition in replicas if partition.is_leader and judge(partition))
+
+    def by_follower(
+        read: Callable[[Partition, Follower], float],
+    ) -> Callable[[], Iterator[Sample]]:
+        def samples() -> Iterator[Sample]:
+            for partition in replicas:
+                topic, index = partition.name.topic, str(partition.name.partition)
+                for follower in partition.followers.values():
+                    labels = {"topic": topic, "partition": index, "follower": str(follower.node)}
+                    yield labels, read(partition, follower)
+
+        return samples
+
+    def sizes() -> Iterator[Sample]:
+        for partition in replicas:
+            if partition.is_leader:
+                topic, index = partition.name.topic, str(partition.name.partition)
+                yield {"topic": topic, "partition": index}, len(partition.isr)
+
+    metrics.gauges("riverrun_isr_size", "In-sync replicas of a partition led here.", sizes)
+    metrics.gauge(
+        "riverrun_under_replicated_partitions", "Partitions led here with replicas out of sync.",
+        count(lambda partition: len(partition.isr) < len(partition.replicas)),
+    )  # fmt: skip
+    metrics.gauge(
+        "riverrun_under_min_isr_partitions",
+        "Partitions led here that refuse acks=all for want of in-sync replicas.",
+        count(lambda partition: len(partition.isr) < partition.min_in_sync()),
+    )
+    metrics.gauge(
+        "riverrun_at_min_isr_partitions",
+        "Partitions led here that can lose no in-sync replica more.",
+        count(lambda partition: len(partition.isr) == partition.min_in_sync()),
+    )
+    metrics.gauges(
+        "riverrun_follower_lag_messages", "Records of a led partition that a follower lacks.",
+        by_follower(_messages),
+    )  # fmt: skip
+    metrics.gauges(
+        "riverrun_follower_lag_bytes", "Bytes that a follower lacks, by the mean size of records.",
+        by_follower(_bytes),
+    )  # fmt: skip
+    metrics.gauges(
+        "riverrun_follower_lag_ms",
+        "Time since a follower held all that there was; -1 if that never was.",
+        by_follower(
+            lambda partition, follower: follower.lag_ms(
+                partition.log.end_offset, replicas.peers.now()
+            )
+        ),
+    )
+
+
+def _messages(partition: Partition, follower: Follower) -> float:
+    log = partition.log
+    return max(log.end_offset - max(follower.end_offset, log.start_offset), 0)
+
+
+def _bytes(partition: Partition, follower: Follower) -> float:
+    log = partition.log
+    records = log.end_offset - log.start_offset
+    return _messages(partition, follower) * log.size_bytes / records if records else 0

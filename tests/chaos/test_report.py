@@ -1,0 +1,132 @@
+"""The command, its report and its picture, made from a history that was written by hand."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from riverrun.chaos.anomalies import Anomaly
+from riverrun.chaos.history import Action, Kind, Operation, write_history
+from riverrun.chaos.picture import draw, node_spans
+from riverrun.chaos.replicas import compare_replicas
+from riverrun.chaos.report import html
+from riverrun.chaos.runner import Result, Verdict, exit_code
+from riverrun.chaos.scenarios import ALL, BY_NAME, UnknownScenario, choose
+from riverrun.cli.main import build
+from riverrun.records.record import NewRecord, build_batch
+
+
+def _operations() -> list[Operation]:
+    made = []
+    for number in range(100):
+        if 40 <= number < 60:
+            continue
+        told = {"partition": 0, "value": f"p/0/{number}"}
+        begun = Operation(
+            time=number / 20, process="p", action=Action.SEND, kind=Kind.INVOKE, **told
+        )
+        ended = Operation(
+            time=number / 20 + 0.01, process="p", action=Action.SEND, offset=number, **told
+        )
+        made += [begun, ended]
+    for time, state in ((2.0, "killed"), (3.0, "")):
+        made.append(
+            Operation(
+                time=time, process="arena", action=Action.FAULT, node=1, value=state, text="x"
+            )
+        )
+    return sorted(made, key=lambda operation: operation.time)
+
+
+def test_the_picture_shows_faults_and_silences() -> None:
+    svg = draw(_operations())
+    root = ElementTree.fromstring(svg)
+    titles = [element.text or "" for element in root.iter() if element.tag.endswith("title")]
+    assert any("without an acknowledgement" in title for title in titles)
+    assert any("node 1 killed for 1.00 s" in title for title in titles)
+
+
+def test_a_fault_that_nobody_ended_lasts_to_the_end() -> None:
+    operations = [Operation(time=1.0, process="arena", action=Action.FAULT, node=2, value="paused")]
+    span = node_spans(operations, 5.0)[0]
+    assert (span.state, span.start, span.end) == ("paused", 1.0, 5.0)
+
+
+def test_the_report_names_what_was_wrong_and_loads_nothing() -> None:
+    result = Result(scenario=ALL[0], seed=3, operations=_operations())
+    result.findings.add(Anomaly.LOST, "p/0/1 <gone>")
+    result.blame(Verdict.BROKEN, "promises were broken")
+    page = html([result], title="Chaos", seconds=60)
+    assert "p/0/1 &lt;gone&gt;" in page
+    assert "broken" in page
+    assert "src=" not in page.replace("xmlns=", "")
+    figures = result.figures()
+    assert figures["acknowledged"] == 80
+    assert figures["longest_silence_s"] == pytest.approx(1.05)
+
+
+def test_the_worst_verdict_is_the_exit_code() -> None:
+    results = [Result(scenario=ALL[0], seed=1) for _ in range(3)]
+    assert exit_code(results) == 0
+    results[1].blame(Verdict.STUCK, "slow")
+    assert exit_code(results) == 11
+    results[2].blame(Verdict.BROKEN, "gone")
+    results[2].blame(Verdict.STUCK, "slow too")
+    assert exit_code(results) == 10
+
+
+def test_scenarios_are_chosen_by_name_family_or_all_and_each_once() -> None:
+    assert len(choose(["all"])) == len(ALL) == len(BY_NAME)
+    assert {s.family for s in choose(["quorum"])} == {"quorum"}
+    assert len(choose(["leader-killed", "replication"])) == len(choose(["replication"]))
+    with pytest.raises(UnknownScenario):
+        choose(["no-such-thing"])
+
+
+def _run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build(["chaos", *words]), ["chaos", *words])
+    return result.exit_code, result.output
+
+
+def test_the_command_lists_scenarios_and_refuses_unknown_ones() -> None:
+    code, text = _run("list")
+    assert code == 0
+    assert "kill-storm" in text
+    code, text = _run("run", "no-such-thing")
+    assert code == 4
+    assert "chaos list" in text
+
+
+def test_a_kept_history_can_be_judged_again(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    write_history(path, _operations())
+    assert _run("check", str(path))[0] == 0
+    gone = Operation(time=9.0, process="end", action=Action.READ_BACK, partition=0, records=())
+    write_history(path, [*_operations(), gone])
+    code, text = _run("check", str(path))
+    assert code == 10
+    assert "LOST" in text
+    path.write_text("no json\n")
+    assert _run("check", str(path))[0] == 2
+    assert _run("check", str(tmp_path / "none"))[0] == 4
+
+
+def _log(folder: Path, values: list[bytes], *, epoch: int = 0) -> Path:
+    folder.mkdir()
+    data = b"".join(
+        bytes(build_batch([NewRecord(value)], base_offset=at, leader_epoch=epoch))
+        for at, value in enumerate(values)
+    )
+    (folder / "00000000000000000000.log").write_bytes(data)
+    return folder
+
+
+def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
+    one = _log(tmp_path / "1", [b"a", b"b", b"c"])
+    short = _log(tmp_path / "2", [b"a", b"b"])
+    other = _log(tmp_path / "3", [b"a", b"x", b"c"])
+    equal = compare_replicas("t-0", {1: one, 2: short, 4: tmp_path / "4"}, Anomaly.REPLICAS_DIFFER)
+    assert not equal
+    found = compare_replicas("t-0", {1: one, 3: other}, Anomaly.REPLICAS_DIFFER)
+    assert found.counts == {Anomaly.REPLICAS_DIFFER: 1}

@@ -9,15 +9,20 @@ import typer
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
-from riverrun.cli.up import OF_EACH_NODE, Node, _environment, _ourselves, _prepare
+from riverrun.cli.up import AUTO_JOIN, OF_EACH_NODE, _environment, _environments, _ourselves
+from riverrun.cli.up_files import Node, plan, prepare_first_start, voters_of, write_draft
 from riverrun.model.dotted import flattened
+from riverrun.server.formation.promise import withdraw
 from tests.processes import Server, executable
 
 SECONDS_MAX = 60
 
 
-def prepare(data: Path, port: int = 9092, **flags: str) -> Node:
-    return _prepare(data, 1, port, {name.replace("_", "."): text for name, text in flags.items()})
+def prepare(data: Path, port: int = 9092, nodes: int = 1, **flags: str) -> Node:
+    """The draft of the last of several nodes."""
+    cluster = plan(data, nodes, port)
+    write_draft(cluster[-1], cluster, {n.replace("_", "."): text for n, text in flags.items()})
+    return cluster[-1]
 
 
 def settings_in(path: Path) -> dict[str, object]:
@@ -41,6 +46,61 @@ def test_what_will_be_started_is_a_draft(tmp_path: Path) -> None:
         "http.listener": "127.0.0.1:9094",
         "num.partitions": "3",
     }
+
+
+def test_several_nodes_know_each_other_and_keep_copies(tmp_path: Path) -> None:
+    values = settings_in(prepare(tmp_path, nodes=3).draft)
+    assert values["listeners"] == "PLAINTEXT://127.0.0.1:9112,CONTROLLER://127.0.0.1:9113"
+    assert values["seed.nodes"] == "127.0.0.1:9092,127.0.0.1:9102"
+    assert values["default.replication.factor"] == 3
+    assert values["offsets.topic.replication.factor"] == 3
+    assert values["min.insync.replicas"] == 2
+    assert "process.roles" not in values
+    assert settings_in(prepare(tmp_path, nodes=6).draft)["process.roles"] == "broker"
+    chosen = settings_in(prepare(tmp_path, nodes=3, min_insync_replicas="1").draft)
+    assert chosen["min.insync.replicas"] == "1"
+
+
+def test_an_odd_number_of_at_most_five_nodes_votes(tmp_path: Path) -> None:
+    counts = [len(voters_of(plan(tmp_path, count, 9092))) for count in (1, 2, 3, 4, 5, 6, 9)]
+    assert counts == [1, 2, 3, 3, 5, 5, 5]
+
+
+def test_the_first_start_of_blank_nodes_is_agreed_on_beforehand(tmp_path: Path) -> None:
+    cluster = plan(tmp_path, 3, 9092)
+    assert prepare_first_start(cluster, "MkU3OEVBNTcwNTJENDM2Qg") == [n.data for n in cluster]
+    assert prepare_first_start(cluster, None) == [], "they are not blank any more"
+    promises = {(node.data / "formation.json").read_text() for node in cluster}
+    assert len(promises) == 1
+    assert '"agreed": true' in promises.pop()
+    withdraw([node.data for node in cluster])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_promise_that_a_node_has_used_is_not_withdrawn(tmp_path: Path) -> None:
+    cluster = plan(tmp_path, 3, 9092)
+    directories = prepare_first_start(cluster, None)
+    (directories[1] / "__cluster_metadata-0").mkdir()
+    withdraw(directories)
+    assert all((path / "formation.json").exists() for path in directories)
+
+
+def test_blank_nodes_beside_a_cluster_are_to_vote_in_it(tmp_path: Path) -> None:
+    cluster = plan(tmp_path, 3, 9092)
+    cluster[0].data.mkdir()
+    (cluster[0].data / "meta.properties").write_text("version=1\n")
+    found = _environments(cluster, [])
+    assert [AUTO_JOIN in found[number] for number in (1, 2, 3)] == [False, True, True]
+
+
+def test_fewer_nodes_than_there_are_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare_first_start(plan(tmp_path, 3, 9092), None)
+    with pytest.raises(typer.Exit) as end:
+        plan(tmp_path, 1, 9092)
+    assert end.value.exit_code == 2
+    assert "start them all with --nodes 3" in capsys.readouterr().err
 
 
 def test_what_somebody_wrote_by_hand_stays_however_it_was_written(tmp_path: Path) -> None:

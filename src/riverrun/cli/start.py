@@ -7,6 +7,11 @@ from pathlib import Path
 
 import typer
 
+LOOPBACK = ("localhost", "127.", "::1")
+CONTROLLER_ABOVE = 1
+HTTP_ABOVE = 2
+"""Ports beside the one for clients, where nobody says otherwise: 9092, 9093, 9094."""
+
 
 def register(app: typer.Typer) -> None:
     app.command("start")(start)
@@ -21,10 +26,42 @@ def start(
     ),
     node_id: int | None = typer.Option(None, "--node-id", help="Number of this node (node.id)."),
     data: Path | None = typer.Option(
-        None, "--data", help="Directory for this node's data (log.dirs)."
+        None, "--data", "--data-dir", help="Directory for this node's data (log.dirs)."
     ),
     advertised_addr: str | None = typer.Option(
-        None, "--advertised-addr", help="HOST:PORT that clients are told to use."
+        None,
+        "--advertised-addr",
+        metavar="HOST:PORT",
+        help="Where clients and other nodes reach this node. It listens on that port and the next "
+        "two, unless `listeners` says otherwise.",
+    ),
+    seed_nodes: str | None = typer.Option(
+        None,
+        "--seed-nodes",
+        metavar="HOST:PORT,...",
+        help="Other nodes of the cluster, or a DNS name of all of them (seed.nodes).",
+    ),
+    bootstrap_expect: int | None = typer.Option(
+        None,
+        "--bootstrap-expect",
+        min=1,
+        help="How many controllers found the cluster, when the seed is a DNS name "
+        "(bootstrap.expect).",
+    ),
+    default_replication_factor: int | None = typer.Option(
+        None,
+        "--default-replication-factor",
+        min=1,
+        help="Copies of each partition, where a topic does not say (default.replication.factor).",
+    ),
+    roles: str | None = typer.Option(
+        None, "--roles", help="broker, controller, or both with a comma (process.roles)."
+    ),
+    rack: str | None = typer.Option(
+        None, "--rack", help="Rack or zone; replicas are spread over racks (broker.rack)."
+    ),
+    cluster_id: str | None = typer.Option(
+        None, "--cluster-id", help="Join or found this cluster and no other (cluster.id)."
     ),
     settings: list[str] = typer.Option(
         [],
@@ -36,10 +73,12 @@ def start(
     """Start one node and run it until Ctrl-C or SIGTERM.
 
     Settings come from --config, then RIVERRUN_* variables of the environment, then flags; the
-    later win.
+    later win. A node without data founds a cluster with its seeds once all of them answer and
+    have none either, or joins the one that they have.
 
     \b
     riverrun start --config data/node-1.toml
+    riverrun start --node-id 1 --advertised-addr node1:9092 --seed-nodes node2:9092,node3:9092
     RIVERRUN_LOG_LEVEL=debug riverrun start --data /var/tmp/demo --set num.partitions=3
     """
     from riverrun.cli.options import parse_settings
@@ -47,15 +86,56 @@ def start(
     from riverrun.server.main import REFUSED, run, settings_texts
 
     flags = parse_settings(settings)
-    if node_id is not None:
-        flags["node.id"] = str(node_id)
-    if data is not None:
-        flags["log.dirs"] = str(data)
-    if advertised_addr is not None:
-        flags["advertised.listeners"] = f"PLAINTEXT://{advertised_addr}"
+    given = {
+        "node.id": node_id,
+        "log.dirs": data,
+        "seed.nodes": seed_nodes,
+        "bootstrap.expect": bootstrap_expect,
+        "default.replication.factor": default_replication_factor,
+        "process.roles": roles,
+        "broker.rack": rack,
+        "cluster.id": cluster_id,
+    }
+    flags |= {name: str(value) for name, value in given.items() if value is not None}
     try:
         texts = settings_texts(config, flags)
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)
         raise typer.Exit(REFUSED) from None
+    if advertised_addr is not None:
+        texts = reached_at(advertised_addr, texts)
+    if "log.dirs" not in texts and "node.id" in texts:
+        texts["log.dirs"] = f"data/node-{texts['node.id']}"
     raise typer.Exit(run(texts))
+
+
+def reached_at(address: str, texts: dict[str, str]) -> dict[str, str]:
+    """Settings with the addresses that follow from the one that others use.
+
+    A node that others reach by a name listens everywhere, for the name may be of a proxy or of a
+    pod; one on the loopback listens there alone.
+    """
+    from riverrun.cli.options import USAGE, fail
+    from riverrun.client.pool import parse_bootstrap
+
+    try:
+        [(host, port)] = parse_bootstrap(address)
+    except ValueError:
+        fail(f"--advertised-addr {address}: one address looks like node1:9092", USAGE)
+    roles = texts.get("process.roles", "broker,controller")
+    written = f"[{host}]" if ":" in host else host
+    here = written if host.startswith(LOOPBACK) else "0.0.0.0"
+    listeners = []
+    if "broker" in roles:
+        listeners.append(f"PLAINTEXT://{here}:{port}")
+    # A controller alone has no clients: the address that was given is its own.
+    controller_port = port + CONTROLLER_ABOVE if listeners else port
+    if "controller" in roles:
+        listeners.append(f"CONTROLLER://{here}:{controller_port}")
+    told = listeners[:1] if "listeners" in texts else listeners
+    advertised = [text.replace(f"{here}:", f"{written}:") for text in told]
+    derived = {
+        "listeners": ",".join(listeners),
+        "http.listener": f"{here}:{port + HTTP_ABOVE}",
+    }
+    return derived | texts | {"advertised.listeners": ",".join(advertised)}

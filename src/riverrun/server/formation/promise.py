@@ -1,7 +1,7 @@
-"""The promise to found a cluster, as a file, and the first files of the cluster itself.
+"""The promise to found a cluster, as a file.
 
-The promise is durable before anybody hears of it, and goes when the directory belongs to the
-cluster. All calls block on the disk.
+It is durable before anybody hears of it, and goes when the directory belongs to the cluster. All
+calls block on the disk. ``riverrun up`` uses this as well, so it loads little.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.metadata.image import Image
-from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically
@@ -22,7 +20,6 @@ from riverrun.raft.types import Voter
 from riverrun.server.formation.decision import LISTENER, Proposal
 from riverrun.server.formation.formed import FormationError
 from riverrun.storage.checkpoints import encode_uuid, parse_uuid
-from riverrun.storage.directory import LogDirectory
 from riverrun.storage.identity import META_PROPERTIES, Identity
 
 PROMISE = "formation.json"
@@ -91,26 +88,6 @@ def write_promise(files: Files, directory: str, promise: Promise, *, sync: bool 
     write_atomically(files, os.path.join(directory, PROMISE), promise.encode(), sync=sync)
 
 
-def found(files: Files, directory: LogDirectory, proposal: Proposal) -> None:
-    """Write the first snapshot, the same on every voter, and belong to the cluster from then on."""
-    folder = directory.make_metadata()
-    path = os.path.join(folder, BOOTSTRAP.name)
-    if not files.exists(path):
-        image = Image(timestamp=proposal.proposed_ms)
-        content = b"".join(snapshot_batches(image, proposal.voters, proposal.proposed_ms))
-        write_atomically(files, path, content)
-        files.sync_directory(directory.path)
-    join(files, directory, proposal.cluster_id)
-
-
-def join(files: Files, directory: LogDirectory, cluster_id: str) -> None:
-    """Belong to a cluster for ever."""
-    directory.adopt_cluster(cluster_id)
-    path = os.path.join(directory.path, PROMISE)
-    if files.exists(path):
-        files.unlink(path)
-
-
 def promise_for_all(
     voters: Sequence[tuple[int, str, int]],
     directories: Sequence[Path],
@@ -142,3 +119,20 @@ def promise_for_all(
         # If a power cut takes this, the nodes find out by asking each other.
         agreed = Promise(proposal=proposal, is_agreed=True)
         write_promise(files, str(directory), agreed, sync=False)
+
+
+def withdraw(directories: Sequence[Path]) -> None:
+    """Undo ``promise_for_all``, unless one of the nodes has used it already."""
+    if not all(_is_untouched(directory) for directory in directories):
+        return
+    for directory in directories:
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
+
+
+def _is_untouched(directory: Path) -> bool:
+    names = sorted(path.name for path in directory.iterdir())
+    if not {*names} <= {PROMISE, META_PROPERTIES, ".lock"} or PROMISE not in names:
+        return False
+    return "cluster.id" not in (directory / META_PROPERTIES).read_text()

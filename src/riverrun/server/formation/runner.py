@@ -23,7 +23,7 @@ from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.server.context import CONTROLLER, RequestContext
-from riverrun.server.formation import promise as files_of
+from riverrun.server.formation import founding
 from riverrun.server.formation.asking import Asking, parse_seed
 from riverrun.server.formation.decision import (
     Address,
@@ -44,7 +44,7 @@ from riverrun.server.formation.decision import (
 )
 from riverrun.server.formation.formed import FormationError, FormationStopped, Formed
 from riverrun.server.formation.messages import answer_of, proposal_of
-from riverrun.server.formation.promise import Promise
+from riverrun.server.formation.promise import Promise, read_promise, write_promise
 from riverrun.server.listener import Listener
 from riverrun.server.router import Refused, Router
 from riverrun.server.settings import NodeSettings
@@ -161,7 +161,7 @@ class Formation:
     async def _return_to(self, cluster_id: str) -> Formed:
         if not self._seeds:
             return Formed(cluster_id=cluster_id)
-        await self._in_thread(lambda: files_of.join(self._files, self._directory, cluster_id))
+        await self._in_thread(lambda: founding.join(self._files, self._directory, cluster_id))
         replies = await self._asking.seeds(self._seeds)
         me = replace(self._me, cluster_id=cluster_id)
         situation = Situation(me=me, seeds=replies, wanted_cluster=cluster_id)
@@ -224,7 +224,7 @@ class Formation:
                     if self._promise is not None:
                         return None
                     await self._in_thread(
-                        lambda: files_of.join(self._files, self._directory, cluster_id)
+                        lambda: founding.join(self._files, self._directory, cluster_id)
                     )
                 log.info("joins a cluster", cluster=cluster_id)
                 return Formed(cluster_id=cluster_id, bootstrap=bootstrap)
@@ -266,7 +266,7 @@ class Formation:
         return formed
 
     async def _found(self, proposal: Proposal) -> Formed:
-        await self._in_thread(lambda: files_of.found(self._files, self._directory, proposal))
+        await self._in_thread(lambda: founding.found(self._files, self._directory, proposal))
         ids = ", ".join(str(voter.id) for voter in proposal.voters)
         log.info("founds a cluster", cluster=proposal.cluster_id, voters=ids)
         bootstrap = tuple(v.endpoints[CONTROLLER] for v in proposal.voters if v.endpoints)
@@ -346,13 +346,11 @@ class Formation:
         return self._promise.proposal if self._promise is not None else None
 
     async def _store(self, promise: Promise) -> None:
-        await self._in_thread(
-            lambda: files_of.write_promise(self._files, self._directory.path, promise)
-        )
+        await self._in_thread(lambda: write_promise(self._files, self._directory.path, promise))
         self._promise = promise
 
     def _read_promise(self) -> Promise | None:
-        return files_of.read_promise(self._files, self._directory.path)
+        return read_promise(self._files, self._directory.path)
 
     def _has_metadata(self) -> bool:
         """Whether the metadata log names voters, or has begun."""

@@ -19,8 +19,11 @@ from riverrun.model.ids import PartitionIndex, TopicName
 from riverrun.ports.files import Files
 from riverrun.raft.types import Voter
 from riverrun.server.broker import Broker
+from riverrun.server.formation.formed import FormationError, FormationStopped
+from riverrun.server.lifecycle import RegistrationRefused
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.failures import NodeFailure
+from riverrun.simulation.loop import NodeLoop
 from riverrun.simulation.observer import Observer
 from riverrun.simulation.supervisor import Supervisor
 from riverrun.simulation.world import Environment, World
@@ -28,6 +31,13 @@ from riverrun.storage.directory import DirectoryError
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 REPLICAS_MAX = 3
+REFUSALS = (
+    DirectoryError,
+    MetadataError,
+    FormationError,
+    FormationStopped,
+    RegistrationRefused,
+)
 
 
 def node_name(number: int) -> str:
@@ -84,9 +94,9 @@ class Cluster:
         self._files = files
         self.supervisor = Supervisor(world)
         self.observer = Observer(world)
-        self.brokers: dict[str, Broker] = {}
+        self._brokers: dict[str, tuple[NodeLoop, Broker]] = {}
+        self._ready: dict[str, NodeLoop] = {}
         self.settings = {node_name(int(one.node_id)): one for one in settings}
-        self.ready: dict[str, None] = {}
         self.dismissed: dict[str, None] = {}
         """Controllers that somebody removed from the voters, or tried to."""
         for name in self.settings:
@@ -107,6 +117,22 @@ class Cluster:
         return ",".join(f"{name}:{CLIENT_PORT}" for name in self.settings)
 
     @property
+    def brokers(self) -> dict[str, Broker]:
+        """Those whose process lives."""
+        hosts = self._world.hosts
+        return {
+            name: broker
+            for name, (process, broker) in self._brokers.items()
+            if hosts[name].process is process
+        }
+
+    @property
+    def ready(self) -> list[str]:
+        """Those that serve clients."""
+        hosts = self._world.hosts
+        return [name for name, process in self._ready.items() if hosts[name].process is process]
+
+    @property
     def leader(self) -> str | None:
         """The active controller of the newest epoch, if it is up."""
         active = [(log.epoch, name) for name, log in self.logs() if log.is_active]
@@ -114,7 +140,7 @@ class Cluster:
 
     def logs(self) -> list[tuple[str, MetadataLog]]:
         """The metadata logs of the nodes that have come so far."""
-        found = ((name, metadata_of(broker)) for name, broker in self.brokers.items())
+        found = ((name, broker.metadata) for name, broker in self.brokers.items())
         return [(name, log) for name, log in found if log is not None]
 
     def voters(self) -> tuple[Voter, ...]:
@@ -133,10 +159,10 @@ class Cluster:
     def unsettled(self) -> str | None:
         """What keeps the cluster from being whole, in words; None if it is."""
         latest = self.observer.latest
-        logs = dict(self.logs())
+        logs, ready = dict(self.logs()), self.ready
         for name, settings in self.settings.items():
             registered = latest.brokers.get(settings.node_id)
-            if name not in self.ready:
+            if name not in ready or name not in logs:
                 return f"{name} is not up"
             if registered is None or registered.is_fenced:
                 return f"{name} is fenced"
@@ -162,28 +188,25 @@ class Cluster:
             files=self._files(environment.files),
             clock=environment.clock,
             randomness=environment.randomness,
+            boot_id=environment.boot_id,
         )
-        self.brokers[name] = broker
-        self.ready.pop(name, None)
-        self.observer.began(environment.loop, lambda: metadata_of(broker))
+        self._brokers[name] = (environment.loop, broker)
+        self.observer.began(environment.loop, lambda: broker.metadata)
         environment.loop.add_signal_handler(SIGTERM, broker.request_stop, "SIGTERM")
         try:
-            await broker.start()
-        except (DirectoryError, MetadataError, KafkaError, OSError) as error:
+            is_up = await broker.start()
+        except (*REFUSALS, KafkaError, OSError) as error:
             world.tell(f"{name}: cannot start: {error}")
             await broker.stop()
             return
-        world.tell(f"{name}: ready")
-        self.ready[name] = None
+        if is_up:
+            world.tell(f"{name}: ready")
+            self._ready[name] = environment.loop
         failure = await broker.run()
-        self.ready.pop(name, None)
+        self._ready.pop(name, None)
         if failure is not None:
             world.note(f"{name}: stopped by {failure!r}")
             if not isinstance(failure, OSError):
                 bug = NodeFailure(f"{name}: stopped by its own bug: {failure!r}")
                 bug.__cause__ = failure
                 world.fail(bug)
-
-
-def metadata_of(broker: Broker) -> MetadataLog | None:
-    return broker._metadata

@@ -97,6 +97,7 @@ class OneNode:
             files=files,
             clock=environment.clock,
             randomness=environment.randomness,
+            boot_id=environment.boot_id,
         )
         environment.loop.add_signal_handler(SIGTERM, broker.request_stop, "SIGTERM")
         is_up = True

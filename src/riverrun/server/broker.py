@@ -45,7 +45,7 @@ from riverrun.server.serving import Serving
 from riverrun.server.settings import NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.runner import LogRunner
-from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
+from riverrun.wire.apis import CONTROLLER_ROUTES, ApiKey
 
 log = structlog.get_logger("riverrun")
 
@@ -200,7 +200,7 @@ class Broker:
             parts,
             metrics=self.metrics,
             clock=self._clock,
-            apis=CONTROLLER_APIS,
+            apis=CONTROLLER_ROUTES,
             names=CONTROLLER_MODULES,
             on_bug=self._handler_failed,
         )

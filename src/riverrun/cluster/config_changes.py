@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
 from riverrun.cluster.configs import CLUSTER, MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
+from riverrun.cluster.eligibility import with_eligibility
 from riverrun.cluster.group_configs import check_group, check_metrics
 from riverrun.cluster.names import check_topic_name
 from riverrun.cluster.outcome import Outcome, check_size
@@ -65,7 +66,8 @@ def alter(
             configs.check_broker(texts)
         return _records(configs, image, kind, resource.resource_name, texts, keep=())
 
-    records, judged = _judge(request.resources, change)
+    changes, judged = _judge(request.resources, change)
+    records = with_eligibility(configs, image, changes)
     check_size(len(records))
     return Outcome(
         records=() if request.validate_only else tuple(records),
@@ -92,7 +94,8 @@ def alter_incrementally(
     def change(resource: incremental_request.AlterConfigsResource) -> list[ConfigRecord]:
         return _change_incrementally(configs, image, resource)
 
-    records, judged = _judge(request.resources, change)
+    changes, judged = _judge(request.resources, change)
+    records = with_eligibility(configs, image, changes)
     check_size(len(records))
     return Outcome(
         records=() if request.validate_only else tuple(records),

@@ -9,7 +9,10 @@ from riverrun.model.settings import INT_MAX, SECOND_MS, Settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings(Settings):
-    """Kafka's names; the session is shorter than Kafka's 9 s, so that a failover is too."""
+    """Sessions of brokers, elections and controlled shutdown.
+
+    The session is shorter than Kafka's 9 s, so that a failover is too.
+    """
 
     session_timeout_ms: int = setting(
         2 * SECOND_MS,

@@ -111,7 +111,7 @@ class ControllerRunner(Requests):
         self.waiting = 0
         self.sessions = Sessions(self.settings)
         self._tasks: asyncio.TaskGroup | None = None
-        self._is_activation_due = False
+        self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
         self._balance_at = self._unclean_at = 0.0
         self._ids = asyncio.Lock()
@@ -252,9 +252,9 @@ class ControllerRunner(Requests):
         The killed node is often the controller before. Its session began when it was last heard
         of, and it is probed at once; everybody else gets a full session.
         """
+        self._is_activated = is_active
         if not is_active:
             self.sessions.clear()
-            self._is_activation_due = False
             return
         now = self._clock.monotonic()
         old = self._last_leader
@@ -265,7 +265,6 @@ class ControllerRunner(Requests):
         )
         self._balance_at = now + self.settings.imbalance_check_s
         self._unclean_at = now
-        self._is_activation_due = True
         self._activate()
         if old is not None and old != self._log.node_id:
             self.connection_lost(old)
@@ -291,7 +290,7 @@ class ControllerRunner(Requests):
 
     def _tick(self, interval: float) -> None:
         leader = self._log.leader
-        if not self._log.is_active:
+        if not self._log.is_active or not self._is_activated:
             if leader is not None and leader != self._log.node_id:
                 self._last_leader = leader
             return

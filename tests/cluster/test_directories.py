@@ -1,0 +1,105 @@
+"""AssignReplicasToDirs: where replicas lie, and those that are lost."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from riverrun.cluster.directories import assign_replicas
+from riverrun.metadata.image import DIRECTORY_LOST, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.wire.messages.assign_replicas_to_dirs_request import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
+from tests.cluster.fakes import make_configs, replayed
+from tests.cluster.states import NONE, TOPIC, P, cluster, directory, state, topic
+
+CONFIGS = make_configs()
+OTHER = UUID(int=99 << 64)
+
+
+def assign(
+    image: Image,
+    place: UUID,
+    *indexes: int,
+    node: int = 1,
+    epoch: int | None = None,
+    topic_id: UUID | None = TOPIC,
+) -> tuple[Image, list[ErrorCode]]:
+    request = AssignReplicasToDirsRequest(
+        broker_id=node,
+        broker_epoch=image.brokers[NodeId(node)].epoch if epoch is None else epoch,
+        directories=(
+            DirectoryData(
+                id_=place,
+                topics=(
+                    TopicData(
+                        topic_id=topic_id,
+                        partitions=tuple(PartitionData(partition_index=one) for one in indexes),
+                    ),
+                ),
+            ),
+        ),
+    )
+    outcome = assign_replicas(CONFIGS, image, request)
+    codes = [
+        one.error_code
+        for answered in outcome.response.directories
+        for of_topic in answered.topics
+        for one in of_topic.partitions
+    ]
+    return (replayed(image, outcome.records) if outcome.records else image), codes
+
+
+def test_a_replica_that_lies_where_it_is_said_to_changes_nothing() -> None:
+    image = cluster(P(1, (1, 2, 3)))
+    assert assign(image, directory(1), 0) == (image, [ErrorCode.NONE])
+
+
+def test_a_corrupt_replica_of_a_leader_is_out_at_once() -> None:
+    """In a directory that is not online: others lead, and it is not even eligible."""
+    for place in (DIRECTORY_LOST, OTHER):
+        image, codes = assign(cluster(P(1, (1, 2))), place, 0)
+        assert codes == [ErrorCode.NONE]
+        partition = topic(image).partitions[0]
+        assert state(partition) == P(2, (2,))
+        assert partition.directories == (place, directory(2), directory(3))
+        assert partition.leader_epoch == 6
+
+
+def test_a_corrupt_replica_that_was_eligible_is_so_no_more() -> None:
+    image, _ = assign(cluster(P(2, (2,), elr=(1,))), DIRECTORY_LOST, 0)
+    assert state(topic(image).partitions[0]) == P(2, (2,))
+
+
+def test_a_replica_that_is_found_again_leads_only_if_nobody_else_may() -> None:
+    image, _ = assign(cluster(P(1, (1,), replicas=(1,))), DIRECTORY_LOST, 0)
+    assert state(topic(image).partitions[0]) == P(NONE, (), last=(1,), replicas=(1,))
+    image, _ = assign(image, directory(1), 0)
+    assert state(topic(image).partitions[0]) == P(1, (1,), replicas=(1,), recovering=True)
+    image, _ = assign(cluster(P(1, (1, 2))), DIRECTORY_LOST, 0)
+    image, _ = assign(image, directory(1), 0)
+    assert state(topic(image).partitions[0]) == P(2, (2,))
+
+
+def test_each_partition_is_judged_alone() -> None:
+    image = cluster(P(1, (1, 2, 3)), P(2, (2,), replicas=(2,)))
+    _, codes = assign(image, directory(1), 0, 1, 2)
+    assert codes == [
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    _, codes = assign(image, directory(1), 0, topic_id=None)
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_ID]
+
+
+def test_only_the_latest_registration_is_heard() -> None:
+    with pytest.raises(KafkaError) as refused:
+        assign(cluster(P(1, (1, 2, 3))), directory(1), 0, epoch=1)
+    assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH

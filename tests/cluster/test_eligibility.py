@@ -1,0 +1,52 @@
+"""Eligible replicas when min.insync.replicas changes: never more than is safe."""
+
+from __future__ import annotations
+
+from riverrun.cluster.config_changes import alter_incrementally
+from riverrun.metadata.image import Image
+from riverrun.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.cluster.fakes import make_configs, replayed
+from tests.cluster.states import NONE, P, cluster, state, topic
+
+LED = P(1, (1,), elr=(2,))
+STUCK = P(NONE, (), elr=(1, 2), last=(1,))
+
+
+def set_minimum(image: Image, value: str, name: str = "t") -> Image:
+    resource = AlterConfigsResource(
+        resource_type=2 if name else 4,
+        resource_name=name,
+        configs=(AlterableConfig(name="min.insync.replicas", config_operation=0, value=value),),
+    )
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    outcome = alter_incrementally(make_configs(), image, request)
+    return replayed(image, outcome.records)
+
+
+def states(image: Image) -> list[P]:
+    return [state(one) for one in topic(image).partitions]
+
+
+def test_who_can_commit_with_a_smaller_minimum_needs_the_others_no_more() -> None:
+    for name in ("t", ""):
+        image = set_minimum(cluster(LED), "1", name)
+        assert states(image) == [P(1, (1,))]
+
+
+def test_where_nobody_leads_the_eligible_ones_stay() -> None:
+    image = set_minimum(cluster(STUCK, fenced=(1, 2)), "1")
+    assert states(image) == [STUCK]
+
+
+def test_a_greater_minimum_makes_nobody_eligible() -> None:
+    image = set_minimum(cluster(LED, P(1, (1, 2))), "3")
+    assert states(image) == [LED, P(1, (1, 2))]
+
+
+def test_a_topic_with_a_minimum_of_its_own_is_not_touched_by_the_clusters() -> None:
+    image = cluster(LED, settings={"min.insync.replicas": "2"})
+    assert states(set_minimum(image, "1", name="")) == [LED]

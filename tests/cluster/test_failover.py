@@ -1,0 +1,446 @@
+"""The controller at work on brokers: sessions, probes, activation, and answers in their time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+import pytest
+
+from riverrun.cluster.runner import ControllerRunner
+from riverrun.cluster.settings import ControllerSettings
+from riverrun.metadata.image import Image
+from riverrun.metadata.records import PartitionChangeRecord
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.ports.metrics import Metrics
+from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
+from tests.cluster.fakes import FakeClock, MemoryLog, make_controller
+from tests.cluster.messages import heartbeat_request, registration_request
+from tests.cluster.states import NONE, P, cluster, setting, state, topic
+from tests.storage.machines import FixedClock
+from tests.storage.virtual_loop import VirtualLoop, run
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+WHOLE = P(2, (1, 2, 3))
+
+
+class LoopClock(FakeClock):
+    """The time of the loop, which passes as it is waited for."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class Scene:
+    """Node 1 is the active controller of three brokers; ``alive`` ones send heartbeats."""
+
+    def __init__(self, image: Image | None = None, **settings: int | bool) -> None:
+        self.log = MemoryLog(image or cluster(WHOLE))
+        self.log.is_active, self.log.leader = False, None
+        self.probed: list[NodeId] = []
+        self.dead: dict[NodeId, None] = {}
+        self.alive: dict[NodeId, None] = dict.fromkeys((ONE, TWO, THREE))
+        self.metrics = Metrics()
+        self.runner = ControllerRunner(
+            self.log,
+            make_controller(),
+            clock=LoopClock(),
+            settings=ControllerSettings(**settings),  # type: ignore[arg-type]
+            probe=self.probe,
+            metrics=self.metrics,
+        )
+
+    async def probe(self, node: NodeId) -> bool:
+        self.probed.append(node)
+        await asyncio.sleep(0.001)
+        return node not in self.dead
+
+    async def beat(self) -> None:
+        while True:
+            for node in list(self.alive):
+                if self.log.is_active:
+                    with suppress(KafkaError):
+                        await self.runner.heartbeat(heartbeat_request(self.log.newest, node))
+            await asyncio.sleep(0.25)
+
+    def play(self, story: Callable[[], Coroutine[object, object, None]]) -> None:
+        async def scene(loop: VirtualLoop) -> None:
+            tasks = [asyncio.ensure_future(self.runner.run()), asyncio.ensure_future(self.beat())]
+            try:
+                await asyncio.sleep(0.3)
+                self.lead()
+                await story()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        run(FixedClock(), scene)
+
+    def lead(self) -> None:
+        self.log.is_active, self.log.leader = True, ONE
+        self.runner.on_leadership(True, LeaderEpoch(2))
+
+    def is_fenced(self, node: NodeId) -> bool:
+        return self.log.newest.brokers[node].is_fenced
+
+    @property
+    def partition(self) -> P:
+        return state(topic(self.log.newest).partitions[0])
+
+    def count(self, name: str) -> int:
+        (counter,) = self.metrics.families[name].counters.values()
+        return counter.value
+
+
+async def time_until(condition: Callable[[], bool], limit: float = 30.0) -> float:
+    began = asyncio.get_running_loop().time()
+    while not condition():
+        assert asyncio.get_running_loop().time() - began < limit, "it did not happen"
+        await asyncio.sleep(0.01)
+    return asyncio.get_running_loop().time() - began
+
+
+def test_a_silent_broker_is_replaced_when_its_session_ends() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        assert 1.7 < await time_until(lambda: scene.is_fenced(TWO)) < 2.2
+        assert scene.partition == P(1, (1, 3))
+        assert scene.count("riverrun_controller_sessions_expired_total") == 1
+        assert scene.count("riverrun_controller_elections_total") == 1
+
+    scene.play(story)
+
+
+def test_a_failover_is_one_batch() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        await time_until(lambda: scene.is_fenced(TWO))
+        (batch,) = scene.log.appended
+        assert len(batch) == 2
+
+    scene.play(story)
+
+
+def test_a_broker_that_comes_back_is_let_in_again() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        await time_until(lambda: scene.is_fenced(TWO))
+        scene.alive[TWO] = None
+        assert await time_until(lambda: not scene.is_fenced(TWO)) < 0.3
+
+    scene.play(story)
+
+
+def test_a_killed_broker_is_replaced_as_soon_as_its_death_is_proven() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        scene.runner.connection_lost(TWO)
+        await asyncio.sleep(0.12)
+        assert not scene.is_fenced(TWO), "its door is the last to close"
+        scene.dead[TWO] = None
+        assert await time_until(lambda: scene.is_fenced(TWO)) < 0.1
+        assert scene.partition == P(1, (1, 3))
+        assert scene.count("riverrun_controller_sessions_condemned_total") == 1
+
+    scene.play(story)
+
+
+def test_a_broken_connection_alone_proves_nothing() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.runner.connection_lost(TWO)
+        await asyncio.sleep(5)
+        assert not scene.is_fenced(TWO)
+        assert 1 <= len(scene.probed) < 10, "a heartbeat ends the suspicion"
+
+    scene.play(story)
+
+
+def test_a_heartbeat_that_comes_during_a_probe_is_stronger() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.dead[TWO] = None
+        scene.runner.connection_lost(TWO)
+        await asyncio.sleep(0)
+        await scene.runner.heartbeat(heartbeat_request(scene.log.newest, TWO))
+        await asyncio.sleep(0.2)
+        assert not scene.is_fenced(TWO)
+
+    scene.play(story)
+
+
+def test_a_stopped_process_is_given_its_session() -> None:
+    """It still accepts connections: no probe can tell it from a slow one."""
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        scene.runner.connection_lost(TWO)
+        assert await time_until(lambda: scene.is_fenced(TWO)) > 1.7
+        count = len(scene.probed)
+        await asyncio.sleep(1)
+        assert len(scene.probed) == count
+
+    scene.play(story)
+
+
+def test_hints_about_strangers_and_the_fenced_are_of_no_interest() -> None:
+    scene = Scene(cluster(P(1, (1, 2)), fenced=(3,)))
+
+    async def story() -> None:
+        scene.alive = {}
+        for node in (ONE, THREE, NodeId(9)):
+            scene.runner.connection_lost(node)
+        await asyncio.sleep(0.2)
+        assert scene.probed == []
+
+    scene.play(story)
+
+
+def test_the_controller_before_is_probed_at_once() -> None:
+    scene = Scene()
+    scene.log.leader = TWO
+    scene.dead[TWO] = None
+    del scene.alive[TWO]
+
+    async def story() -> None:
+        assert await time_until(lambda: scene.is_fenced(TWO)) < 0.1
+
+    scene.play(story)
+
+
+def test_the_session_of_the_controller_before_began_when_it_was_last_heard_of() -> None:
+    scene = Scene()
+    scene.log.leader = TWO
+    del scene.alive[TWO]
+
+    async def story() -> None:
+        assert await time_until(lambda: scene.is_fenced(TWO)) < 1.0
+
+    async def earlier() -> None:
+        scene.log.heard[TWO] = asyncio.get_running_loop().time() - 1.2
+        scene.lead()
+        await story()
+
+    scene.play(earlier)
+
+
+def test_who_is_not_the_controller_says_so_and_does_nothing() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.log.is_active, scene.log.leader = False, THREE
+        scene.runner.on_leadership(False, LeaderEpoch(3))
+        scene.alive = {}
+        image = scene.log.newest
+        for ask in (
+            scene.runner.heartbeat(heartbeat_request(image, 2)),
+            scene.runner.register(registration_request(4)),
+            scene.runner.unregister(UnregisterBrokerRequest(broker_id=2)),
+            scene.runner.elect_leaders(ElectLeadersRequest(topic_partitions=None)),
+            scene.runner.allocate_producer_ids(AllocateProducerIdsRequest(broker_id=1)),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                await ask
+            assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        await asyncio.sleep(5)
+        assert scene.log.appended == []
+
+    scene.play(story)
+
+
+def test_what_was_not_committed_when_leadership_was_lost_is_not_confirmed() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.log.gate = asyncio.Event()
+        asked = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        quiet = asyncio.ensure_future(
+            scene.runner.heartbeat(heartbeat_request(scene.log.newest, 2))
+        )
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        assert not quiet.done(), "it speaks of what is not committed"
+        scene.log.is_active = False
+        scene.log.gate.set()
+        for one in (asked, quiet):
+            with pytest.raises(KafkaError) as refused:
+                await one
+            assert refused.value.code is ErrorCode.NOT_CONTROLLER
+
+    scene.play(story)
+
+
+def test_requests_are_judged_by_what_those_before_have_not_committed_yet() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.log.gate = asyncio.Event()
+        first = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        second = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        await asyncio.sleep(0.01)
+        scene.log.gate.set()
+        assert (await first).broker_epoch == (await second).broker_epoch
+
+    scene.play(story)
+
+
+def test_a_registered_broker_is_unfenced_by_its_heartbeat_and_may_leave() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        answer = await scene.runner.register(registration_request(4))
+        early = heartbeat_request(
+            scene.log.newest, 4, offset=answer.broker_epoch - 1, epoch=answer.broker_epoch
+        )
+        assert (await scene.runner.heartbeat(early)).is_fenced
+        await scene.runner.heartbeat(heartbeat_request(scene.log.newest, 4))
+        assert not scene.is_fenced(NodeId(4))
+        leaving = heartbeat_request(scene.log.newest, 4, want_shut_down=True)
+        assert (await scene.runner.heartbeat(leaving)).should_shut_down
+        assert scene.is_fenced(NodeId(4))
+
+    scene.play(story)
+
+
+def test_a_broker_that_leaves_waits_until_the_others_know() -> None:
+    scene = Scene()
+
+    async def leave() -> bool:
+        request = heartbeat_request(scene.log.newest, 2, want_shut_down=True)
+        return (await scene.runner.heartbeat(request)).should_shut_down
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        await asyncio.sleep(0.3)
+        assert not await leave()
+        assert scene.partition == P(1, (1, 3))
+        assert not await leave(), "nobody has read of the new leader yet"
+        await asyncio.sleep(0.3)
+        assert await leave()
+        assert scene.is_fenced(TWO)
+
+    scene.play(story)
+
+
+def test_a_new_incarnation_is_fenced_without_waiting_for_the_old_session() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        answer = await scene.runner.register(registration_request(2, 2), cluster_id=None)
+        assert answer.error_code is ErrorCode.NONE
+        assert scene.partition == P(1, (1, 3))
+        with pytest.raises(KafkaError) as refused:
+            await scene.runner.register(registration_request(2, 1))
+        assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+    scene.play(story)
+
+
+def test_leadership_goes_home_by_itself() -> None:
+    scene = Scene(imbalance_check_s=10)
+
+    async def story() -> None:
+        assert scene.partition == WHOLE
+        assert 9 < await time_until(lambda: scene.partition == P(1, (1, 2, 3))) < 11
+
+    scene.play(story)
+
+
+def test_leadership_stays_where_it_is_when_that_is_wanted() -> None:
+    scene = Scene(imbalance_check_s=10, auto_rebalance=False)
+
+    async def story() -> None:
+        await asyncio.sleep(30)
+        assert scene.partition == WHOLE
+
+    scene.play(story)
+
+
+def test_partitions_without_a_leader_are_looked_at_again() -> None:
+    """An unclean election may be enabled while nobody leads."""
+    stuck = P(NONE, (), elr=(3,), last=(3,))
+    scene = Scene(cluster(stuck, fenced=(3,)))
+    scene.alive = dict.fromkeys((ONE, TWO))
+
+    async def story() -> None:
+        await asyncio.sleep(10)
+        assert scene.partition == stuck
+        await scene.log.append([setting("unclean.leader.election.enable", "true", topic="t")])
+        assert await time_until(lambda: scene.partition != stuck) < 6
+        assert scene.partition == P(1, (1,), recovering=True)
+        assert scene.count("riverrun_controller_unclean_elections_total") == 1
+
+    scene.play(story)
+
+
+def test_without_room_a_failover_is_tried_again() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        scene.log.error = OSError(28, "No space left on device")
+        await asyncio.sleep(3)
+        assert not scene.is_fenced(TWO)
+        scene.log.error = None
+        assert await time_until(lambda: scene.is_fenced(TWO)) < 0.2
+
+    scene.play(story)
+
+
+def test_a_stall_of_the_controller_condemns_nobody() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        for _ in range(5):
+            await asyncio.sleep(0.07)
+            loop._pass_time(4.0)  # a turn that takes this long
+        await asyncio.sleep(3)
+        assert not any(scene.is_fenced(node) for node in (ONE, TWO, THREE))
+
+    scene.play(story)
+
+
+def test_an_unregistered_broker_is_gone_and_may_register_again() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        await scene.runner.unregister(UnregisterBrokerRequest(broker_id=2))
+        assert TWO not in scene.log.newest.brokers
+        assert scene.partition == P(1, (1, 3))
+        again = await scene.runner.register(registration_request(2))
+        assert again.broker_epoch > 0
+
+    scene.play(story)
+
+
+def test_what_is_too_much_for_one_batch_is_several_in_a_sound_order() -> None:
+    partitions = [P(2, (1, 2, 3)) for _ in range(10_500)]
+    scene = Scene(cluster(*partitions))
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        await time_until(lambda: scene.is_fenced(TWO))
+        first, second = scene.log.appended
+        assert (len(first), len(second)) == (10_000, 501)
+        assert all(isinstance(one, PartitionChangeRecord) for one in first)
+
+    scene.play(story)

@@ -1,0 +1,96 @@
+"""UpdateFeatures: all or nothing, and only what everybody supports."""
+
+from __future__ import annotations
+
+import pytest
+
+from riverrun.cluster.activation import activate
+from riverrun.cluster.features import update_features
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.errors import ErrorCode
+from riverrun.wire.messages.update_features_request import FeatureUpdateKey, UpdateFeaturesRequest
+from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse
+from tests.cluster.fakes import cluster_of, make_configs, replayed
+from tests.cluster.states import NONE, P, cluster, state, topic
+
+CONFIGS = make_configs({"min.insync.replicas": "2"})
+ELR = "eligible.leader.replicas.version"
+UPGRADE, SAFE, UNSAFE = 1, 2, 3
+
+
+def update(
+    image: Image, *wanted: tuple[str, int, int], validate_only: bool = False
+) -> tuple[Image, UpdateFeaturesResponse]:
+    request = UpdateFeaturesRequest(
+        feature_updates=tuple(
+            FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
+            for name, level, kind in wanted
+        ),
+        validate_only=validate_only,
+    )
+    outcome = update_features(CONFIGS, image, request)
+    after = replayed(image, outcome.records) if outcome.records else image
+    return after, outcome.response
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "kind", "reason"),
+    [
+        ("no.such", 1, UPGRADE, "The local controller does not support this feature."),
+        (ELR, 2, UPGRADE, "The local controller only supports versions 0-1"),
+        (ELR, -1, UPGRADE, "A feature version cannot be less than 0."),
+        (ELR, 0, 0, "The controller does not support the given upgrade type."),
+        (
+            ELR,
+            0,
+            UPGRADE,
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade.",
+        ),
+        ("metadata.version", 0, UNSAFE, "It cannot be removed."),
+        ("kraft.version", 0, SAFE, "It cannot be changed."),
+    ],
+)
+def test_what_cannot_be_is_refused_as_a_whole(
+    name: str, level: int, kind: int, reason: str
+) -> None:
+    image = cluster_of(1)
+    after, answer = update(image, ("metadata.version", 30, UPGRADE), (name, level, kind))
+    assert after is image
+    assert answer.error_code is ErrorCode.INVALID_UPDATE_VERSION
+    assert answer.error_message == (
+        "The update failed for all features since the following feature had an error: "
+        f"Invalid update version {level} for feature {name}. {reason}"
+    )
+
+
+def test_without_elr_nobody_is_eligible_and_with_it_the_minimum_is_the_clusters() -> None:
+    image = cluster(P(NONE, (), elr=(1,), last=(2,)), fenced=(1, 2))
+    image, answer = update(image, (ELR, 0, SAFE))
+    assert (answer.error_code, [one.feature for one in answer.results]) == (ErrorCode.NONE, [ELR])
+    assert ELR not in image.features
+    assert state(topic(image).partitions[0]) == P(NONE, ())
+    image, answer = update(cluster_of(1), (ELR, 0, SAFE))
+    image, answer = update(image, (ELR, 1, UPGRADE))
+    assert image.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
+    _, answer = update(image, (ELR, 1, SAFE))
+    assert answer.error_code is ErrorCode.NONE
+
+
+def test_validation_changes_nothing() -> None:
+    image = cluster_of(1)
+    after, answer = update(image, (ELR, 0, SAFE), validate_only=True)
+    assert (after, answer.error_code) == (image, ErrorCode.NONE)
+
+
+def test_a_new_cluster_gets_its_features_from_its_first_controller() -> None:
+    image = replayed(Image(), activate(CONFIGS, Image()).records)
+    assert image.features == {"metadata.version": 30, ELR: 1}
+    assert image.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
+    assert activate(CONFIGS, image).records == ()
+
+
+def test_a_new_controller_elects_where_the_one_before_did_not_come_to_it() -> None:
+    image = cluster(P(NONE, (), elr=(2,), last=(1,)), fenced=(1,))
+    image = replayed(image, activate(CONFIGS, image).records)
+    assert state(topic(image).partitions[0]) == P(2, (2,))

@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.metadata.loading import Loading
+from riverrun.metadata.images import Images
+from riverrun.metadata.loading import voters_in
 from riverrun.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -244,10 +245,12 @@ def test_kafka_starts_on_our_directory_and_we_go_on_from_there(tmp_path: Path) -
 
 def test_a_log_that_kafka_wrote_is_read() -> None:
     """Recorded: a node of Kafka 4.3.1 was formatted, started, asked for a topic, and restarted."""
-    loading = Loading()
-    for _ in loading.take_batches(RECORDED.read_bytes()):
+    images = Images(Image())
+    for _ in images.replay(RECORDED.read_bytes()):
         pass
-    image = loading.image()
+    publication = images.replayed()
+    assert publication is not None, "a transaction is open"
+    image = publication.image
     assert image.features["metadata.version"] == 30
     assert image.features["group.version"] == 1
     assert [len(topic.partitions) for topic in image.topics_by_name.values()] == [2]
@@ -255,5 +258,6 @@ def test_a_log_that_kafka_wrote_is_read() -> None:
     assert image.brokers[NodeId(1)].in_controlled_shutdown, "its last act was to stop"
     assert image.brokers[NodeId(1)].endpoints["PLAINTEXT"].port == 24192
     assert image.controllers[NodeId(1)].endpoints["CONTROLLER"].port == 24193
-    assert loading.voters is not None and [voter.id for voter in loading.voters] == [1]
-    assert loading.epoch == 2 and not loading.is_in_transaction
+    voters = [voters for _, voters in voters_in(RECORDED.read_bytes())]
+    assert [voter.id for voter in voters[-1]] == [1]
+    assert image.epoch == 2

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.metadata.bootstrap import first_records, sole_voter
+from riverrun.metadata.bootstrap import check_sole_voter, first_records
 from riverrun.metadata.quorum import (
     MetadataError,
     QuorumState,
@@ -68,7 +68,7 @@ def test_voters_are_read_as_they_were_written() -> None:
 
 
 def test_the_leader_change_names_all_voters() -> None:
-    record = leader_change(ME.id, (ME,), now_ms=3)
+    record = leader_change(ME.id, (ME.id,), (ME.id,), now_ms=3)
     assert ControlType.of(record.key) is ControlType.LEADER_CHANGE
     # What Kafka 4.3.1 writes on a node alone.
     assert record.value == bytes.fromhex("00000000000102000000010002000000010000")
@@ -76,13 +76,12 @@ def test_the_leader_change_names_all_voters() -> None:
 
 def test_a_node_leads_only_what_it_alone_votes_on() -> None:
     moved = Voter(id=ME.id, directory_id=ME.directory_id, endpoints={"CONTROLLER": ("x", 1)})
-    assert sole_voter(None, ME)
-    assert not sole_voter((ME,), ME)
-    assert sole_voter((moved,), ME)
+    check_sole_voter((ME,), ME)
+    check_sole_voter((moved,), ME)
     with pytest.raises(MetadataError, match="voted on by 1, 2"):
-        sole_voter((ME, Voter(id=NodeId(2), directory_id=None)), ME)
+        check_sole_voter((ME, Voter(id=NodeId(2), directory_id=None)), ME)
     with pytest.raises(MetadataError, match="of different nodes"):
-        sole_voter((Voter(id=ME.id, directory_id=UUID(int=8)),), ME)
+        check_sole_voter((Voter(id=ME.id, directory_id=UUID(int=8)),), ME)
 
 
 def test_a_new_log_begins_with_its_metadata_version() -> None:

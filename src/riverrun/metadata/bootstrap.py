@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from riverrun.metadata.image import ConfigType
@@ -39,13 +39,8 @@ def first_records(cluster_settings: Mapping[str, str]) -> list[Record]:
     return features + settings
 
 
-def sole_voter(known: tuple[Voter, ...] | None, me: Voter) -> bool:
-    """Whether the voters must be written anew to say that this node votes alone, reachable here.
-
-    Raises ``MetadataError`` when the directory says that others vote, or another directory does.
-    """
-    if known is None:
-        return True
+def check_sole_voter(known: Sequence[Voter], me: Voter) -> None:
+    """Raises ``MetadataError`` when others vote, or another directory of this node does."""
     names = ", ".join(str(voter.id) for voter in known)
     if [voter.id for voter in known] != [me.id]:
         raise MetadataError(
@@ -57,4 +52,3 @@ def sole_voter(known: tuple[Voter, ...] | None, me: Voter) -> bool:
             f"the metadata belongs to directory {known[0].directory_id}, and this directory is "
             f"{me.directory_id}: meta.properties and __cluster_metadata-0 are of different nodes"
         )
-    return known[0] != me

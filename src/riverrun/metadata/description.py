@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from riverrun.metadata.quorum import Voter
-from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
+from riverrun.raft.core import Raft
+from riverrun.raft.types import Endpoints, ReplicaKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +36,38 @@ class QuorumDescription:
     observers: tuple[ReplicaDescription, ...] = ()
 
 
-def describe_sole_voter(
-    voter: Voter, *, epoch: LeaderEpoch, high_watermark: Offset, end_offset: Offset, now_ms: int
+def describe(
+    raft: Raft, voters: Sequence[Voter], *, end_offset: Offset, now: float, now_ms: int
 ) -> QuorumDescription:
-    described = ReplicaDescription(
-        id=voter.id,
-        directory_id=voter.directory_id,
-        log_end_offset=end_offset,
-        last_fetch_ms=now_ms,
-        last_caught_up_ms=now_ms,
-        endpoints=voter.endpoints,
-    )
+    """``now`` and ``now_ms`` are the same moment by the two clocks."""
+    by_key = {progress.key: progress for progress in raft.progress()}
+
+    def described(key: ReplicaKey, endpoints: Endpoints) -> ReplicaDescription:
+        progress = by_key.get(key)
+        is_leader = raft.is_leader and key.id == raft.leader
+
+        def wall(moment: float | None) -> int:
+            if is_leader:
+                return now_ms
+            return -1 if moment is None else now_ms - round((now - moment) * 1000)
+
+        return ReplicaDescription(
+            id=key.id,
+            directory_id=key.directory_id,
+            log_end_offset=end_offset
+            if is_leader
+            else progress.end_offset
+            if progress
+            else NO_OFFSET,
+            last_fetch_ms=wall(progress.last_fetch if progress else None),
+            last_caught_up_ms=wall(progress.last_caught_up if progress else None),
+            endpoints=endpoints,
+        )
+
     return QuorumDescription(
-        leader=voter.id, epoch=epoch, high_watermark=high_watermark, voters=(described,)
+        leader=raft.leader,
+        epoch=raft.epoch,
+        high_watermark=raft.high_watermark,
+        voters=tuple(described(voter.key, voter.endpoints) for voter in voters),
+        observers=tuple(described(key, {}) for key, one in by_key.items() if not one.is_voter),
     )

@@ -13,11 +13,11 @@ import os
 import re
 from typing import Final
 
-from riverrun.metadata.quorum import MetadataError
 from riverrun.model.ids import Offset
 from riverrun.ports.files import Files
 
 NAME: Final = "flushed-offset-checkpoint"
+_TEXT: Final = b"0\n1\n__cluster_metadata 0 %020d\n"
 _FORM = re.compile(rb"0\n1\n__cluster_metadata 0 (\d{20})\n")
 
 
@@ -33,19 +33,26 @@ class FlushedOffset:
         match = _FORM.fullmatch(self._file.read_at(0, 256))
         return Offset(0 if match is None else int(match[1]))
 
-    def check(self, end: Offset) -> None:
-        """Refuse a log that ends before what was durable."""
+    def missing(self, end: Offset) -> str | None:
+        """What to say of a log that ends before what was durable; None if it does not."""
         durable = self.read()
-        if durable > end:
-            raise MetadataError(
-                f"the metadata log ends at offset {end}, yet it was durable up to {durable}: what "
-                "was acknowledged is missing. Restore the directory from a copy, or, to go on with "
-                f"what is left, delete {self._path}"
-            )
+        if durable <= end:
+            return None
+        return (
+            f"the metadata log ends at offset {end}, yet it was durable up to {durable}: what was "
+            "acknowledged is missing. Restore the directory from a copy, or, to go on with what is "
+            f"left, delete {self._path}"
+        )
+
+    def lower(self, offset: Offset) -> None:
+        """Before the log is cut: durable, or a power cut would make it look like a loss. Waits."""
+        if self.read() > offset:
+            self._file.write_at(0, _TEXT % offset)
+            self._file.sync()
 
     def write(self, offset: Offset) -> None:
         with contextlib.suppress(OSError):  # without room it stays too low, which is safe
-            self._file.write_at(0, b"0\n1\n__cluster_metadata 0 %020d\n" % offset)
+            self._file.write_at(0, _TEXT % offset)
 
     def close(self) -> None:
         self._file.close()

@@ -31,11 +31,15 @@ class MetadataError(Exception):
     """A metadata directory that cannot be used, with the remedy in words."""
 
 
-def leader_change(leader: NodeId, voters: Iterable[Voter], now_ms: int) -> NewRecord:
-    """What a leader writes first in its epoch; alone, it was granted by all there are."""
-    everybody = tuple(LeaderChangeVoter(voter_id=voter.id) for voter in voters)
+def leader_change(
+    leader: NodeId, voters: Iterable[NodeId], granting: Iterable[NodeId], now_ms: int
+) -> NewRecord:
+    """What a leader writes first in its epoch."""
     message = LeaderChangeMessage(
-        version=0, leader_id=leader, voters=everybody, granting_voters=everybody
+        version=0,
+        leader_id=leader,
+        voters=tuple(LeaderChangeVoter(voter_id=voter) for voter in voters),
+        granting_voters=tuple(LeaderChangeVoter(voter_id=voter) for voter in granting),
     )
     return control(ControlType.LEADER_CHANGE, write_body(message, 0), now_ms)
 

@@ -1,104 +1,103 @@
-"""The metadata log of a node that stands alone: the only voter of its quorum.
+"""The metadata log of a node: what the quorum has committed becomes images, published in order.
 
-Appending checks the records against the newest image, writes them as one batch, syncs, and only
-then publishes the image that contains them: nobody sees what a power cut could take back. All
-appends that wait share the next sync. A quorum of several nodes later replaces the sync by the
-agreement of a majority, and nothing else.
+Every node holds the log. On the leader of the quorum, the active controller judges against the
+newest image and appends; the records are checked, written as one batch, and published when a
+majority has them on its disks. On all others they are read from the log when they are committed.
+Nobody ever sees what could be taken back. A node alone is a quorum of one and leads at once.
 
-A failed sync ends ``run`` with the error, and with it the node: nobody knows what is on the disk.
+Who leads is decided in ``raft``; what lies on the disk is in ``store``; when a snapshot is written,
+in ``snapshots``. A disk that fails ends ``run`` with the error, and with it the node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
 
-from riverrun.metadata import quorum
-from riverrun.metadata.bootstrap import first_records, sole_voter
-from riverrun.metadata.delta import Delta
-from riverrun.metadata.description import QuorumDescription, describe_sole_voter
-from riverrun.metadata.flushed import FlushedOffset
+from riverrun.metadata import opening
+from riverrun.metadata.bootstrap import first_records
+from riverrun.metadata.description import QuorumDescription, describe
 from riverrun.metadata.image import Image
-from riverrun.metadata.loading import Loading, SnapshotFolder
-from riverrun.metadata.quorum import MetadataError, QuorumState, Voter
+from riverrun.metadata.images import Images
+from riverrun.metadata.publishing.runner import Preparation, Publisher, Subscriber, image_of
+from riverrun.metadata.quorum import MetadataError, Voter
 from riverrun.metadata.records import METADATA_VERSION_FEATURE, AbortTransactionRecord, encode
 from riverrun.metadata.settings import MetadataSettings
-from riverrun.metadata.snapshot import BOOTSTRAP, SnapshotId, snapshot_batches
+from riverrun.metadata.snapshots.runner import FailedSync, Snapshots
+from riverrun.metadata.store.runner import MetadataStore
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
-from riverrun.records.batch import read_header
+from riverrun.ports.randomness import Randomness, SystemRandomness
+from riverrun.raft.core import Raft
+from riverrun.raft.events import Resign, Shutdown, Tick
+from riverrun.raft.messages import (
+    AddVoterRequest,
+    RemoveVoterRequest,
+    Request,
+    Response,
+    UpdateVoterRequest,
+)
+from riverrun.raft.runner import NoNetwork, RaftNetwork, RaftRunner
+from riverrun.raft.settings import QuorumSettings
+from riverrun.raft.types import Endpoint, ReplicaKey, SnapshotId, VoterSet
 from riverrun.records.record import NewRecord, build_batch
-from riverrun.storage.flush import FlushJob
-from riverrun.storage.log import ColdRead, Log
-from riverrun.storage.segment import DELETED_SUFFIX
+from riverrun.storage.log import Log
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
-T = TypeVar("T")
-Subscriber = Callable[[Delta, Image], None]
-Preparation = Callable[[Delta, Image], Iterator[None]]
+Leadership = Callable[[bool, LeaderEpoch], None]
 
-READ_BYTES_MAX: Final = 1024 * 1024
 RECORDS_MAX: Final = 20_000
 """Records of one append: Kafka's largest request makes half as many."""
 PENDING_MAX: Final = 10_000
-"""Appends that wait for a sync; the controller, who appends, keeps a limit far below."""
-SNAPSHOT_RETRY_SECONDS: Final = 60.0
-"""After a snapshot found no room on the disk."""
+"""Appends that wait for a majority; the controller, who appends, keeps a limit far below."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """An image that waits for its records to be durable."""
-
-    delta: Delta
-    image: Image
-    size: int
-    waiter: asyncio.Future[Image] | None
-    """None for what a start writes by itself."""
 
 
 class MetadataLog:
     """Opened by ``open``, kept going by ``run``, ended by ``stop``."""
 
     def __init__(
-        self, store: Log, *, files: Files, me: Voter, clock: Clock, settings: MetadataSettings
+        self,
+        store: MetadataStore,
+        images: Images,
+        raft: Raft,
+        snapshots: Snapshots,
+        *,
+        me: Voter,
+        network: RaftNetwork,
+        clock: Clock,
+        quorum_settings: QuorumSettings,
+        cluster_settings: Mapping[str, str],
     ) -> None:
         self.node_id = me.id
-        self.epoch = LeaderEpoch(0)
-        self.voters: tuple[Voter, ...] = (me,)
-        self.current = Image()
-        """What is durable; never goes back."""
-        self._newest = self.current
+        self.me = me
         self._store = store
-        self._files = files
+        self._images = images
+        self._raft = raft
         self._clock = clock
-        self._settings = settings
-        self._snapshots = SnapshotFolder(files, store.path)
-        self._flushed = FlushedOffset(files, store.path)
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metadata")
-        self._subscribers: list[Subscriber] = []
-        self._preparation: Preparation | None = None
-        self._pending: list[_Pending] = []
-        self._settling: list[tuple[Offset, asyncio.Future[Image]]] = []
-        self._work = asyncio.Event()
-        self._flushing: tuple[FlushJob, asyncio.Future[None]] | None = None
+        self._quorum_settings = quorum_settings
+        self._cluster_settings = cluster_settings
+        self._runner = RaftRunner(raft, store, network, self, clock)
+        self._snapshots = snapshots
+        self._leadership: list[Leadership] = []
+        self._leads_from: tuple[LeaderEpoch, Offset] | None = None
+        """The epoch that we lead, and the offset of its first record."""
+        self._active_epoch: LeaderEpoch | None = None
+        self._publisher = Publisher(store, images, snapshots, raft.high_watermark)
+        self._publisher.replayed = self._replayed
         self._failure: BaseException | None = None
-        self._snapshot_due = asyncio.Event()
-        self._snapshotting = asyncio.Lock()
-        self._snapshot_offset = Offset(0)
-        self._bytes_behind_snapshot = 0
+        self._leader_committed: Offset | None = None
+        store.wrote_control = self._wrote_control
 
     @classmethod
     async def open(
@@ -112,410 +111,364 @@ class MetadataLog:
         clock: Clock,
         settings: MetadataSettings,
         cluster_settings: Mapping[str, str],
+        quorum_settings: QuorumSettings | None = None,
+        randomness: Randomness | None = None,
+        network: RaftNetwork | None = None,
+        is_controller: bool = True,
+        joins: bool = False,
+        bootstrap: Sequence[Endpoint] = (),
+        renew_directory: Callable[[], UUID] | None = None,
+        listener: str = "CONTROLLER",
     ) -> MetadataLog:
-        """Read what there is, and lead a new epoch of it.
+        """Read what there is. A sole voter leads when this returns; others must ``run`` first.
 
-        ``cluster_settings`` are written once, into a log that has nothing yet. Raises
-        ``MetadataError`` for a directory that is not ours to lead or that cannot be read.
+        ``network`` is None for a node that must be alone. ``bootstrap``: whom an observer asks for
+        the leader. ``joins``: become a voter when caught up. ``renew_directory`` gives the
+        directory another id, durably: a voter that has lost what it had acknowledged is another
+        replica from then on. ``cluster_settings`` are written once, by the first leader of all.
+        Raises ``MetadataError`` for a directory that is not ours or that cannot be read.
         """
         me = Voter(id=node_id, directory_id=directory_id, endpoints=dict(controller_endpoints))
-        opened = cls(store, files=files, me=me, clock=clock, settings=settings)
+        opened = MetadataStore(store, files=files, clock=clock)
+        quorum_settings = quorum_settings or QuorumSettings()
         try:
-            loading = await opened._load()
-            await opened._lead(loading, me)
-            if METADATA_VERSION_FEATURE not in opened._newest.features:
-                opened._write(first_records(cluster_settings))
-            await opened._commit()
+            found, loss = await opened.load()
+            if loss is not None:
+                voters = opened.voters.voters
+                if opening.gives_up_its_directory(loss, voters, me, may_vote=is_controller):
+                    if renew_directory is None:
+                        raise MetadataError(loss)
+                    me = replace(me, directory_id=await opened.in_thread(renew_directory))
+                await opened.start_over(found[0] if found is not None else None)
+            blank = Image(timestamp=clock.now_ms())
+            images = Images(blank if found is None else await image_of(*found))
+            snapshots = Snapshots(opened, images, settings=settings, clock=clock)
+            is_alone = network is None or not bootstrap
+            if opening.is_first_voter(
+                opened.voters.voters, me, is_alone=is_alone, may_vote=is_controller
+            ):
+                opened.assume_voters(VoterSet((me,)))
+                if found is None and opened.end_offset == 0:
+                    await snapshots.write(images.current, VoterSet((me,)))
+            raft = Raft(
+                me=me,
+                log=opened,
+                state=await opened.read_state(),
+                settings=quorum_settings,
+                randomness=randomness or SystemRandomness(),
+                listener=listener,
+                bootstrap=bootstrap,
+                may_vote=is_controller,
+                joins=joins,
+                high_watermark=Offset(images.current.offset + 1),
+            )
+            self = cls(
+                opened,
+                images,
+                raft,
+                snapshots,
+                me=me,
+                network=network or NoNetwork(),
+                clock=clock,
+                quorum_settings=quorum_settings,
+                cluster_settings=cluster_settings,
+            )
+            self._runner.tell(Tick())
+            if is_controller and opened.voters.voters.is_sole(me.key):
+                await self._lead_alone()
         except BaseException:
-            opened._close()
+            opened.close()
             raise
-        return opened
+        return self
+
+    async def _lead_alone(self) -> None:
+        while not self.is_active or self._images.waiting:
+            await self._runner.settle()
+            before = self.current.offset
+            await self._publisher.publish_committed()
+            assert self.current.offset > before or self.is_active, "a sole voter does not lead"
+
+    # What everybody may know
+
+    @property
+    def current(self) -> Image:
+        """What is committed and published; never goes back."""
+        return self._images.current
+
+    @property
+    def newest(self) -> Image:
+        """What the active controller judges against, uncommitted records included."""
+        return self._images.newest
+
+    @property
+    def leader(self) -> NodeId | None:
+        return self._raft.leader
+
+    @property
+    def epoch(self) -> LeaderEpoch:
+        return self._raft.epoch
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        return self._store.voters.voters.voters
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._raft.high_watermark
 
     @property
     def end_offset(self) -> Offset:
         return self._store.end_offset
 
     @property
-    def newest(self) -> Image:
-        """What the active controller judges against, uncommitted records included."""
-        return self._newest
-
-    @property
-    def leader(self) -> NodeId | None:
-        return self.node_id
-
-    @property
     def is_active(self) -> bool:
-        """Whether we lead, and all that former leaders wrote is replayed: we may judge."""
-        return self._failure is None
+        """Whether we lead, and all that former leaders wrote is committed and replayed."""
+        if self._failure is not None or not self._raft.is_leader:
+            return False
+        return self._active_epoch == self._raft.epoch
 
     def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
         """Where the leader that we follow listens."""
-        for host, port in self.voters[0].endpoints.values():
-            return self.node_id, host, port
-        return None
+        leader, endpoint = self._raft.leader, self._raft.leader_endpoint
+        return None if leader is None or endpoint is None else (leader, *endpoint)
 
     def heard_from(self, node: NodeId) -> float | None:
         """When the last exchange with a node succeeded, by the monotonic clock."""
-        return self._clock.monotonic() if node == self.node_id else None
+        return self._clock.monotonic() if node == self.node_id else self._raft.heard_from(node)
 
     def describe(self) -> QuorumDescription:
-        return describe_sole_voter(
-            self.voters[0],
-            epoch=self.epoch,
-            high_watermark=self.high_watermark,
+        return describe(
+            self._raft,
+            self.voters,
             end_offset=self.end_offset,
+            now=self._clock.monotonic(),
             now_ms=self._clock.now_ms(),
         )
 
-    def on_leadership(self, callback: Callable[[bool, LeaderEpoch], None]) -> None:
-        """Call when ``is_active`` changes, and now if it is so already."""
-        if self.is_active:
-            callback(True, self.epoch)
-
-    async def settled(self) -> None:
-        """Wait until all that ``newest`` holds now is committed and published."""
-        if self._pending:
-            waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
-            self._settling.append((self._newest.offset, waiter))
-            await waiter
-
-    async def resign(self) -> None:
-        """Hand the leadership over, if there is anybody to take it."""
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self._store.high_watermark
-
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call with each image that is published from now on and what changed, in order."""
-        self._subscribers.append(subscriber)
+        self._publisher.subscribers.append(subscriber)
 
     def prepare_with(self, preparation: Preparation) -> None:
         """Go through this before each image is published: what takes long, in small steps."""
-        self._preparation = preparation
+        self._publisher.preparation = preparation
+
+    def on_leadership(self, callback: Leadership) -> None:
+        """Call when ``is_active`` changes, and now if it is so already."""
+        self._leadership.append(callback)
+        if self.is_active:
+            callback(True, self.epoch)
+
+    # What the active controller asks for
 
     def append(self, records: Sequence[Record]) -> asyncio.Future[Image]:
         """One atomic batch, written when this returns; the image with it once it is published.
 
-        An assertion fails, and nothing changes, for records that cannot follow; OSError, and
-        nothing changes, when there is no room for them.
+        An assertion fails, and nothing changes, for records that cannot follow. OSError, and
+        nothing changes, when there is no room for them. KafkaError NOT_CONTROLLER unless
+        ``is_active``; the future fails with it when leadership is lost before the outcome is known.
         """
+        if self._failure is not None:
+            raise self._failure
+        self._check_active()
         waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         self._write(records, waiter)
-        self._work.set()
+        self._runner.log_changed()
         return waiter
 
+    async def settled(self) -> None:
+        """Wait until all that ``newest`` holds now is committed and published."""
+        self._check_active()
+        if self._images.waiting:
+            await self._publisher.waiting.until(self.newest.offset)
+
+    def _check_active(self) -> None:
+        if not self.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
+
+    async def caught_up(self) -> None:
+        """Wait until all is published here that the leader, once we found it, had committed."""
+        await self._publisher.waiting.until_caught_up()
+
+    # What other members ask for
+
+    def receive(self, request: Request) -> asyncio.Future[Response]:
+        """The answer of this member of the quorum."""
+        return self._runner.receive(request)
+
+    async def add_voter(self, voter: Voter, *, timeout_ms: int = 30_000) -> None:
+        request = AddVoterRequest(voter=voter, timeout_ms=timeout_ms)
+        opening.check_answer(await self.receive(request))
+
+    async def remove_voter(self, key: ReplicaKey, *, timeout_ms: int = 30_000) -> None:
+        request = RemoveVoterRequest(voter=key, timeout_ms=timeout_ms)
+        opening.check_answer(await self.receive(request))
+
+    async def update_voter(self, voter: Voter) -> None:
+        request = UpdateVoterRequest(voter=voter, epoch=self.epoch)
+        opening.check_answer(await self.receive(request))
+
+    # Running
+
     async def run(self) -> None:
-        """Sync, publish and write snapshots until cancelled; raises when the disk fails."""
+        """Take part in the quorum, publish and write snapshots until cancelled; raises when the
+        disk fails."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._commit_forever())
-                tasks.create_task(self._snapshot_forever())
+                tasks.create_task(self._runner.run())
+                tasks.create_task(self._publisher.run())
+                tasks.create_task(self._snapshots.run())
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed
+            error = failed.exceptions[0]
+            self._fail(error.error if isinstance(error, FailedSync) else error)
+            raise self._failure or error from failed
+
+    async def resign(self) -> None:
+        """Hand the leadership over, if there is anybody to take it: before ``run`` is ended."""
+        if self._failure is not None or len(self.voters) < 2:
+            return
+        limit = self._quorum_settings.request_timeout_ms / 1000
+        await self._runner.until(Shutdown(), lambda: self._raft.has_handed_over, limit)
 
     async def stop(self) -> None:
         """Make durable what was appended, and close. To be called when ``run`` has ended."""
         try:
             if self._failure is None:
-                await self._commit()
+                if self.is_active and len(self.voters) == 1:
+                    await self._runner.settle()
+                    await self._publisher.publish_committed()
+                else:
+                    await self._runner.finish_flush()
+        except OSError as error:
+            self._fail(error)
+            raise
         finally:
-            self._close()
+            self._fail(KafkaError(ErrorCode.NOT_CONTROLLER, "The node is stopping."))
+            self._store.close()
 
-    def _close(self) -> None:
-        self._executor.shutdown(wait=False)
-        self._flushed.close()
+    async def snapshot(self) -> None:
+        """Write a snapshot of what is current, and delete what nobody needs beside it."""
+        await self._snapshots.take()
 
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
-    # Starting
-
-    async def _load(self) -> Loading:
-        await self._in_thread(self._snapshots.remove_parts)
-        found = await self._in_thread(self._snapshots.newest)
-        loading = Loading()
-        if found is not None:
-            await _in_slices(loading.take_snapshot(*found))
-        if self._store.damage is not None:
-            raise MetadataError(
-                f"the metadata log in {self._store.path} has lost what was durable "
-                f"({self._store.damage}): restore the directory from a copy"
-            )
-        self._flushed.check(max(self._store.end_offset, Offset(loading.offset + 1)))
-        if self._store.end_offset <= loading.offset:
-            # The log ended before the snapshot, or nothing of it was left.
-            self._store.truncate_fully_and_start_at(Offset(loading.offset + 1))
-        if self._store.start_offset > loading.offset + 1:
-            raise MetadataError(
-                f"the metadata log begins at offset {self._store.start_offset}, and no snapshot in "
-                f"{self._store.path} reaches up to it: restore the directory from a copy"
-            )
-        while loading.offset + 1 < self._store.end_offset:
-            data = await self._read(Offset(loading.offset + 1))
-            if not data or read_header(data).base_offset > loading.offset + 1:
-                await self._cut(Offset(loading.offset + 1))
-                break
-            await _in_slices(loading.take_batches(data))
-        self._flushed.check(self._store.end_offset)
-        return loading
-
-    async def _read(self, offset: Offset) -> bytes:
-        found = self._store.read(offset, max_bytes=READ_BYTES_MAX, end=self._store.end_offset)
-        if isinstance(found, ColdRead):
-            cold = found
-            found = await self._in_thread(cold.load)
-            cold.adopt()
-        return bytes(found.data)
-
-    async def _cut(self, offset: Offset) -> None:
-        """Cut off what follows a hole.
-
-        A power cut may take the end of one segment and leave the beginning of the next. Syncs go
-        in the order of the log, so nothing behind the hole was ever durable for anybody.
-        """
-        log.warning("metadata log cut at a hole", path=self._store.path, offset=offset)
-        self._store.truncate_to(offset)
-        await self._in_thread(lambda: self._files.sync_directory(self._store.path))
-
-    async def _lead(self, loading: Loading, me: Voter) -> None:
-        """Begin a new epoch: what was read is committed, for it was all that anybody had."""
-        writes_voters = sole_voter(loading.voters, me)
-        now = self._clock.now_ms()
-        if loading.voters is None and loading.offset < 0:
-            await self._write_snapshot(Image(timestamp=now))
-        state = await self._in_thread(
-            lambda: quorum.read_quorum_state(self._files, self._store.path)
-        )
-        before = max(loading.epoch, self._store.latest_epoch, state.epoch if state else 0)
-        self.epoch = LeaderEpoch(before + 1)
-        state = QuorumState(epoch=self.epoch, leader=me.id)
-        await self._in_thread(
-            lambda: quorum.write_quorum_state(self._files, self._store.path, state)
-        )
-        self.current = self._newest = loading.image()
-        self._bytes_behind_snapshot = loading.bytes_behind_snapshot
-        is_unsure = loading.offset >= self._flushed.read()
-        if is_unsure:
-            await self._secure()
-        records = [quorum.leader_change(me.id, self.voters, now)]
-        if writes_voters or loading.offset < 0:
-            records += [quorum.kraft_version(now), quorum.voters_record(self.voters, now)]
-        self._append(records, Delta(self._newest), is_control=True)
-        if loading.is_in_transaction and not is_unsure:
-            # Its writer is gone and cannot end it; a snapshot has left it out already.
-            abort = AbortTransactionRecord(reason="the leader that began it is gone")
-            self._append([NewRecord(encode(abort), timestamp=now)], Delta(self._newest))
-
-    async def _secure(self) -> None:
-        """Copy what was read into a snapshot, and begin the log anew behind it.
-
-        The end of the log may lie in memory alone, left by a process that was killed before or
-        after a sync that failed. The kernel would call its pages clean: no later sync would write
-        them, and a power cut would take them and all that follows. A snapshot is written afresh.
-        """
-        await self._write_snapshot(self._newest)
-        self._snapshot_offset = self._store.end_offset
-        self._bytes_behind_snapshot = 0
-        self._store.truncate_fully_and_start_at(self._store.end_offset)
-        await self._in_thread(lambda: self._files.sync_directory(self._store.path))
-        await self._in_thread(self._remove_dropped)
+    def _fail(self, error: BaseException) -> None:
+        """After a failed sync nothing that was not durable may ever be spoken of again."""
+        if self._failure is None:
+            self._failure = error
+            if not isinstance(error, KafkaError):
+                log.error("metadata log failed", path=self._store.log.path, error=str(error))
+        self._publisher.stop(error)
 
     # Appending
 
     def _write(
         self, records: Sequence[Record], waiter: asyncio.Future[Image] | None = None
     ) -> None:
-        if self._failure is not None:
-            raise self._failure
         assert 0 < len(records) <= RECORDS_MAX, f"{len(records)} records in one append"
-        assert len(self._pending) < PENDING_MAX, f"{len(self._pending)} appends wait"
+        assert self._images.waiting < PENDING_MAX, f"{self._images.waiting} appends wait"
         # Replayed before they are written: what cannot be replayed must never reach the log.
-        delta = Delta(self._newest)
-        for record in records:
-            delta.replay(record)
+        delta = self._images.draft(records)
         now = self._clock.now_ms()
-        self._append([NewRecord(encode(r), timestamp=now) for r in records], delta, waiter)
-
-    def _append(
-        self,
-        records: Sequence[NewRecord],
-        delta: Delta,
-        waiter: asyncio.Future[Image] | None = None,
-        *,
-        is_control: bool = False,
-    ) -> None:
-        start = self._store.end_offset
-        assert start == self._newest.offset + 1, f"{start} follows {self._newest.offset}"
-        image = delta.publish(
-            offset=Offset(start + len(records) - 1),
-            epoch=self.epoch,
-            timestamp=records[-1].timestamp,
+        start, epoch = self._store.end_offset, self._raft.epoch
+        new = [NewRecord(encode(record), timestamp=now) for record in records]
+        batch = build_batch(new, base_offset=start, leader_epoch=epoch)
+        self._store.append_batch(batch)
+        self._images.wrote(
+            delta,
+            start=start,
+            end=self._store.end_offset,
+            epoch=epoch,
+            timestamp=now,
+            size=len(batch),
+            waiter=waiter,
         )
-        batch = build_batch(records, base_offset=start, leader_epoch=self.epoch, control=is_control)
-        # As a follower would: offsets and epoch are in the batch already.
-        self._store.append_as_follower(batch)
-        assert self._store.end_offset == image.offset + 1, f"the log ends at {start}"
-        self._newest = image
-        self._pending.append(_Pending(delta, image, len(batch), waiter))
 
-    async def _commit_forever(self) -> None:
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            await self._commit()
-            if self._bytes_behind_snapshot >= self._settings.snapshot_bytes:
-                self._snapshot_due.set()
+    def _wrote_control(self, timestamp: int, size: int) -> None:
+        """Voters changed while we judge: the newest image must lie behind that."""
+        if self._active_epoch is not None and self._active_epoch == self._raft.epoch:
+            self._images.wrote(
+                self._images.draft(()),
+                start=Offset(self.newest.offset + 1),
+                end=self._store.end_offset,
+                epoch=self._active_epoch,
+                timestamp=timestamp,
+                size=size,
+            )
 
-    async def _commit(self) -> None:
-        """Sync once for all that wait, and publish their images in order."""
-        while self._pending:
-            try:
-                await self._flush()
-            except OSError as error:
-                self._fail(error)
-                raise
-            durable = self._store.flushed_offset
-            self._flushed.write(durable)
-            self._store.advance_high_watermark(durable)
-            while self._pending and self._pending[0].image.offset < durable:
-                due = self._pending[0]
-                if self._preparation is not None:
-                    await _in_slices(self._preparation(due.delta, due.image))
-                if self._failure is None:
-                    self._publish(self._pending.pop(0))
+    # What the quorum decides; see ``raft.runner.Witness``
 
-    async def _flush(self) -> None:
-        """Sync what was appended so far.
+    def committed(self, high_watermark: Offset) -> None:
+        self._store.committed(high_watermark)
+        self._publisher.committed(high_watermark)
 
-        A sync whose waiter was cancelled goes on, and the next one to ask gets its outcome: were
-        a failure lost, the sync after it would succeed without the data.
-        """
-        if self._flushing is None:
-            job = self._store.begin_flush()
-            if job is None:
-                return  # the node's own last flush was quicker
-            loop = asyncio.get_running_loop()
-            self._flushing = job, loop.run_in_executor(self._executor, job.run)
-        job, done = self._flushing
-        try:
-            await asyncio.shield(done)
-        except OSError:
-            self._store.flush_failed(job)
-            raise
-        self._flushing = None
-        self._store.flushed(job)
+    def became_leader(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        log.info("leads the metadata quorum", node=self.node_id, epoch=epoch)
+        self._leads_from = epoch, start_offset
 
-    def _publish(self, pending: _Pending) -> None:
-        assert pending.image.offset > self.current.offset, "images go back"
-        self.current = pending.image
-        self._bytes_behind_snapshot += pending.size
-        for subscriber in self._subscribers:
-            subscriber(pending.delta, pending.image)
-        if pending.waiter is not None and not pending.waiter.done():
-            pending.waiter.set_result(pending.image)
-        while self._settling and self._settling[0][0] <= pending.image.offset:
-            _, waiter = self._settling.pop(0)
-            if not waiter.done():
-                waiter.set_result(pending.image)
+    def lost_leadership(self, epoch: LeaderEpoch) -> None:
+        log.info("no longer leads the metadata quorum", node=self.node_id, epoch=epoch)
+        self._leads_from = None
+        was_active, self._active_epoch = self._active_epoch is not None, None
+        error = KafkaError(ErrorCode.NOT_CONTROLLER, "This node lost the metadata quorum.")
+        self._publisher.forget_written(error)
+        self._publisher.wake()
+        if was_active:
+            for callback in self._leadership:
+                callback(False, epoch)
 
-    def _fail(self, error: OSError) -> None:
-        """After a failed sync nothing that was not durable may ever be spoken of again."""
-        log.error("metadata log failed", path=self._store.path, error=str(error))
-        self._failure = error
-        for pending in self._pending:
-            if pending.waiter is not None and not pending.waiter.done():
-                pending.waiter.set_exception(error)
-        self._pending.clear()
-        for _, waiter in self._settling:
-            if not waiter.done():
-                waiter.set_exception(error)
+    def follows(self, leader: NodeId | None, epoch: LeaderEpoch) -> None:
+        if leader not in (None, self.node_id):
+            log.info("follows the metadata quorum", node=self.node_id, leader=leader, epoch=epoch)
 
-    # Snapshots
+    def leader_committed(self, high_watermark: Offset) -> None:
+        if self._publisher.waiting.is_behind:
+            self._leader_committed = max(self._leader_committed or Offset(0), high_watermark)
+            self._publisher.wake()
 
-    async def _snapshot_forever(self) -> None:
-        interval = self._settings.snapshot_interval_ms / 1000 or None
-        while True:
-            try:
-                async with asyncio.timeout(interval):
-                    await self._snapshot_due.wait()
-            except TimeoutError:
-                if not self._bytes_behind_snapshot:
-                    continue
-            self._snapshot_due.clear()
-            try:
-                await self.snapshot()
-            except OSError as error:
-                if self._failure is not None:
-                    raise
-                log.warning("no room for a metadata snapshot", error=str(error))
-                await asyncio.sleep(SNAPSHOT_RETRY_SECONDS)
-                self._snapshot_due.set()
+    def snapshot_installed(self, snapshot: SnapshotId) -> None:
+        self._publisher.committed(snapshot.offset)
 
-    async def snapshot(self) -> None:
-        """Write a snapshot of what is current, and delete what nobody needs beside it."""
-        async with self._snapshotting:
-            await self._snapshot()
+    def _replayed(self) -> None:
+        self._activate_if_due()
+        known, waiting = self._leader_committed, self._publisher.waiting
+        is_caught_up = known is not None and self._images.next_offset >= known
+        if waiting.is_behind and (self.is_active or is_caught_up):
+            waiting.caught_up()
 
-    async def _snapshot(self) -> None:
-        image = self.current
-        if image.offset < self._snapshot_offset:
+    # Leading
+
+    def _activate_if_due(self) -> None:
+        """When our leader change is committed and replayed, so is all that came before it."""
+        if self._leads_from is None or self._active_epoch is not None or not self._raft.is_leader:
             return
-        covered = self._bytes_behind_snapshot
-        await self._write_snapshot(image)
-        self._snapshot_offset = Offset(image.offset + 1)
-        self._bytes_behind_snapshot -= covered
-        if self._store.active.size:
-            # Each snapshot ends a segment, so that there are segments to drop, and the log that
-            # a start has to look through stays short.
-            self._store.roll(self._clock.now_ms())
-        oldest = await self._in_thread(self._snapshots.remove_old)
-        if oldest is not None and oldest.offset > self._store.start_offset:
-            await self._drop_before(oldest.offset)
-
-    async def _drop_before(self, offset: Offset) -> None:
-        """Let the log begin where the oldest snapshot ends; whole segments below go.
-
-        One by one, each durably gone before the next: a power cut may undo any change of a
-        directory that was not synced, and a log with a segment missing in its middle is cut there.
-        """
-        for segment in self._store.segments[:-1]:
-            if segment.next_offset > offset:
-                break
-            self._store.delete_records_before(segment.next_offset)
-            self._store.enforce_retention(self._clock.now_ms())
-            await self._in_thread(lambda: self._files.sync_directory(self._store.path))
-        self._store.delete_records_before(offset)
-        await self._in_thread(self._remove_dropped)
-
-    def _remove_dropped(self) -> None:
-        """Segments that the log has let go, in this life or another."""
-        for name in self._files.list_directory(self._store.path):
-            if name.endswith(DELETED_SUFFIX):
-                self._files.unlink(os.path.join(self._store.path, name))
-
-    async def _write_snapshot(self, image: Image) -> None:
-        """In slices of a few milliseconds; the file has its name only once it is durable."""
-        snapshot = SnapshotId(Offset(image.offset + 1), image.epoch)
-        assert image.offset >= 0 or snapshot == BOOTSTRAP, f"no name for {snapshot}"
-        file = await self._in_thread(lambda: self._snapshots.begin(snapshot))
-        place = 0
+        epoch, start = self._leads_from
+        if epoch != self._raft.epoch or self._images.next_offset <= start:
+            return
         try:
-            for batch in snapshot_batches(image, self.voters, self._clock.now_ms()):
-                file.write_at(place, batch)
-                place += len(batch)
-                await asyncio.sleep(0)
-        except (OSError, asyncio.CancelledError):
-            self._snapshots.abandon(snapshot, file)
-            raise
-        try:
-            await self._in_thread(lambda: self._snapshots.finish(snapshot, file))
+            self._write_first(epoch)
         except OSError as error:
-            self._fail(error)
-            raise
+            log.warning("no room to lead the metadata quorum", reason=str(error))
+            self._publisher.forget_written(error)
+            self._runner.tell(Resign())
+            return
+        self._active_epoch = epoch
+        self._runner.log_changed()
+        for callback in self._leadership:
+            callback(True, epoch)
 
-
-async def _in_slices(work: Iterator[None]) -> None:
-    for _ in work:
-        await asyncio.sleep(0)
+    def _write_first(self, epoch: LeaderEpoch) -> None:
+        images, end = self._images, self._store.end_offset
+        if images.is_in_transaction:
+            # Its writer is gone and cannot end it.
+            self._write([AbortTransactionRecord(reason="the leader that began it is gone")])
+        elif images.next_offset < end:
+            # Control records behind the leader change that are not committed yet.
+            images.wrote(
+                images.draft(()),
+                start=images.next_offset,
+                end=end,
+                epoch=epoch,
+                timestamp=self._clock.now_ms(),
+                size=0,
+            )
+        if METADATA_VERSION_FEATURE not in images.newest.features:
+            self._write(first_records(self._cluster_settings))

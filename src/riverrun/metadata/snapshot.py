@@ -117,6 +117,10 @@ class Snapshot:
         except (CorruptBatch, UnknownRecord) as error:
             raise InvalidSnapshot(str(error)) from error
 
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
     def records(self) -> Iterator[list[Record]]:
         for start, end in self._spans:
             stored = read_records(memoryview(self._data)[start:end])

@@ -1,0 +1,1 @@
+"""How committed metadata becomes images that everybody sees."""

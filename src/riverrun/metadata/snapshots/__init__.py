@@ -1,0 +1,1 @@
+"""When snapshots of the metadata are written, and what goes with them."""

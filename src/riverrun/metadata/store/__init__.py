@@ -1,0 +1,1 @@
+"""The metadata log on its disk, as the quorum needs it."""

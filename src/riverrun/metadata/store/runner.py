@@ -1,0 +1,432 @@
+"""The metadata log on its disk: what the quorum reads, appends, cuts, syncs and remembers.
+
+Nothing here decides. Appends go to the page cache at once; what must be durable is awaited, and is
+one thing at a time. The voters count as soon as their record is in the log, committed or not, and
+no longer when it is cut off.
+
+A start looks for loss: what was synced once and is gone, by the offset that is remembered beside
+the log and by damage in its middle. A voter that lost what it had acknowledged must not vote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import structlog
+
+from riverrun.metadata import quorum
+from riverrun.metadata.flushed import FlushedOffset
+from riverrun.metadata.loading import KEPT_SNAPSHOTS, SnapshotFolder, voters_in
+from riverrun.metadata.quorum import MetadataError
+from riverrun.metadata.snapshot import BOOTSTRAP, InvalidSnapshot, Snapshot
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.ports.clock import Clock
+from riverrun.ports.files import File, Files
+from riverrun.raft.effects import ControlRecord, LeaderChange
+from riverrun.raft.log_view import end_of_epoch
+from riverrun.raft.types import (
+    EpochEnd,
+    QuorumState,
+    SnapshotId,
+    VoterHistory,
+    VotersAt,
+    VoterSet,
+)
+from riverrun.records.batch import CorruptBatch, batches, read_header
+from riverrun.records.record import NewRecord, build_batch
+from riverrun.storage.log import ColdRead, Log
+from riverrun.storage.segment import DELETED_SUFFIX, Segment
+
+T = TypeVar("T")
+
+READ_BYTES_MAX: Final = 1024 * 1024
+FETCHED: Final = "-fetched"
+"""In the name of a snapshot that comes from the leader, until it is whole."""
+
+log = structlog.get_logger(__name__)
+
+
+class MetadataStore:
+    """Opened by ``load``, which must come first; ended by ``close``."""
+
+    def __init__(self, store: Log, *, files: Files, clock: Clock) -> None:
+        self.log = store
+        self.snapshots = SnapshotFolder(files, store.path)
+        self.installed: tuple[SnapshotId, Snapshot] | None = None
+        """The last one that came from a leader, for whoever makes it an image."""
+        self.wrote_control: Callable[[int, int], None] = lambda timestamp, size: None
+        """Called when control records were appended here, with their time and size."""
+        self._files = files
+        self._clock = clock
+        self._flushed = FlushedOffset(files, store.path)
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metadata")
+        self._disk = asyncio.Lock()
+        self._history = VoterHistory()
+        self._sizes: dict[SnapshotId, int] = {}
+        self._incoming: tuple[SnapshotId, File] | None = None
+        self._before = EpochEnd(LeaderEpoch(0), Offset(0))
+        """The epoch of the last record before the log's start, and that start."""
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False)
+        self._flushed.close()
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    async def _sync_names(self) -> None:
+        await self.in_thread(lambda: self._files.sync_directory(self.log.path))
+
+    # What the core sees
+
+    @property
+    def start_offset(self) -> Offset:
+        return self.log.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.log.end_offset
+
+    @property
+    def flushed_offset(self) -> Offset:
+        return self.log.flushed_offset
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        return max(self.log.latest_epoch, self._before.epoch)
+
+    def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd | None:
+        return end_of_epoch(
+            epoch, entries=self.log.epochs.entries, start=self._before, end_offset=self.end_offset
+        )
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        newest = max(self._sizes, default=BOOTSTRAP)
+        return None if newest == BOOTSTRAP else newest
+
+    def snapshot_size(self, snapshot: SnapshotId) -> int | None:
+        return self._sizes.get(snapshot)
+
+    @property
+    def voters(self) -> VotersAt:
+        return self._history.latest
+
+    def assume_voters(self, voters: VoterSet) -> None:
+        """Nothing on the disk names any, and it was decided who is to begin."""
+        assert not len(self.voters.voters), f"{self.voters} are known"
+        self._history.reset(VotersAt(voters, Offset(-1)))
+
+    def voters_at(self, end: Offset) -> VoterSet:
+        """As a snapshot that ends there must name them."""
+        return self._history.at(end).voters
+
+    # Starting
+
+    async def load(self) -> tuple[tuple[SnapshotId, Snapshot] | None, str | None]:
+        """The newest whole snapshot, and what was lost, in words. After a loss only ``start_over``
+        may follow."""
+        await self.in_thread(self.snapshots.remove_parts)
+        found = await self.in_thread(self.snapshots.newest)
+        reached = Offset(0)
+        if found is not None:
+            self._note_snapshot(*found)
+            reached = found[0].offset
+        if self.log.damage is not None:
+            return found, (
+                f"the metadata log in {self.log.path} has lost what was durable "
+                f"({self.log.damage}): restore the directory from a copy"
+            )
+        loss = self._flushed.missing(max(self.log.end_offset, reached))
+        if loss is None:
+            loss = await self._scan(reached)
+        if loss is None:
+            await self._secure()
+        return found, loss
+
+    def _note_snapshot(self, snapshot_id: SnapshotId, snapshot: Snapshot) -> None:
+        self._sizes[snapshot_id] = snapshot.size
+        voters = VoterSet(snapshot.voters or ())
+        self._history.reset(VotersAt(voters, Offset(snapshot_id.offset - 1)))
+
+    async def _scan(self, snapshot_end: Offset) -> str | None:
+        """Find the voters in the log behind the snapshot, and cut the log at a hole."""
+        store = self.log
+        newest = max(self._sizes, default=BOOTSTRAP)
+        if store.end_offset < snapshot_end:
+            store.truncate_fully_and_start_at(snapshot_end)
+        if store.start_offset > snapshot_end:
+            raise MetadataError(
+                f"the metadata log begins at offset {store.start_offset}, and no snapshot in "
+                f"{store.path} reaches up to it: restore the directory from a copy"
+            )
+        store.advance_high_watermark(snapshot_end)
+        await self._find_start(newest)
+        at = snapshot_end
+        while at < store.end_offset:
+            data = await self.read(at, READ_BYTES_MAX)
+            if not data or read_header(data).base_offset > at:
+                await self._cut_hole(at)
+                break
+            for offset, voters in voters_in(data):
+                if offset >= snapshot_end:
+                    self._history.add(offset, VoterSet(voters))
+            at = Offset(max(header.next_offset for _, header in batches(data)))
+        return self._flushed.missing(store.end_offset)
+
+    async def _find_start(self, newest: SnapshotId) -> None:
+        """Where the log starts by its oldest snapshot, and in which epoch it began."""
+        store = self.log
+        if store.start_offset == store.end_offset == newest.offset:
+            self._before = EpochEnd(newest.epoch, newest.offset)
+            return
+        listed = await self.in_thread(self.snapshots.listed)
+        starts = [one for one in listed if store.start_offset <= one.offset <= newest.offset]
+        if starts:
+            store.delete_records_before(starts[0].offset)
+            self._before = EpochEnd(starts[0].epoch, starts[0].offset)
+
+    async def _cut_hole(self, offset: Offset) -> None:
+        """Cut off what follows a hole.
+
+        A power cut may take the end of one segment and leave the beginning of the next. Syncs go
+        in the order of the log, so nothing behind the hole was ever durable for anybody.
+        """
+        log.warning("metadata log cut at a hole", path=self.log.path, offset=offset)
+        self.log.truncate_to(offset)
+        await self._sync_names()
+
+    async def _secure(self) -> None:
+        """Make durable what was read, for the quorum will take it as acknowledged.
+
+        The end of the log may lie in memory alone, left by a process that was killed before or
+        after a sync that failed. The kernel would call its pages clean, and no later sync would
+        write them. So they are written again, each byte as it was.
+        """
+        known = self._flushed.read()
+        if known < self.end_offset:
+            unsure = [segment for segment in self.log.segments if segment.next_offset > known]
+            await self.in_thread(lambda: self._write_again(unsure))
+            self.log.lower_recovery_point(known)
+        await self.flush()
+
+    def _write_again(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            with contextlib.closing(self._files.open(segment.path)) as file:
+                for at in range(0, segment.size, READ_BYTES_MAX):
+                    size = min(READ_BYTES_MAX, segment.size - at)
+                    file.write_at(at, file.read_at(at, size))
+
+    async def start_over(self, snapshot: SnapshotId | None) -> None:
+        """Drop the whole log, and begin behind a snapshot if there is one."""
+        start = snapshot or BOOTSTRAP
+        self.log.damage = None
+        await self._begin_at(start)
+        log.warning("metadata log dropped", path=self.log.path, offset=start.offset)
+
+    async def _begin_at(self, snapshot: SnapshotId) -> None:
+        async with self._disk:
+            await self.in_thread(lambda: self._flushed.lower(snapshot.offset))
+            self.log.truncate_fully_and_start_at(snapshot.offset)
+            self._before = EpochEnd(snapshot.epoch, snapshot.offset)
+            await self._sync_names()
+            self._flushed.write(snapshot.offset)
+        await self.in_thread(self._remove_dropped)
+
+    def _remove_dropped(self) -> None:
+        """Segments that the log has let go, in this life or another."""
+        for name in self._files.list_directory(self.log.path):
+            if name.endswith(DELETED_SUFFIX):
+                self._files.unlink(os.path.join(self.log.path, name))
+
+    # The election state
+
+    async def read_state(self) -> QuorumState | None:
+        """Durable when it returns: what was read may lie in memory alone."""
+        path = self.log.path
+        state = await self.in_thread(lambda: quorum.read_quorum_state(self._files, path))
+        if state is not None:
+            await self.persist(state)
+        return state
+
+    async def persist(self, state: QuorumState) -> None:
+        path = self.log.path
+        await self.in_thread(lambda: quorum.write_quorum_state(self._files, path, state))
+
+    # Appending
+
+    def append_batch(self, batch: bytes) -> None:
+        """Of this leader's own, offsets and epoch in it already. OSError: nothing has changed."""
+        assert read_header(batch).base_offset == self.end_offset, f"not at {self.end_offset}"
+        self.log.append_as_follower(batch)
+
+    def append_control(self, epoch: LeaderEpoch, records: Iterable[ControlRecord]) -> None:
+        now = self._clock.now_ms()
+        new: list[NewRecord] = []
+        voters: list[tuple[int, VoterSet]] = []
+        for record in records:
+            if isinstance(record, LeaderChange):
+                change = quorum.leader_change(record.leader, record.voters, record.granting, now)
+                new.append(change)
+                continue
+            if self._history.latest.offset < 0:
+                new.append(quorum.kraft_version(now))
+            voters.append((len(new), record.voters))
+            new.append(quorum.voters_record(record.voters, now))
+        start = self.end_offset
+        batch = build_batch(new, base_offset=start, leader_epoch=epoch, control=True)
+        self.append_batch(batch)
+        for place, changed in voters:
+            self._history.add(Offset(start + place), changed)
+        self.wrote_control(now, len(batch))
+
+    def append(self, data: bytes) -> None:
+        """What a leader sent. As much of it as finds room counts; an error if that is nothing."""
+        rest = memoryview(data)[self._known_bytes(data) :]
+        start = self.end_offset
+        while rest:
+            try:
+                appended = self.log.append_as_follower(rest)
+            except (OSError, KafkaError):
+                if self.end_offset == start:
+                    raise
+                return
+            if appended is None:
+                return
+            for offset, voters in voters_in(rest[: appended.size_bytes]):
+                self._history.add(offset, VoterSet(voters))
+            rest = rest[appended.size_bytes :]
+
+    def _known_bytes(self, data: bytes) -> int:
+        """How much of it the log has already. KafkaError unless the rest follows its end."""
+        known, expected = 0, self.end_offset
+        epoch = self.last_epoch
+        try:
+            for at, header in batches(data):
+                if header.last_offset < expected and at == known:
+                    known = at + header.size
+                    continue
+                if header.base_offset != expected or header.leader_epoch < epoch:
+                    raise CorruptBatch(f"{header} where {expected} of {epoch} is next")
+                expected = Offset(header.next_offset)
+                epoch = LeaderEpoch(header.leader_epoch)
+        except CorruptBatch as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        return known
+
+    def committed(self, high_watermark: Offset) -> None:
+        self.log.advance_high_watermark(high_watermark)
+        self._history.forget_before(high_watermark)
+
+    # Making durable
+
+    async def flush(self) -> None:
+        async with self._disk:
+            await self._sync()
+
+    async def _sync(self, *, whole: bool = False) -> None:
+        job = self.log.begin_flush(whole=whole)
+        if job is not None:
+            try:
+                await self.in_thread(job.run)
+            except OSError:
+                self.log.flush_failed(job)
+                raise
+            self.log.flushed(job)
+        self._flushed.write(self.log.flushed_offset)
+
+    async def truncate(self, offset: Offset) -> None:
+        assert offset >= self.log.high_watermark, f"{offset} < {self.log.high_watermark}"
+        async with self._disk:
+            log.info("metadata log cut", path=self.log.path, offset=offset, end=self.end_offset)
+            await self.in_thread(lambda: self._flushed.lower(offset))
+            self.log.truncate_to(offset)
+            self._history.truncate(self.end_offset)
+            # With the epochs and the names of the files: what was cut off must not come back
+            # after a crash, behind or among what is appended now.
+            await self._sync_names()
+            await self._sync(whole=True)
+        await self.in_thread(self._remove_dropped)
+
+    # Reading
+
+    async def read(self, offset: Offset, max_bytes: int, end: Offset | None = None) -> bytes:
+        """Whole batches, below ``end`` if that is given."""
+        stop = self.end_offset if end is None else end
+        found = self.log.read(offset, max_bytes=max_bytes, end=stop)
+        if isinstance(found, ColdRead):
+            cold = found
+            found = await self.in_thread(cold.load)
+            cold.adopt()
+        return bytes(found.data)
+
+    async def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Nothing if it was removed a moment ago: who asks again learns of a newer one."""
+        try:
+            return await self.in_thread(lambda: self.snapshots.read(snapshot, position, max_bytes))
+        except FileNotFoundError:
+            return b""
+
+    # Snapshots
+
+    def add_snapshot(self, snapshot: SnapshotId, size: int) -> None:
+        """One was written here, and is durable."""
+        self._sizes[snapshot] = size
+
+    async def remove_old_snapshots(self) -> None:
+        """And what the log holds below the oldest that is kept, each step of it durably."""
+        kept = (await self.in_thread(self.snapshots.listed))[-KEPT_SNAPSHOTS:]
+        if not kept:
+            return
+        oldest = kept[0]
+        self._sizes = {one: size for one, size in self._sizes.items() if one >= oldest}
+        await self.in_thread(self.snapshots.remove_old)
+        store = self.log
+        if oldest.offset <= store.start_offset:
+            return
+        for segment in store.segments[:-1]:
+            if segment.next_offset > oldest.offset:
+                break
+            store.delete_records_before(segment.next_offset)
+            store.enforce_retention(self._clock.now_ms())
+            await self._sync_names()
+        store.delete_records_before(oldest.offset)
+        self._before = EpochEnd(oldest.epoch, oldest.offset)
+        await self.in_thread(self._remove_dropped)
+
+    async def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
+        if position == 0:
+            if self._incoming is not None:
+                self.snapshots.abandon(*self._incoming, FETCHED)
+                self._incoming = None
+            file = await self.in_thread(lambda: self.snapshots.begin(snapshot, FETCHED))
+            self._incoming = snapshot, file
+        assert self._incoming is not None, f"{snapshot} was not begun"
+        assert self._incoming[0] == snapshot, f"{snapshot} goes on in {self._incoming[0]}"
+        file = self._incoming[1]
+        assert file.size() == position, f"{position} is not the end of {snapshot}"
+        await self.in_thread(lambda: file.write_at(position, data))
+
+    async def install_snapshot(self, snapshot: SnapshotId) -> bool:
+        assert self._incoming is not None, f"{snapshot} was not fetched"
+        assert self._incoming[0] == snapshot, f"{snapshot} is not {self._incoming[0]}"
+        file = self._incoming[1]
+        self._incoming = None
+        try:
+            whole = await self.in_thread(lambda: Snapshot(file.read_at(0, file.size())))
+        except InvalidSnapshot as error:
+            log.warning("the leader's snapshot is damaged", reason=str(error))
+            self.snapshots.abandon(snapshot, file, FETCHED)
+            return False
+        await self.in_thread(lambda: self.snapshots.finish(snapshot, file, FETCHED))
+        await self._begin_at(snapshot)
+        self._note_snapshot(snapshot, whole)
+        self.installed = snapshot, whole
+        log.info("metadata snapshot installed", path=self.log.path, offset=snapshot.offset)
+        return True

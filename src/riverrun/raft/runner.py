@@ -1,0 +1,357 @@
+"""Drives the core: one event at a time, its effects strictly in order, then the next.
+
+An effect that must be durable before a later one holds the others back; a flush does not, for a
+slow disk must not keep a member from voting. What goes out to other members is a task of its own.
+Where the log lies and how messages travel is behind two Protocols; who is told of what was decided
+is a third.
+
+A disk that fails ends ``run`` with the error, and with it the node: nobody knows what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, Protocol, assert_never
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.clock import Clock
+from riverrun.raft import effects as do
+from riverrun.raft.core import Raft
+from riverrun.raft.events import (
+    Answered,
+    Event,
+    Failed,
+    Flushed,
+    LogChanged,
+    Received,
+    Resign,
+    SnapshotFailed,
+    SnapshotInstalled,
+    Tick,
+)
+from riverrun.raft.log_view import LogView
+from riverrun.raft.messages import FetchResponse, FetchSnapshotResponse, Request, Response
+from riverrun.raft.types import Endpoint, QuorumState, SnapshotId
+
+log = structlog.get_logger(__name__)
+
+WAIT_SECONDS_MAX: Final = 60.0
+"""Between two looks at the clock, whatever the core says."""
+
+
+class RaftStore(LogView, Protocol):
+    """The log, the snapshots and the election state. OSError where the disk does not do it."""
+
+    def append(self, data: bytes) -> None:
+        """What a leader sent; KafkaError if it cannot follow, and nothing has changed then."""
+        ...
+
+    def append_control(self, epoch: LeaderEpoch, records: Iterable[do.ControlRecord]) -> None: ...
+
+    async def truncate(self, offset: Offset) -> None:
+        """Durable when it returns."""
+        ...
+
+    async def flush(self) -> None:
+        """Make durable what was appended so far."""
+        ...
+
+    async def persist(self, state: QuorumState) -> None:
+        """Durable when it returns."""
+        ...
+
+    async def read(self, offset: Offset, max_bytes: int) -> bytes: ...
+
+    async def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes: ...
+
+    async def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None: ...
+
+    async def install_snapshot(self, snapshot: SnapshotId) -> bool:
+        """False if what was fetched is no whole snapshot, and nothing has changed then."""
+        ...
+
+
+class RaftNetwork(Protocol):
+    async def ask(self, peer: NodeId, endpoint: Endpoint, request: Request) -> Response:
+        """ConnectionRefusedError when the peer is proven to be gone; else OSError or
+        TimeoutError."""
+        ...
+
+
+class Witness(Protocol):
+    """Is told what was decided, in order; must not wait."""
+
+    def committed(self, high_watermark: Offset) -> None: ...
+
+    def became_leader(self, epoch: LeaderEpoch, start_offset: Offset) -> None: ...
+
+    def lost_leadership(self, epoch: LeaderEpoch) -> None: ...
+
+    def follows(self, leader: NodeId | None, epoch: LeaderEpoch) -> None: ...
+
+    def leader_committed(self, high_watermark: Offset) -> None:
+        """What the leader that we fetch from says is committed; we may not have it yet."""
+        ...
+
+    def snapshot_installed(self, snapshot: SnapshotId) -> None: ...
+
+
+class NoNetwork:
+    """Of a node that must be alone."""
+
+    async def ask(self, peer: NodeId, endpoint: Endpoint, request: Request) -> Response:
+        raise ConnectionError("this node was started alone")
+
+
+class RaftRunner:
+    """``receive`` what others ask, ``log_changed`` after an append of one's own, ``run``."""
+
+    def __init__(
+        self, raft: Raft, store: RaftStore, network: RaftNetwork, witness: Witness, clock: Clock
+    ) -> None:
+        self._raft = raft
+        self._store = store
+        self._network = network
+        self._witness = witness
+        self._clock = clock
+        self._events: deque[Event] = deque()
+        self._effects: deque[do.Effect] = deque()
+        """Of the event before; kept here, so that whoever goes on after a cancelled ``run`` finds
+        what is left to do."""
+        self._wake = asyncio.Event()
+        self._asks: dict[asyncio.Task[None], None] = {}
+        self._flush: asyncio.Task[None] | None = None
+        self._must_flush_again = False
+        self._failure: BaseException | None = None
+        self._awaited: list[tuple[Callable[[], bool], asyncio.Event]] = []
+
+    # What it is told
+
+    def receive(self, request: Request) -> asyncio.Future[Response]:
+        """Another member asks; the answer may take as long as a fetch is held."""
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.tell(Received(request, future))
+        return future
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def log_changed(self) -> None:
+        """The core must know of the new end before anything else happens to it."""
+        if not self._events or not isinstance(self._events[0], LogChanged):
+            self._events.appendleft(LogChanged())
+        self._wake.set()
+
+    # Running
+
+    async def run(self) -> None:
+        """Until cancelled. Raises when the disk fails or an assertion does."""
+        try:
+            while True:
+                await self.take_turns()
+                await self._wait()
+        finally:
+            for task in list(self._asks):
+                task.cancel()
+
+    async def take_turns(self) -> None:
+        """All events that are there, with all that follows from them."""
+        while True:
+            while self._effects:
+                await self._execute(self._effects[0])
+                self._effects.popleft()
+            if self._failure is not None:
+                raise self._failure
+            now = self._clock.monotonic()
+            if self._events:
+                event = self._events.popleft()
+            elif now >= self._raft.next_deadline():
+                event = Tick()
+            else:
+                return
+            self._effects.extend(self._raft.step(now, event))
+            self._after_step()
+
+    async def until(self, event: Event, is_reached: Callable[[], bool], limit_s: float) -> None:
+        """Tell an event, and wait for what it leads to while ``run`` goes on; not for ever."""
+        reached = asyncio.Event()
+        self._awaited.append((is_reached, reached))
+        self.tell(event)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await reached.wait()
+
+    def _after_step(self) -> None:
+        for is_reached, reached in self._awaited:
+            if is_reached():
+                reached.set()
+
+    async def settle(self) -> None:
+        """As ``take_turns``, and wait for the disk until nothing is left to be flushed."""
+        await self.take_turns()
+        while self._flush is not None:
+            await asyncio.wait((self._flush,))
+            await self.take_turns()
+
+    async def finish_flush(self) -> None:
+        """Wait for a sync that is under way; raises if it fails."""
+        if self._flush is not None:
+            await asyncio.wait((self._flush,))
+        if self._failure is not None:
+            raise self._failure
+
+    async def _wait(self) -> None:
+        if self._events or self._failure is not None:
+            return
+        self._wake.clear()
+        left = self._raft.next_deadline() - self._clock.monotonic()
+        timer = asyncio.get_running_loop().call_later(
+            min(max(left, 0.0), WAIT_SECONDS_MAX), self._wake.set
+        )
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    # Effects
+
+    async def _execute(self, effect: do.Effect) -> None:
+        match effect:
+            case do.Persist():
+                await self._store.persist(effect.state)
+            case do.Send():
+                self._send(effect)
+            case do.Respond():
+                await self._respond(effect)
+            case do.Append():
+                self._append(effect)
+            case do.AppendControl():
+                self._append_control(effect)
+            case do.Truncate():
+                await self._store.truncate(effect.offset)
+                self._events.appendleft(LogChanged())
+            case do.Flush():
+                self._begin_flush()
+            case do.WriteSnapshot():
+                await self._write_snapshot(effect)
+            case do.InstallSnapshot():
+                await self._install_snapshot(effect)
+            case do.Committed():
+                self._witness.committed(effect.high_watermark)
+            case do.BecameLeader():
+                self._witness.became_leader(effect.epoch, effect.start_offset)
+            case do.LostLeadership():
+                self._witness.lost_leadership(effect.epoch)
+            case do.Follows():
+                self._witness.follows(effect.leader, effect.epoch)
+            case _:
+                assert_never(effect)
+
+    def _send(self, effect: do.Send) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask(effect))
+        self._asks[task] = None
+        task.add_done_callback(self._asked)
+
+    async def _ask(self, effect: do.Send) -> None:
+        try:
+            response = await self._network.ask(effect.peer, effect.endpoint, effect.request)
+        except ConnectionRefusedError:
+            self.tell(Failed(effect.peer, effect.request, is_refused=True))
+        except (OSError, TimeoutError):
+            self.tell(Failed(effect.peer, effect.request))
+        else:
+            self.tell(Answered(effect.peer, effect.request, response))
+            if isinstance(response, FetchResponse) and response.error is ErrorCode.NONE:
+                self._witness.leader_committed(response.high_watermark)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _respond(self, effect: do.Respond) -> None:
+        token = effect.token
+        assert isinstance(token, asyncio.Future), f"{token} was not given by receive"
+        if token.done():
+            return  # whoever asked is gone
+        response = effect.response
+        match effect.read:
+            case do.ReadLog(offset, max_bytes):
+                assert isinstance(response, FetchResponse), f"{response} has no records"
+                response = replace(response, data=await self._store.read(offset, max_bytes))
+            case do.ReadSnapshot(snapshot, position, max_bytes):
+                assert isinstance(response, FetchSnapshotResponse), f"{response} has no bytes"
+                data = await self._store.read_snapshot(snapshot, position, max_bytes)
+                response = replace(response, data=data)
+            case None:
+                pass
+        if not token.done():
+            token.set_result(response)
+
+    def _append(self, effect: do.Append) -> None:
+        try:
+            self._store.append(effect.data)
+        except (OSError, KafkaError) as error:
+            log.warning("metadata of the leader not stored", reason=str(error))
+            self._events.appendleft(Failed(effect.peer, effect.request))
+        else:
+            self._events.appendleft(LogChanged())
+
+    def _append_control(self, effect: do.AppendControl) -> None:
+        try:
+            self._store.append_control(effect.epoch, effect.records)
+        except OSError as error:
+            log.warning("no room to lead the metadata quorum", reason=str(error))
+            self._events.appendleft(Resign())
+        else:
+            self._events.appendleft(LogChanged())
+
+    async def _write_snapshot(self, effect: do.WriteSnapshot) -> None:
+        try:
+            await self._store.write_snapshot(effect.snapshot, effect.position, effect.data)
+        except OSError as error:
+            log.warning("no room for the leader's snapshot", reason=str(error))
+            self._events.appendleft(SnapshotFailed(effect.snapshot))
+
+    async def _install_snapshot(self, effect: do.InstallSnapshot) -> None:
+        if await self._store.install_snapshot(effect.snapshot):
+            self._witness.snapshot_installed(effect.snapshot)
+            self._events.appendleft(SnapshotInstalled(effect.snapshot))
+        else:
+            self._events.appendleft(SnapshotFailed(effect.snapshot))
+
+    # Flushing
+
+    def _begin_flush(self) -> None:
+        if self._flush is not None:
+            self._must_flush_again = True
+            return
+        self._flush = asyncio.get_running_loop().create_task(self._flush_all())
+        self._flush.add_done_callback(self._flush_ended)
+
+    async def _flush_all(self) -> None:
+        """A task of its own, which goes on when ``run`` is cancelled: were a failure lost, the sync
+        after it would succeed without the data."""
+        while True:
+            self._must_flush_again = False
+            await self._store.flush()
+            self.tell(Flushed())
+            if not self._must_flush_again:
+                return
+
+    def _flush_ended(self, task: asyncio.Task[None]) -> None:
+        self._flush = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._wake.set()

@@ -209,7 +209,10 @@ class Member:
         self.out.append(Respond(token, response, read))
 
     def answer(self, kind: type[A], error: ErrorCode = ErrorCode.NONE) -> A:
-        """A response with what this member knows of the leader."""
+        """A response with what this member knows of the leader; one that is gone is not named, or
+        others would look for it."""
+        if isinstance(self.role, Follower) and self.role.is_leader_gone:
+            return kind(error=error, epoch=self.epoch)
         return kind(
             error=error, leader=self.leader, epoch=self.epoch, endpoint=self.leader_endpoint
         )

@@ -1,0 +1,394 @@
+"""Several cores, their logs and a network between them, in virtual time.
+
+Every effect is executed as the contract of ``riverrun.raft.effects`` says; after each of them what
+must always hold is checked by ``Invariants``. Faults are calls: ``cut``, ``crash``, ``restart``,
+``pause``. Nothing is random but what the given chance decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+from riverrun.model.ids import NodeId, Offset
+from riverrun.raft import effects as do
+from riverrun.raft import events as told
+from riverrun.raft.core import Raft
+from riverrun.raft.messages import FetchResponse, FetchSnapshotResponse, Request, Response
+from riverrun.raft.settings import QuorumSettings
+from riverrun.raft.types import Endpoint, QuorumState, SnapshotId, Voter, VoterSet
+from tests.raft.invariants import Invariants
+from tests.raft.logs import Entry, MemoryLog, voter
+
+Plant = Callable[[Raft], None]
+
+
+class Chance:
+    """Randomness of the port, from a seed; or always the middle, for stories."""
+
+    def __init__(self, chance: random.Random | None) -> None:
+        self._chance = chance
+
+    def uuid(self) -> UUID:
+        raise AssertionError("the core needs no ids")
+
+    def below(self, limit: int) -> int:
+        return 0 if self._chance is None else self._chance.randrange(limit)
+
+    def between(self, low: float, high: float) -> float:
+        return (low + high) / 2 if self._chance is None else self._chance.uniform(low, high)
+
+
+class Node:
+    """One process with its disk. ``raft`` is None while it is down."""
+
+    def __init__(self, me: Voter, log: MemoryLog) -> None:
+        self.me = me
+        self.log = log
+        self.raft: Raft | None = None
+        self.state: QuorumState | None = None
+        self.incarnation = 0
+        self.applied: list[Entry] = []
+        """The state machine: all that is committed, snapshots included."""
+        self.parts: dict[SnapshotId, bytearray] = {}
+        self.paused: list[Callable[[], None]] | None = None
+        self.tick_at = float("inf")
+
+    @property
+    def id(self) -> NodeId:
+        return self.me.id
+
+    @property
+    def is_leader(self) -> bool:
+        return self.raft is not None and self.raft.is_leader
+
+
+class World:
+    def __init__(
+        self,
+        voting: VoterSet,
+        *,
+        chance: random.Random | None = None,
+        settings: QuorumSettings | None = None,
+        plant: Plant | None = None,
+        acks_early: bool = False,
+        listener: Callable[[float, NodeId, do.Effect], None] | None = None,
+    ) -> None:
+        self.chance = chance
+        self.settings = settings or QuorumSettings()
+        self.now = 0.0
+        self.nodes: dict[NodeId, Node] = {}
+        self.invariants = Invariants(self)
+        self.cuts: dict[tuple[NodeId, NodeId], None] = {}
+        self.loss = 0.0
+        self.delay = (0.001, 0.001)
+        self.flush_delay = (0.002, 0.002)
+        self.answers: list[tuple[object, Response]] = []
+        """To requests from outside, by their tokens."""
+        self._voting = voting
+        self._plant = plant
+        self._acks_early = acks_early
+        self._listener = listener
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._incarnations = 0
+        for one in voting:
+            self.add(one)
+
+    # Nodes
+
+    def add(self, me: Voter, *, first: VoterSet | None = None) -> Node:
+        log = MemoryLog(self._voting if first is None else first, acks_early=self._acks_early)
+        node = self.nodes[me.id] = Node(me, log)
+        self.start(node)
+        return node
+
+    def start(self, node: Node, *, joins: bool = False) -> None:
+        assert node.raft is None, f"{node.id} runs already"
+        self._incarnations += 1
+        node.incarnation = self._incarnations
+        seed = None if self.chance is None else random.Random(self.chance.random())
+        node.raft = Raft(
+            me=node.me,
+            log=node.log,
+            state=node.state,
+            settings=self.settings,
+            randomness=Chance(seed),
+            bootstrap=[(f"n{one.id}", 9093) for one in self._voting],
+            joins=joins,
+            high_watermark=node.log.start_offset,
+        )
+        node.applied = self.invariants.state_before(node.log.start_offset)
+        node.parts = {}
+        if self._plant is not None:
+            self._plant(node.raft)
+        self.step(node, told.Tick())
+
+    def crash(self, node: Node) -> None:
+        """The power goes: what is not flushed is gone, connections break."""
+        node.raft = None
+        node.paused = None
+        node.tick_at = float("inf")
+        node.log.crash(self.chance or random.Random(0))
+
+    def pause(self, node: Node) -> None:
+        node.paused = []
+
+    def resume(self, node: Node) -> None:
+        waiting, node.paused = node.paused or [], None
+        for action in waiting:
+            action()
+        self._tick(node)
+
+    def leaders(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.is_leader]
+
+    @property
+    def leader(self) -> Node | None:
+        """The one of the greatest epoch."""
+        return max(self.leaders(), key=lambda node: self.core(node).epoch, default=None)
+
+    def core(self, node: Node) -> Raft:
+        assert node.raft is not None, f"{node.id} is down"
+        return node.raft
+
+    # Time
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay, self._count, action))
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass; whether what was waited for happened."""
+        end = self.now + seconds
+        while self._queue and self._queue[0][0] <= end:
+            if until is not None and until():
+                return True
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        self.now = end
+        return until is None or until()
+
+    def _span(self, span: tuple[float, float]) -> float:
+        return span[0] if self.chance is None else self.chance.uniform(*span)
+
+    # One step of one node
+
+    def step(self, node: Node, event: told.Event) -> None:
+        if node.paused is not None:
+            incarnation = node.incarnation
+            node.paused.append(lambda: self._step_if(node, incarnation, event))
+            return
+        if node.raft is None:
+            return
+        events = [event]
+        while events:
+            effects = node.raft.step(self.now, events.pop(0))
+            follow_up: list[told.Event] = []
+            for effect in effects:
+                if self._listener is not None:
+                    self._listener(self.now, node.id, effect)
+                done = self._execute(node, effect)
+                if done is not None:
+                    follow_up.append(done)
+                self.invariants.check(node, effect)
+            events = follow_up + events
+        assert node.raft.next_deadline() > self.now, f"{node.id} never rests: {node.raft.role}"
+        self._arm(node)
+
+    def _step_if(self, node: Node, incarnation: int, event: told.Event) -> None:
+        if node.incarnation == incarnation:
+            self.step(node, event)
+
+    def _arm(self, node: Node) -> None:
+        due = self.core(node).next_deadline()
+        if due < node.tick_at or node.tick_at <= self.now:
+            node.tick_at = due
+            if due < float("inf"):
+                incarnation = node.incarnation
+                self.later(due - self.now, lambda: self._tick_if(node, incarnation, due))
+
+    def _tick_if(self, node: Node, incarnation: int, due: float) -> None:
+        if node.incarnation == incarnation and node.raft is not None and node.tick_at == due:
+            self._tick(node)
+
+    def _tick(self, node: Node) -> None:
+        if node.raft is None:
+            return
+        node.tick_at = float("inf")
+        if node.raft.next_deadline() <= self.now:
+            self.step(node, told.Tick())
+        else:
+            self._arm(node)
+
+    # Effects
+
+    def _execute(self, node: Node, effect: do.Effect) -> told.Event | None:
+        match effect:
+            case do.Persist(state=state):
+                node.state = state
+            case do.Send(endpoint=endpoint, request=request, peer=peer):
+                self._send(node, peer, endpoint, request)
+            case do.Respond():
+                self._respond(node, effect)
+            case do.AppendControl(epoch=epoch, records=records):
+                node.log.append_control(epoch, records)
+                return told.LogChanged()
+            case do.Append(data=data):
+                node.log.append_fetched(data)
+                return told.LogChanged()
+            case do.Truncate(offset=offset):
+                node.log.truncate(offset)
+                return told.LogChanged()
+            case do.Flush():
+                self._flush(node)
+            case do.WriteSnapshot(snapshot=snapshot, position=position, data=data):
+                part = node.parts.setdefault(snapshot, bytearray())
+                if position == 0:
+                    part.clear()
+                assert len(part) == position, f"a hole before {position}"
+                part += data
+            case do.InstallSnapshot(snapshot=snapshot):
+                node.applied = node.log.install(snapshot, bytes(node.parts.pop(snapshot)))
+                self.invariants.installed(node, snapshot)
+                return told.SnapshotInstalled(snapshot)
+            case do.Committed(high_watermark=high_watermark):
+                for offset in range(len(node.applied), high_watermark):
+                    node.applied.append(node.log.entry(offset))
+            case do.BecameLeader() | do.LostLeadership() | do.Follows():
+                pass
+        return None
+
+    def _flush(self, node: Node) -> None:
+        incarnation = node.incarnation
+        end = int(node.log.end_offset)
+        last = node.log.last_epoch
+
+        def done() -> None:
+            if node.incarnation != incarnation or node.raft is None:
+                return
+            # Only what was there when the flush began, and is there still.
+            log = node.log
+            if log.end_offset == end and log.last_epoch == last:
+                log.flush()
+            elif end <= log.end_offset and log.durable < end:
+                place = end - log.start.end - 1
+                if place >= 0 and log.entries[place][0] == last:
+                    log.durable = end
+            self.step(node, told.Flushed())
+
+        self.later(self._span(self.flush_delay), done)
+
+    def _respond(self, node: Node, effect: do.Respond) -> None:
+        response = effect.response
+        match effect.read:
+            case do.ReadLog(offset=offset):
+                assert isinstance(response, FetchResponse)
+                response = replace(response, data=node.log.read(offset, 10))
+            case do.ReadSnapshot(snapshot=snapshot, position=position):
+                assert isinstance(response, FetchSnapshotResponse)
+                data = node.log.snapshots[snapshot][position : position + 200]
+                response = replace(response, data=data)
+            case None:
+                pass
+        if callable(effect.token):
+            effect.token(response)
+        else:
+            self.answers.append((effect.token, response))
+
+    # The network
+
+    def _send(self, node: Node, peer: NodeId, endpoint: Endpoint, request: Request) -> None:
+        """As TCP does it: refused by a host without the process, silent if cut off."""
+        target = self.nodes.get(NodeId(int(endpoint[0][1:])))
+        incarnation = node.incarnation
+        timeout = self.settings.request_timeout_ms / 1000
+        is_done = False
+
+        def finish(event: told.Event) -> None:
+            nonlocal is_done
+            if not is_done and node.incarnation == incarnation and node.raft is not None:
+                is_done = True
+                self.step(node, event)
+
+        def deliver() -> None:
+            if target is None or target.raft is None:
+                self.travel(target and target.id, node.id, lambda: finish(refused))
+                return
+            asked = target.incarnation
+
+            def answer(response: Response) -> None:
+                self.invariants.answered(target, request, response)
+                self.travel(target.id, node.id, lambda: finish(answered(response)))
+
+            def watch() -> None:
+                # The connection breaks with the process that answers.
+                if not is_done and (target.incarnation != asked or target.raft is None):
+                    self.travel(target.id, node.id, lambda: finish(refused))
+                elif not is_done and self.now - sent < timeout:
+                    self.later(0.02, watch)
+
+            self.step(target, told.Received(request, answer))
+            watch()
+
+        def answered(response: Response) -> told.Event:
+            return told.Answered(peer, request, response)
+
+        refused = told.Failed(peer, request, is_refused=True)
+        sent = self.now
+        self.later(timeout, lambda: finish(told.Failed(peer, request)))
+        self.travel(node.id, None if target is None else target.id, deliver)
+
+    def travel(
+        self, source: NodeId | None, target: NodeId | None, action: Callable[[], None]
+    ) -> None:
+        is_lost = self.chance is not None and self.chance.random() < self.loss
+
+        def arrive() -> None:
+            is_cut = source is not None and target is not None and (source, target) in self.cuts
+            if not is_cut and not is_lost:
+                action()
+
+        self.later(self._span(self.delay), arrive)
+
+    def cut(self, source: int, target: int) -> None:
+        self.cuts[NodeId(source), NodeId(target)] = None
+
+    def isolate(self, node: int) -> None:
+        for other in self.nodes:
+            if other != node:
+                self.cut(node, other)
+                self.cut(other, node)
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    # What a controller and an operator do
+
+    def propose(self, node: Node, value: object) -> None:
+        raft = self.core(node)
+        assert raft.is_leader, f"{node.id} does not lead"
+        node.log.append((int(raft.epoch), ("data", value)))
+        self.invariants.appended(node, int(node.log.end_offset) - 1)
+        self.step(node, told.LogChanged())
+
+    def snapshot(self, node: Node, end: int | None = None) -> SnapshotId:
+        """Write a snapshot of what is committed, and drop the log before it."""
+        end = len(node.applied) if end is None else end
+        made = node.log.snapshot(end, node.applied[:end])
+        node.log.drop_before(made)
+        return made
+
+    def ask(self, node: Node, request: Request, token: object = None) -> None:
+        self.step(node, told.Received(request, token))
+
+    def offsets(self) -> dict[NodeId, Offset]:
+        return {node.id: node.log.end_offset for node in self.nodes.values()}
+
+
+def of(*nodes: int) -> World:
+    """A quiet world of voters."""
+    return World(VoterSet(tuple(voter(node) for node in nodes)))

@@ -125,6 +125,7 @@ class Broker:
         if controller is not None:
             await listener.start(controller.name, controller.host, controller.port)
         await self._start_http()
+        await parts.metadata.caught_up()
         if settings.formation.is_broker:
             serving = self._serving = self._build_serving(parts)
             await serving.build()
@@ -277,6 +278,11 @@ class Broker:
             clock=self._clock,
             settings=settings.metadata,
             cluster_settings={},
+            quorum_settings=settings.quorum,
+            randomness=self._randomness,
+            is_controller=settings.formation.is_controller,
+            joins=settings.formation.auto_join,
+            bootstrap=formed.bootstrap,
         )
 
     async def _start_http(self) -> None:

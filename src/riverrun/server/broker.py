@@ -283,6 +283,7 @@ class Broker:
             is_controller=settings.formation.is_controller,
             joins=settings.formation.auto_join,
             bootstrap=formed.bootstrap,
+            renew_directory=directory.renew_id,
         )
 
     async def _start_http(self) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -216,11 +216,18 @@ class LogDirectory:
                 f"{self.path} belongs to cluster {self.cluster_id}, not to {cluster_id}: start "
                 f"the node with the seeds of its own cluster, or with an empty data directory"
             )
-        identity = self._identity
-        self._identity = type(identity)(
-            node_id=identity.node_id, directory_id=identity.directory_id, cluster_id=cluster_id
-        )
+        self._identity = replace(self._identity, cluster_id=cluster_id)
         write_identity(self.files, self.path, self._identity)
+
+    def renew_id(self) -> UUID:
+        """Be another directory from now on, for what this one had promised is lost.
+
+        Durable when it returns. Blocks on the disk.
+        """
+        renewed = replace(self._identity, directory_id=self._randomness.uuid())
+        write_identity(self.files, self.path, renewed)
+        self._identity = renewed
+        return renewed.directory_id
 
     # State
 

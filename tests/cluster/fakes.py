@@ -11,10 +11,16 @@ from uuid import UUID
 from riverrun.cluster.configs import Configs
 from riverrun.cluster.controller import Controller
 from riverrun.cluster.outcome import Outcome
-from riverrun.cluster.registration import Registration, register_broker
+from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.metadata.delta import Delta
-from riverrun.metadata.image import Endpoint, Image
-from riverrun.metadata.records import FeatureLevelRecord, Record
+from riverrun.metadata.image import Image
+from riverrun.metadata.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    FeatureLevelRecord,
+    Record,
+    RegisterBrokerRecord,
+)
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.model.settings import Kind, Setting, Settings, setting
@@ -76,13 +82,24 @@ def replayed(image: Image, records: Iterable[Record]) -> Image:
     )
 
 
-def registration(node: int, rack: str | None = None, incarnation: int = 1) -> Registration:
-    return Registration(
-        node=NodeId(node),
-        incarnation=UUID(int=1000 * node + incarnation),
-        endpoints={"PLAINTEXT": Endpoint(host=f"host{node}", port=9092)},
+def registration(
+    image: Image, node: int, rack: str | None = None, incarnation: int = 1
+) -> RegisterBrokerRecord:
+    """A broker that is let in with its registration, as no controller does."""
+    return RegisterBrokerRecord(
+        broker_id=node,
+        incarnation_id=UUID(int=1000 * node + incarnation),
+        broker_epoch=image.offset + 1,
+        end_points=(
+            BrokerEndpoint(name="PLAINTEXT", host=f"host{node}", port=9092, security_protocol=0),
+        ),
+        features=tuple(
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in SUPPORTED_FEATURES.items()
+        ),
         rack=rack,
-        directories=(UUID(int=5_000_000 + node),),
+        fenced=False,
+        log_dirs=(UUID(int=5_000_000 + node),),
     )
 
 
@@ -94,8 +111,7 @@ def cluster_of(*nodes: int, racks: Mapping[int, str] | None = None) -> Image:
     ]
     image = replayed(Image(), features)
     for node in nodes or (1,):
-        outcome = register_broker(image, registration(node, (racks or {}).get(node)))
-        image = replayed(image, outcome.records)
+        image = replayed(image, [registration(image, node, (racks or {}).get(node))])
     return image
 
 

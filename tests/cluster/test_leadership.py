@@ -18,7 +18,7 @@ from riverrun.metadata.records import (
     UnregisterBrokerRecord,
 )
 from riverrun.model.ids import NodeId
-from tests.cluster.fakes import cluster_of, make_configs, replayed
+from tests.cluster.fakes import cluster_of, make_configs, registration, replayed
 from tests.cluster.states import (
     NONE,
     TOPIC,
@@ -114,22 +114,10 @@ def test_a_fenced_broker_is_not_fenced_again() -> None:
 
 
 def test_without_elr_the_last_set_is_kept_and_nobody_leads() -> None:
-    image = replayed(Image(), cluster_without_elr())
-    partition = after(image, fence(image, 1))
-    assert state(partition) == P(NONE, (1,), replicas=(1,))
-
-
-def cluster_without_elr() -> list[Record]:
-    from riverrun.cluster.registration import register_broker
-    from tests.cluster.fakes import registration
-
-    image = Image()
-    records = list(register_broker(image, registration(1)).records)
-    return [
-        *records,
-        TopicRecord(name="t", topic_id=TOPIC),
-        P(1, (1,), replicas=(1,)).record(0),
-    ]
+    image = replayed(Image(), [registration(Image(), 1)])
+    alone = P(1, (1,), replicas=(1,))
+    image = replayed(image, [TopicRecord(name="t", topic_id=TOPIC), alone.record(0)])
+    assert state(after(image, fence(image, 1))) == P(NONE, (1,), replicas=(1,))
 
 
 # -- Unclean elections -----------------------------------------------------------------------------

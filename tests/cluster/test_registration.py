@@ -1,91 +1,189 @@
-"""Brokers that come up: once, and again after a crash."""
+"""Brokers and controllers that register over the network, once and again."""
 
-from riverrun.cluster.activation import activate
-from riverrun.cluster.registration import register_broker
-from riverrun.metadata.image import NO_LEADER, ConfigType, Image, PartitionImage
-from riverrun.metadata.records import PartitionChangeRecord
-from riverrun.model.ids import NodeId, TopicName
-from tests.cluster.fakes import cluster_of, make_configs, registration, replayed
-from tests.cluster.test_partitions import image_of
+from __future__ import annotations
 
-NODE = NodeId(1)
+from uuid import UUID
+
+import pytest
+
+from riverrun.cluster.registration import (
+    SUPPORTED_FEATURES,
+    Known,
+    register,
+    register_controller,
+    synced_mark,
+    unregister,
+)
+from riverrun.metadata.image import DIRECTORY_LOST, Image
+from riverrun.metadata.records import RegisterBrokerRecord
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
+from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
+from riverrun.wire.messages.controller_registration_request import (
+    ControllerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
+from tests.cluster.fakes import cluster_of, make_configs, replayed
+from tests.cluster.messages import CLUSTER_ID, incarnation, registration_request
+from tests.cluster.states import NONE, P, cluster, directory, state, topic
+
+CONFIGS = make_configs()
+ALIVE = Known(cluster_id=CLUSTER_ID, is_session_valid=True)
+SILENT = Known(cluster_id=CLUSTER_ID, is_session_valid=False)
 
 
-def test_a_broker_is_registered_and_may_lead_at_once() -> None:
-    image = cluster_of(1)
-    outcome = register_broker(image, registration(2, rack="b"))
+def take(image: Image, request: BrokerRegistrationRequest, known: Known = SILENT) -> Image:
+    outcome = register(CONFIGS, image, request, known)
+    assert outcome.response.error_code is ErrorCode.NONE
+    if not outcome.records:
+        return image
     after = replayed(image, outcome.records)
-    assert after.is_active(NodeId(2))
-    assert after.brokers[NodeId(2)].rack == "b"
-    assert after.brokers[NodeId(2)].epoch == outcome.response
+    assert after.brokers[NodeId(request.broker_id)].epoch == outcome.response.broker_epoch
+    return after
 
 
-def test_a_new_incarnation_has_a_greater_epoch() -> None:
+def code(image: Image, request: BrokerRegistrationRequest, known: Known = SILENT) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        register(CONFIGS, image, request, known)
+    return refused.value.code
+
+
+def test_a_broker_begins_fenced_with_all_that_it_says_of_itself() -> None:
+    image = take(cluster_of(1), registration_request(2, rack="b"))
+    broker = image.brokers[NodeId(2)]
+    assert (broker.is_fenced, broker.rack, broker.directories) == (True, "b", (directory(2),))
+    assert broker.incarnation == incarnation(2)
+    assert broker.endpoints["PLAINTEXT"].host == "h2"
+    assert broker.features == SUPPORTED_FEATURES
+
+
+def test_the_epoch_is_the_offset_of_the_registration_itself() -> None:
+    """A broker that has read up to there knows that it is registered."""
+    image = cluster(P(1, (1, 2, 3)), P(2, (1, 2, 3)))
+    outcome = register(CONFIGS, image, registration_request(1, 2), SILENT)
+    place = [isinstance(one, RegisterBrokerRecord) for one in outcome.records].index(True)
+    assert outcome.response.broker_epoch == image.offset + 1 + place
+    assert place == len(outcome.records) - 1
+
+
+def test_the_same_incarnation_keeps_its_epoch() -> None:
     image = cluster_of(1)
-    outcome = register_broker(image, registration(1, incarnation=2))
-    assert outcome.response > image.brokers[NODE].epoch
-    assert replayed(image, outcome.records).brokers[NODE].epoch == outcome.response
+    assert take(image, registration_request(1), ALIVE) is image
 
 
-def test_the_same_incarnation_changes_nothing() -> None:
+def test_another_cluster_is_refused() -> None:
     image = cluster_of(1)
-    outcome = register_broker(image, registration(1))
-    assert (outcome.records, outcome.response) == ((), image.brokers[NODE].epoch)
+    request = registration_request(2, cluster_id="other")
+    assert code(image, request) is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_a_new_incarnation_leads_in_a_new_epoch() -> None:
-    image = image_of("t")
-    after = replayed(image, register_broker(image, registration(1, incarnation=2)).records)
-    for old, new in zip(partitions(image), partitions(after), strict=True):
-        assert (new.leader, new.isr) == (1, old.isr)
-        assert new.leader_epoch == old.leader_epoch + 1
+def test_a_second_node_with_the_number_of_a_live_one_is_refused() -> None:
+    image = cluster_of(1)
+    other = registration_request(1, 2, directories=(UUID(int=9 << 64),))
+    assert code(image, other, ALIVE) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert take(image, other, SILENT).brokers[NodeId(1)].incarnation == incarnation(1, 2)
 
 
-def test_a_broker_takes_up_only_what_it_leads() -> None:
-    image = image_of("t", brokers=(1, 2, 3), replicas=2)
-    outcome = register_broker(image, registration(2, incarnation=2))
-    taken = [r.partition_id for r in outcome.records if isinstance(r, PartitionChangeRecord)]
-    assert taken == [index for index, one in enumerate(partitions(image)) if one.leader == 2]
+def test_a_restart_need_not_wait_for_the_old_session_to_end() -> None:
+    """Who has the directory of the old one holds its lock, so the old one is dead."""
+    image = take(cluster_of(1), registration_request(1, 2), ALIVE)
+    assert image.brokers[NodeId(1)].incarnation == incarnation(1, 2)
 
 
-def test_a_partition_without_leader_is_led_by_whoever_was_in_sync() -> None:
-    image = image_of("t")
-    topic = image.topics_by_name[TopicName("t")].id
-    image = replayed(
-        image, [PartitionChangeRecord(partition_id=0, topic_id=topic, leader=NO_LEADER)]
+def test_a_copy_of_a_directory_cannot_take_turns_with_the_original() -> None:
+    image = take(cluster_of(1), registration_request(1, 2), ALIVE)
+    ghost = Known(cluster_id=CLUSTER_ID, is_session_valid=True, was_replaced=True)
+    assert code(image, registration_request(1, 1), ghost) is (
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION
     )
-    after = replayed(image, register_broker(image, registration(1, incarnation=2)).records)
-    assert [one.leader for one in partitions(after)] == [1, 1]
 
 
-def test_an_eligible_replica_leads_when_nobody_is_in_sync() -> None:
-    image = image_of("t")
-    topic = image.topics_by_name[TopicName("t")].id
-    image = replayed(
-        image,
-        [
-            PartitionChangeRecord(
-                partition_id=0,
-                topic_id=topic,
-                leader=NO_LEADER,
-                isr=(),
-                eligible_leader_replicas=(1,),
-            )
-        ],
+def test_a_new_incarnation_is_not_kept_in_the_isr() -> None:
+    image = cluster(P(1, (1, 2, 3)))
+    after = take(image, registration_request(1, 2), ALIVE)
+    assert state(topic(after).partitions[0]) == P(2, (2, 3))
+    assert after.brokers[NodeId(1)].is_fenced
+
+
+@pytest.mark.parametrize(
+    ("previous", "flushed", "elr"),
+    [
+        ("epoch", False, (1,)),
+        ("unknown", False, ()),
+        ("older", False, ()),
+        ("synced", False, ()),
+        ("synced", True, (1,)),
+        ("unknown", True, ()),
+    ],
+)
+def test_only_a_clean_shutdown_keeps_it_eligible(
+    previous: str, flushed: bool, elr: tuple[int, ...]
+) -> None:
+    settings = {"flush.before.ack": "true"} if flushed else {}
+    image = cluster(P(1, (1,)), settings=settings)
+    epoch = image.brokers[NodeId(1)].epoch
+    said = {"epoch": epoch, "unknown": -1, "older": epoch - 1, "synced": synced_mark(epoch)}
+    after = take(image, registration_request(1, 2, previous=said[previous]))
+    assert state(topic(after).partitions[0]) == P(NONE, (), elr=elr, last=(1,))
+
+
+@pytest.mark.parametrize(
+    "directories",
+    [(), (None,), (DIRECTORY_LOST,), (directory(2), directory(2)), (directory(1),)],
+    ids=["none", "zero", "reserved", "twice", "of another broker"],
+)
+def test_directories_are_checked(directories: tuple[UUID | None, ...]) -> None:
+    request = registration_request(2, directories=directories)
+    assert code(cluster_of(1), request) is ErrorCode.INVALID_REGISTRATION
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"metadata.version": (20, 29), "eligible.leader.replicas.version": (0, 1)},
+        {"metadata.version": (30, 30)},
+    ],
+)
+def test_a_broker_must_know_what_is_finalised(features: dict[str, tuple[int, int]]) -> None:
+    request = registration_request(2, features=features)
+    assert code(cluster_of(1), request) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_broker_that_is_gone_for_good_is_unregistered() -> None:
+    image = cluster(P(1, (1, 2, 3)))
+    outcome = unregister(CONFIGS, image, UnregisterBrokerRequest(broker_id=1))
+    after = replayed(image, outcome.records)
+    assert NodeId(1) not in after.brokers
+    assert state(topic(after).partitions[0]) == P(2, (2, 3))
+    with pytest.raises(KafkaError) as refused:
+        unregister(CONFIGS, after, UnregisterBrokerRequest(broker_id=1))
+    assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def controller_request(features: dict[str, tuple[int, int]]) -> ControllerRegistrationRequest:
+    return ControllerRegistrationRequest(
+        controller_id=1,
+        incarnation_id=incarnation(1),
+        zk_migration_ready=False,
+        listeners=(Listener(name="CONTROLLER", host="h", port=9093, security_protocol=0),),
+        features=tuple(
+            Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in features.items()
+        ),
     )
-    after = partitions(
-        replayed(image, register_broker(image, registration(1, incarnation=2)).records)
-    )[0]
-    assert (after.leader, after.isr, after.elr) == (1, (1,), ())
 
 
-def test_the_clusters_min_insync_replicas_is_a_record() -> None:
-    configs = make_configs({"min.insync.replicas": "2"})
+def test_a_controller_registers_once() -> None:
     image = cluster_of(1)
-    after = replayed(image, activate(configs, image).records)
-    assert after.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
-    assert activate(configs, after).records == ()
+    request = controller_request(dict(SUPPORTED_FEATURES))
+    image = replayed(image, register_controller(image, request).records)
+    assert image.controllers[NodeId(1)].endpoints["CONTROLLER"].port == 9093
+    assert register_controller(image, request).records == ()
 
 
-def partitions(image: Image) -> tuple[PartitionImage, ...]:
-    return image.topics_by_name[TopicName("t")].partitions
+def test_a_controller_must_know_what_is_finalised() -> None:
+    with pytest.raises(KafkaError) as refused:
+        register_controller(cluster_of(1), controller_request({}))
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

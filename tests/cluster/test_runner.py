@@ -1,4 +1,4 @@
-"""The controller at work: in turn, durable first, and no id twice."""
+"""The controller at work: each judgement by the newest image, each answer once it is durable."""
 
 import asyncio
 
@@ -7,12 +7,13 @@ import pytest
 from riverrun.cluster.outcome import Outcome
 from riverrun.cluster.runner import ControllerRunner
 from riverrun.metadata.image import Image
-from riverrun.metadata.records import PartitionChangeRecord, ProducerIdsRecord
+from riverrun.metadata.records import ProducerIdsRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
-from tests.cluster.fakes import MemoryLog, make_controller, registration
-from tests.cluster.test_partitions import image_of
+from tests.cluster.fakes import MemoryLog, make_controller
+from tests.cluster.messages import heartbeat_request
 
 NODE = NodeId(1)
 
@@ -129,57 +130,77 @@ def test_only_so_many_requests_may_wait() -> None:
     asyncio.run(scene())
 
 
-def test_no_producer_id_is_given_twice_even_after_a_crash() -> None:
+def ids_wanted(log: MemoryLog) -> AllocateProducerIdsRequest:
+    return AllocateProducerIdsRequest(broker_id=1, broker_epoch=log.newest.brokers[NODE].epoch)
+
+
+def test_no_block_of_producer_ids_is_given_twice() -> None:
     async def scene() -> None:
         log = MemoryLog()
-        given: list[int] = []
-        for count in (1, 1500, 7):
+        given = []
+        for count in (1, 3, 2):
             runner = make_runner(log)  # whatever the one before had in memory is lost
-            given += await asyncio.gather(*(runner.next_producer_id(NODE) for _ in range(count)))
-        assert len(set(given)) == len(given)
-        assert given[:3] == [0, 1000, 1001]
+            asked = [runner.allocate_producer_ids(ids_wanted(log)) for _ in range(count)]
+            given += [one.producer_id_start for one in await asyncio.gather(*asked)]
+        assert given == [0, 1000, 2000, 3000, 4000, 5000]
 
     asyncio.run(scene())
 
 
-def test_a_block_is_stored_before_its_first_id_is_given() -> None:
+def test_a_block_is_stored_before_it_is_given() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(make_runner(log).next_producer_id(NODE))
+        asked = asyncio.ensure_future(make_runner(log).allocate_producer_ids(ids_wanted(log)))
         await settle()
         assert not asked.done()
         log.gate.set()
         given = await asked
         ((record,),) = log.appended
         assert isinstance(record, ProducerIdsRecord)
-        assert (record.broker_id, record.next_producer_id) == (1, given + 1000)
+        assert (record.broker_id, record.next_producer_id) == (1, given.producer_id_start + 1000)
         assert record.broker_epoch == log.current.brokers[NODE].epoch
 
     asyncio.run(scene())
 
 
-def test_a_failed_block_gives_no_id() -> None:
+def test_a_block_that_cannot_be_stored_is_not_given() -> None:
     async def scene() -> None:
         log = MemoryLog()
         runner = make_runner(log)
         log.error = OSError(28, "No space left on device")
-        with pytest.raises(KafkaError):
-            await runner.next_producer_id(NODE)
+        with pytest.raises(KafkaError) as refused:
+            await runner.allocate_producer_ids(ids_wanted(log))
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        assert await runner.next_producer_id(NODE) == 0
+        answer = await runner.allocate_producer_ids(ids_wanted(log))
+        assert (answer.producer_id_start, answer.producer_id_len) == (0, 1000)
 
     asyncio.run(scene())
 
 
-def test_a_node_registers_before_it_serves() -> None:
+def test_only_registered_brokers_get_producer_ids() -> None:
     async def scene() -> None:
-        log = MemoryLog(image_of("t"))
-        runner = make_runner(log)
-        await runner.activate()
-        epoch = await runner.register_broker(registration(1, incarnation=2))
-        assert log.current.brokers[NODE].epoch == epoch
-        changes = [r for r in log.appended[-1] if isinstance(r, PartitionChangeRecord)]
-        assert len(changes) == 2
+        log = MemoryLog()
+        request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=1)
+        with pytest.raises(KafkaError) as refused:
+            await make_runner(log).allocate_producer_ids(request)
+        assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+    asyncio.run(scene())
+
+
+def test_nodes_are_heard_when_clients_ask_too_much() -> None:
+    async def scene() -> None:
+        log = MemoryLog()
+        log.gate = asyncio.Event()
+        runner = ControllerRunner(log, make_controller(), waiting_max=1)
+        first = asyncio.ensure_future(runner.create_topics(request("t")))
+        await settle()
+        beat = asyncio.ensure_future(runner.heartbeat(heartbeat_request(log.newest, 1)))
+        await settle()
+        log.gate.set()
+        assert (await beat).error_code is ErrorCode.NONE
+        await first
 
     asyncio.run(scene())

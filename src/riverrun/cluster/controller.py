@@ -72,9 +72,6 @@ class Controller:
     def activate(self, image: Image) -> Outcome[None]:
         return activation.activate(self.configs, image)
 
-    def register_broker(self, image: Image, one: registration.Registration) -> Outcome[int]:
-        return registration.register_broker(image, one)
-
     def create_topics(
         self, image: Image, request: CreateTopicsRequest
     ) -> Outcome[CreateTopicsResponse]:
@@ -102,9 +99,6 @@ class Controller:
         self, image: Image, request: IncrementalAlterConfigsRequest
     ) -> Outcome[IncrementalAlterConfigsResponse]:
         return config_changes.alter_incrementally(self.configs, image, request)
-
-    def allocate_producer_ids(self, image: Image, node: NodeId) -> Outcome[producer_ids.Block]:
-        return producer_ids.allocate(image, node)
 
     # -- Brokers and controllers ------------------------------------------------------------------
 
@@ -142,10 +136,10 @@ class Controller:
     ) -> Outcome[AssignReplicasToDirsResponse]:
         return directories.assign_replicas(self.configs, image, request)
 
-    def allocate_producer_ids_for(
+    def allocate_producer_ids(
         self, image: Image, request: AllocateProducerIdsRequest
     ) -> Outcome[AllocateProducerIdsResponse]:
-        return producer_ids.allocate_for(image, request)
+        return producer_ids.allocate(image, request)
 
     # -- Elections and features -------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ given the same number, and then the one that is alive stays (DUPLICATE_BROKER_RE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -20,12 +20,8 @@ from riverrun.cluster import leadership
 from riverrun.cluster.configs import Configs
 from riverrun.cluster.outcome import Outcome
 from riverrun.metadata.image import (
-    DIRECTORY_UNASSIGNED,
-    NO_LEADER,
     BrokerImage,
-    Endpoint,
     Image,
-    PartitionImage,
     SecurityProtocol,
 )
 from riverrun.metadata.records import (
@@ -33,7 +29,6 @@ from riverrun.metadata.records import (
     BrokerFeature,
     ControllerEndpoint,
     ControllerFeature,
-    PartitionChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
@@ -61,98 +56,6 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
 
 RESERVED_MAX = 100
 """Directory ids up to this one have a meaning of their own (KIP-858)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What a node says about itself when it comes up."""
-
-    node: NodeId
-    incarnation: UUID
-    endpoints: Mapping[str, Endpoint]
-    rack: str | None = None
-    directories: tuple[UUID, ...] = ()
-    features: Mapping[str, tuple[int, int]] = field(
-        default_factory=lambda: dict(SUPPORTED_FEATURES)
-    )
-
-
-def register_broker(image: Image, registration: Registration) -> Outcome[int]:
-    """The broker's new epoch; it is unfenced at once, for its controller is in the same process."""
-    known = image.brokers.get(registration.node)
-    if known is not None and known.incarnation == registration.incarnation:
-        return Outcome(response=known.epoch)
-    # Greater than every epoch before: at least one record lies between two registrations.
-    epoch = image.offset + 1
-    record = RegisterBrokerRecord(
-        broker_id=registration.node,
-        incarnation_id=registration.incarnation,
-        broker_epoch=epoch,
-        end_points=tuple(
-            BrokerEndpoint(
-                name=name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security,
-            )
-            for name, endpoint in registration.endpoints.items()
-        ),
-        features=tuple(
-            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in sorted(registration.features.items())
-        ),
-        rack=registration.rack,
-        fenced=False,
-        log_dirs=registration.directories,
-    )
-    records: list[Record] = [record]
-    records += _take_up(image, registration)
-    return Outcome(records=tuple(records), response=epoch)
-
-
-def _take_up(image: Image, registration: Registration) -> Iterator[PartitionChangeRecord]:
-    for topic in image.topics_by_name.values():
-        for index, partition in enumerate(topic.partitions):
-            if not _leads(partition, registration.node):
-                continue
-            directories = _directories(partition, registration)
-            yield PartitionChangeRecord(
-                partition_id=index,
-                topic_id=topic.id,
-                # Saying who leads raises the leader's epoch, even if nobody else did meanwhile.
-                leader=registration.node,
-                isr=None if partition.isr else (registration.node,),
-                eligible_leader_replicas=_without(partition.elr, registration.node),
-                last_known_elr=_without(partition.last_known_elr, registration.node),
-                directories=None if directories == partition.directories else directories,
-            )
-
-
-def _leads(partition: PartitionImage, node: NodeId) -> bool:
-    if partition.leader == node:
-        return True
-    may_lead = partition.isr or partition.elr or partition.last_known_elr
-    return partition.leader == NO_LEADER and node in may_lead
-
-
-def _without(nodes: tuple[NodeId, ...], node: NodeId) -> tuple[NodeId, ...] | None:
-    """What is left of them; None for no change."""
-    return tuple(one for one in nodes if one != node) if node in nodes else None
-
-
-def _directories(partition: PartitionImage, registration: Registration) -> tuple[UUID, ...]:
-    """A node with one directory has its replicas there, whatever was known before."""
-    if len(registration.directories) != 1:
-        return partition.directories
-    return tuple(
-        registration.directories[0]
-        if replica == registration.node and directory == DIRECTORY_UNASSIGNED
-        else directory
-        for replica, directory in zip(partition.replicas, partition.directories, strict=True)
-    )
-
-
-# -- Over the network ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ class Requests(ABC):
     def allocate_producer_ids(
         self, request: AllocateProducerIdsRequest
     ) -> Answer[AllocateProducerIdsResponse]:
-        return self.submit(lambda image: self._controller.allocate_producer_ids_for(image, request))
+        return self.submit(lambda image: self._controller.allocate_producer_ids(image, request))
 
     def register_controller(
         self, request: ControllerRegistrationRequest

@@ -19,14 +19,13 @@ import structlog
 from riverrun.cluster.controller import Controller
 from riverrun.cluster.counts import ControllerCounts
 from riverrun.cluster.outcome import RECORDS_MAX, Outcome
-from riverrun.cluster.producer_ids import Block
-from riverrun.cluster.registration import Known, Registration
+from riverrun.cluster.registration import Known
 from riverrun.cluster.requests import Requests
 from riverrun.cluster.sessions import Sessions
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, NodeId, ProducerId
+from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.ports.metrics import Metrics
 from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
@@ -114,8 +113,6 @@ class ControllerRunner(Requests):
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
         self._balance_at = self._unclean_at = 0.0
-        self._ids = asyncio.Lock()
-        self._block = Block(start=ProducerId(0), end=ProducerId(0))
 
     # -- Judging and storing ----------------------------------------------------------------------
 
@@ -220,29 +217,6 @@ class ControllerRunner(Requests):
             return outcome
 
         return await self.submit(judge)
-
-    # -- What this node asks of itself ------------------------------------------------------------
-
-    async def activate(self) -> None:
-        """To be called before the first request is served."""
-        await self.submit(self._controller.activate)
-
-    async def register_broker(self, registration: Registration) -> int:
-        """The epoch of a broker in the same process as its controller: no heartbeats needed."""
-        return await self.submit(
-            lambda image: self._controller.register_broker(image, registration)
-        )
-
-    async def next_producer_id(self, node: NodeId) -> ProducerId:
-        """An id that was never given to anyone."""
-        async with self._ids:
-            if self._block.start == self._block.end:
-                self._block = await self.submit(
-                    lambda image: self._controller.allocate_producer_ids(image, node)
-                )
-            given = self._block.start
-            self._block = Block(start=ProducerId(given + 1), end=self._block.end)
-            return given
 
     # -- Leadership of the quorum -----------------------------------------------------------------
 

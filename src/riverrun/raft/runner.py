@@ -345,10 +345,14 @@ class RaftRunner:
             await self._store.flush()
             self.tell(Flushed())
             if not self._must_flush_again:
+                # Now, not when the end of the task is noticed: who asks in between would wait for a
+                # round that is over.
+                self._flush = None
                 return
 
     def _flush_ended(self, task: asyncio.Task[None]) -> None:
-        self._flush = None
+        if self._flush is task:
+            self._flush = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 

@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
     bench.command("consume")(consume)
     bench.command("end-to-end")(end_to_end)
     bench.command("compare")(compare)
+    bench.command("quorum")(quorum)
     app.add_typer(bench, name="bench")
 
 
@@ -152,31 +153,77 @@ def end_to_end(
 
 def compare(
     rounds: int = typer.Option(2, "--rounds", min=1, help="Rounds of each server, alternating."),
-    quick: bool = typer.Option(False, "--quick", help="Only four shapes of load."),
+    quick: bool = typer.Option(False, "--quick", help="Only a few shapes of load."),
     kafka: bool = typer.Option(True, help="Measure Apache Kafka beside riverrun."),
+    nodes: list[int] = typer.Option(
+        [1, 3], "--nodes", help="1 or 3; may be repeated. Both tables are made by default."
+    ),
     output: Path | None = typer.Option(
-        None, "--output", help="Also write the table to this Markdown file."
+        None, "--output", help="Also write the tables to this Markdown file."
     ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Compare riverrun with Apache Kafka on this machine.
 
-    Prints one table of ratios; above 1 means that riverrun is better. Kafka's jars come by Maven
-    into the cache folder.
+    Prints tables of ratios, of one node and of three; above 1 means that riverrun is better.
+    Kafka's jars come by Maven into the cache folder.
 
     \b
     riverrun bench compare --quick --output table.md
+    riverrun bench compare --nodes 3 --rounds 1
     """
     _check_extra()
     from riverrun.cli.benchmark import compare as comparison
+    from riverrun.cli.benchmark import three
 
-    shapes = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
-    table = comparison.compare(
-        rounds=rounds, shapes=shapes if quick else comparison.SHAPES, with_kafka=kafka
-    )
-    print(json.dumps(table.as_json()) if as_json else table.as_markdown())
+    if any(count not in (1, 3) for count in nodes):
+        fail("--nodes: there are tables of 1 node and of 3", USAGE)
+    tables: dict[int, comparison.Table] = {}
+    if 1 in nodes:
+        few = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
+        shapes = few if quick else comparison.SHAPES
+        tables[1] = comparison.compare(rounds=rounds, shapes=shapes, with_kafka=kafka)
+    if 3 in nodes:
+        tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka)
+    text = "\n".join(table.as_markdown() for table in tables.values())
+    if as_json:
+        print(json.dumps({str(count): table.as_json() for count, table in tables.items()}))
+    else:
+        print(text)
     if output is not None:
-        output.write_text(table.as_markdown())
+        output.write_text(text)
+
+
+def quorum(
+    elections: int = typer.Option(20, "--elections", min=1, help="How often the leader is killed."),
+    operations: int = typer.Option(200, "--operations", min=1, help="Changes of each kind."),
+    partitions: int = typer.Option(10_000, "--partitions", min=1, help="How many are created."),
+    replicas: int = typer.Option(3, "--replicas", min=1, max=3, help="Copies of each partition."),
+    output: Path | None = typer.Option(
+        None, "--output", help="Also write the table to this Markdown file."
+    ),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Measure the metadata quorum of three nodes on this machine against its aims.
+
+    \b
+    riverrun bench quorum
+    riverrun bench quorum --elections 5 --partitions 1000
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import load
+    from riverrun.cli.benchmark import quorum as measuring
+    from riverrun.cli.benchmark.peers import PeerUnavailable
+
+    try:
+        report = measuring.measure(
+            elections=elections, operations=operations, partitions=partitions, replicas=replicas
+        )
+    except (load.BenchmarkError, PeerUnavailable) as error:
+        fail(str(error))
+    print(json.dumps(report.as_json()) if as_json else report.as_markdown())
+    if output is not None:
+        output.write_text(report.as_markdown())
 
 
 def _prepare(bootstrap: str, topic: str, partitions: int) -> None:

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import confluent_kafka
@@ -92,12 +92,19 @@ def find_cluster(bootstrap: str) -> AdminClient:
     return admin
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
+def create_topic(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    replicas: int = 1,
+    config: dict[str, str] | None = None,
+) -> None:
     admin = find_cluster(bootstrap)
     end = time.monotonic() + 30
     while True:
         try:
-            admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(20)
+            wanted = NewTopic(topic, partitions, replicas, config=config or {})
+            admin.create_topics([wanted])[topic].result(20)
             break
         except TimeoutError:
             raise NoCluster(f"{bootstrap} did not create {topic} within 20 s") from None
@@ -282,7 +289,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
     with contextlib.closing(consumer):
         reader = threading.Thread(target=read)
         reader.start()
-        for _ in _paced(rate, total):
+        for _ in paced(rate, total):
             producer.poll(0)
             producer.produce(topic, (b"%20.6f" % time.time()) + b"x" * 980, partition=0)
         producer.flush(30)
@@ -299,10 +306,43 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
     )
 
 
-def _paced(rate: int, total: int) -> Iterator[int]:
+def acknowledged(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str) -> Latency:
+    """From ``produce`` to the acknowledgement, at a fixed rate; the first quarter warms up."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}
+    )
+    found: list[float] = []
+    failures: list[str] = []
+
+    def send() -> None:
+        began = time.monotonic()
+
+        def delivered(error: object, _message: object) -> None:
+            if error is None:
+                found.append(time.monotonic() - began)
+            else:
+                failures.append(str(error))
+
+        producer.produce(topic, b"x" * 1000, partition=0, on_delivery=delivered)
+
+    for _ in paced(rate, rate * seconds, producer.poll):
+        send()
+        producer.poll(0)
+    producer.flush(30)
+    if failures or not found:
+        raise BenchmarkError(f"{len(failures)} records failed, as {failures[:1]}")
+    kept = sorted(found[len(found) // 4 :])
+    return Latency(
+        p50_ms=kept[len(kept) // 2] * 1000,
+        p99_ms=kept[int(len(kept) * 0.99)] * 1000,
+        records=len(kept),
+    )
+
+
+def paced(rate: int, total: int, pause: Callable[[float], object] = time.sleep) -> Iterator[int]:
     began = time.monotonic()
     for number in range(total):
-        wait = began + number / rate - time.monotonic()
-        if wait > 0.0005:
-            time.sleep(wait)
+        # A pause may end early, when it is spent waiting for answers.
+        while (wait := began + number / rate - time.monotonic()) > 0.0005:
+            pause(wait)
         yield number

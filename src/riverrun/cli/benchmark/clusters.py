@@ -1,0 +1,229 @@
+"""Clusters of several nodes to be measured; nodes can be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+from riverrun.cli.benchmark import peers
+
+HOST = "127.0.0.1"
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 40.0
+PORTS_PER_NODE = 10
+
+
+@dataclass(slots=True)
+class Member:
+    """One node of a cluster."""
+
+    id: int
+    pid: int
+    address: str
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    """None while it is the child of another program."""
+    http: str = ""
+    controller: str = ""
+    data: Path = Path()
+
+
+@dataclass(slots=True)
+class Nodes:
+    """A running cluster."""
+
+    folder: Path
+    members: dict[int, Member] = field(default_factory=dict)
+    ready_seconds: float = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(member.address for member in self.members.values())
+
+    @property
+    def pids(self) -> list[int]:
+        return [member.pid for member in self.members.values()]
+
+    def kill(self, number: int, how: signal.Signals = signal.SIGKILL) -> None:
+        """End a node and wait until it is gone."""
+        member = self.members[number]
+        os.kill(member.pid, how)
+        if member.process is not None:
+            member.process.wait(STOP_SECONDS_MAX)
+            return
+        end = time.monotonic() + STOP_SECONDS_MAX
+        while _is_running(member.pid):
+            if time.monotonic() > end:
+                raise peers.PeerUnavailable(f"node {number} did not end")
+            time.sleep(0.005)
+
+    def start(self, number: int) -> None:
+        member = self.members[number]
+        with (self.folder / f"restart-{number}.log").open("ab") as log:
+            member.process = subprocess.Popen(
+                member.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        member.pid = member.process.pid
+
+    def wait(self) -> None:
+        """Until all brokers are in the metadata."""
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end:
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+                if len(admin.list_topics(timeout=3).brokers) == len(self.members):
+                    return
+            time.sleep(0.05)
+        raise peers.PeerUnavailable(f"{len(self.members)} nodes did not find each other")
+
+    def close(self) -> None:
+        started = [m.process for m in self.members.values() if m.process is not None]
+        for process in started:
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def common(count: int) -> dict[str, str]:
+    copies = str(min(count, 3))
+    return {
+        "default.replication.factor": copies,
+        "offsets.topic.replication.factor": copies,
+        "min.insync.replicas": str(max(min(count, 3) - 1, 1)),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+@contextlib.contextmanager
+def riverrun(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
+    """Nodes by ``riverrun up``."""
+    with tempfile.TemporaryDirectory(prefix="bench-riverrun-") as folder:
+        work = Path(folder)
+        up = [sys.executable, "-m", "riverrun.cli", "up", "--nodes", str(count), "--json"]
+        up += ["--data", str(work / "data"), "--port", str(_free_ports(count))]
+        for text in (*(f"{name}={value}" for name, value in common(count).items()), *settings):
+            up += ["--set", text]
+        began = time.monotonic()
+        with (work / "up.log").open("w") as log:
+            process = subprocess.Popen(up, stdout=subprocess.PIPE, stderr=log, text=True)
+        nodes = Nodes(work)
+        try:
+            assert process.stdout is not None
+            readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
+            line = process.stdout.readline() if readable else ""
+            if not line:
+                said = (work / "up.log").read_text()[-500:]
+                raise peers.PeerUnavailable(f"riverrun up did not get ready: {said}")
+            nodes.ready_seconds = time.monotonic() - began
+            for row in json.loads(line)["nodes"]:
+                host, _, port = row["client"].rpartition(":")
+                start = [sys.executable, "-m", "riverrun.cli", "start", "--config", row["config"]]
+                nodes.members[row["id"]] = Member(
+                    id=row["id"], pid=row["pid"], address=row["client"], command=start,
+                    http=row["http"], controller=f"{host}:{int(port) + 1}", data=Path(row["data"]),
+                )  # fmt: skip
+            yield nodes
+        finally:
+            nodes.close()
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def kafka(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
+    """Apache Kafka in KRaft mode, combined nodes, with the heap and flags of its own scripts."""
+    jars = peers.kafka_jars()
+    with tempfile.TemporaryDirectory(prefix="bench-kafka-") as folder:
+        work = Path(folder)
+        (work / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
+        flags = [f"-Dlog4j.configuration=file:{work}/log4j.properties", "-cp", f"{jars}/*"]
+        first = _free_ports(count)
+        ports = {number: first + PORTS_PER_NODE * (number - 1) for number in range(1, count + 1)}
+        voters = ",".join(f"{number}@{HOST}:{port + 1}" for number, port in ports.items())
+        nodes = Nodes(work)
+        try:
+            for number, port in ports.items():
+                config = work / f"node-{number}.properties"
+                config.write_text(_kafka_config(work, number, port, voters, count, settings))
+                tool = ["kafka.tools.StorageTool", "format", "-t", peers.CLUSTER_ID]
+                subprocess.run(
+                    ["java", *flags, *tool, "-c", str(config)], check=True, capture_output=True
+                )
+                nodes.members[number] = Member(
+                    id=number, pid=0, address=f"{HOST}:{port}",
+                    command=["java", *peers.JVM, *flags, "kafka.Kafka", str(config)],
+                    controller=f"{HOST}:{port + 1}", data=work / f"data-{number}",
+                )  # fmt: skip
+            began = time.monotonic()
+            for number in ports:
+                nodes.start(number)
+            nodes.wait()
+            nodes.ready_seconds = time.monotonic() - began
+            yield nodes
+        finally:
+            nodes.close()
+
+
+def _kafka_config(
+    work: Path, number: int, port: int, voters: str, count: int, settings: tuple[str, ...]
+) -> str:
+    copies = str(min(count, 3))
+    told = {
+        "process.roles": "broker,controller", "node.id": str(number),
+        "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{port + 1}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": str(work / f"data-{number}"),
+        "transaction.state.log.replication.factor": copies,
+        **common(count),
+    }  # fmt: skip
+    return "\n".join([*(f"{name}={value}" for name, value in told.items()), *settings]) + "\n"
+
+
+def _free_ports(count: int) -> int:
+    """The first of ten ports for each node, all of them free."""
+    import random
+
+    told = os.environ.get("RIVERRUN_TEST_PORTS", f"{peers.PORT_MIN}-{peers.PORT_MAX}")
+    low, high = (int(text) for text in told.split("-"))
+    while True:
+        first = random.randrange(low, high - PORTS_PER_NODE * count)
+        with contextlib.ExitStack() as held:
+            try:
+                for port in range(first, first + PORTS_PER_NODE * count):
+                    held.enter_context(socket.create_server((HOST, port)))
+            except OSError:
+                continue
+            return first
+
+
+def _is_running(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,150 @@
+"""Three nodes of riverrun and of Apache Kafka under the same load, and one table of ratios.
+
+Three copies, two of them at least in sync; acks=all and acks=1; and fsync before acknowledgement
+against Kafka's ``flush.messages=1``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from riverrun.cli.benchmark import clusters, failover, load, peers
+from riverrun.cli.benchmark.compare import Row, Table
+from riverrun.cli.benchmark.load import Servers, Shape
+
+SHAPES = (
+    Shape(record_bytes=1000, batch_bytes=16_384, megabytes=60),
+    Shape(record_bytes=1000, batch_bytes=65_536, megabytes=120),
+    Shape(record_bytes=1000, batch_bytes=1_000_000, megabytes=200),
+    Shape(record_bytes=100, batch_bytes=65_536, megabytes=30),
+)
+WIDE = (
+    Shape(record_bytes=1000, batch_bytes=65_536, megabytes=60, partitions=100, acks="all"),
+    Shape(record_bytes=1000, batch_bytes=65_536, megabytes=60, partitions=1000, acks="all"),
+)
+SYNCED = Shape(record_bytes=1000, batch_bytes=65_536, megabytes=30, acks="all")
+SYNCED_CONFIG = {
+    "riverrun": {"flush.before.ack": "true"},
+    "kafka": {"flush.messages": "1"},
+}
+WARM_UP = Shape(record_bytes=1000, batch_bytes=65_536, megabytes=100, acks="all")
+COUNT = 3
+LATENCY_RATE = 1000
+LATENCY_SECONDS = 8
+LAG_SECONDS = 6
+LAG_RATE_MAX = 20_000
+"""Records of 1 KB per second that one Python client can send and time."""
+FAILOVERS = 5
+
+Starter = Callable[[], AbstractContextManager[clusters.Nodes]]
+
+
+def compare(*, rounds: int, quick: bool, with_kafka: bool) -> Table:
+    """Measure both clusters ``rounds`` times, alternating."""
+    table = Table()
+    starters: dict[str, Starter] = {"riverrun": clusters.riverrun}
+    if with_kafka:
+        try:
+            peers.kafka_jars()
+            starters["kafka"] = clusters.kafka
+        except peers.PeerUnavailable as error:
+            table.notes.append(
+                f"Apache Kafka could not be had ({error}); riverrun is measured alone."
+            )
+            progress(table.notes[-1])
+    for number in range(rounds):
+        for name, start in starters.items():
+            progress(f"three nodes, round {number + 1} of {rounds}: {name}")
+            with start() as nodes:
+                _measure(name, nodes, table, quick=quick)
+    return table
+
+
+def _measure(name: str, nodes: clusters.Nodes, table: Table, *, quick: bool) -> None:
+    servers = Servers(nodes.pids)
+    table.add(name, Row("3 nodes ready", "", "s"), nodes.ready_seconds)
+    table.add(name, Row("3 nodes resident, idle", "", "MB"), servers.resident_megabytes())
+    load.create_topic(nodes.bootstrap, "warm", 1, COUNT)
+    load.produce(nodes.bootstrap, "warm", WARM_UP, servers)
+    capacity = 0.0
+    for acks in ("all", "1"):
+        for shape in SHAPES[1:3] if quick else SHAPES:
+            speed = _throughput(name, nodes, table, replace(shape, acks=acks), servers)
+            if acks == "1" and shape.record_bytes == 1000:
+                capacity = max(capacity, speed)
+    for shape in WIDE[:1] if quick else WIDE:
+        _throughput(name, nodes, table, shape, servers)
+    config = SYNCED_CONFIG[name]
+    _throughput(name, nodes, table, SYNCED, servers, label=", fsync before ack", config=config)
+    _latencies(name, nodes, table, capacity)
+    table.add(name, Row("3 nodes resident, loaded", "", "MB"), servers.resident_megabytes())
+    _failures(name, nodes, table, rounds=2 if quick else FAILOVERS)
+
+
+def _throughput(
+    name: str, nodes: clusters.Nodes, table: Table, shape: Shape, servers: Servers, *,
+    label: str = "", config: dict[str, str] | None = None,
+) -> float:  # fmt: skip
+    words = f"{shape.name()}, acks={shape.acks}{label}"
+    topic = f"r{shape.record_bytes}-b{shape.batch_bytes}-p{shape.partitions}-a{shape.acks}"
+    topic += "-synced" if config else ""
+    began = time.monotonic()
+    load.create_topic(nodes.bootstrap, topic, shape.partitions, COUNT, config)
+    made = load.produce(nodes.bootstrap, topic, shape, servers)
+    table.add(name, Row("produce", words, "MB/s"), made.megabytes_per_second)
+    table.add(name, Row("produce", words, "CPU ms/MB"), made.cpu_ms_per_megabyte)
+    if shape.acks == "all" and config is None and shape.partitions == 1:
+        read = load.consume(nodes.bootstrap, topic, shape, servers)
+        table.add(name, Row("consume", shape.name(), "MB/s"), read.megabytes_per_second)
+        table.add(name, Row("consume", shape.name(), "CPU ms/MB"), read.cpu_ms_per_megabyte)
+    progress(
+        f"  {name}: {words}: {made.megabytes_per_second:.1f} MB/s, "
+        f"{made.cpu_ms_per_megabyte:.1f} CPU ms/MB ({time.monotonic() - began:.1f} s)"
+    )
+    return made.megabytes_per_second
+
+
+def _latencies(name: str, nodes: clusters.Nodes, table: Table, capacity: float) -> None:
+    for acks in ("1", "all"):
+        topic = f"latency-{acks}"
+        load.create_topic(nodes.bootstrap, topic, 1, COUNT)
+        found = load.acknowledged(
+            nodes.bootstrap, topic, rate=LATENCY_RATE, seconds=LATENCY_SECONDS, acks=acks
+        )
+        words = f"{LATENCY_RATE} records/s, acks={acks}"
+        table.add(name, Row("acknowledged after", words, "p50 ms"), found.p50_ms)
+        table.add(name, Row("acknowledged after", words, "p99 ms"), found.p99_ms)
+    found = load.end_to_end(
+        nodes.bootstrap, "latency-all", rate=LATENCY_RATE, seconds=LATENCY_SECONDS, acks="all"
+    )
+    words = f"{LATENCY_RATE} records/s, acks=all"
+    table.add(name, Row("end to end", words, "p50 ms"), found.p50_ms)
+    table.add(name, Row("end to end", words, "p99 ms"), found.p99_ms)
+    rate = min(int(capacity * 1000 / 2), LAG_RATE_MAX)
+    load.create_topic(nodes.bootstrap, "lag", 1, COUNT)
+    lag = failover.replication_lag(nodes.bootstrap, "lag", rate=rate, seconds=LAG_SECONDS)
+    # Each server at half of what it can do itself.
+    table.add(name, Row("replication lag", "at half of the capacity", "p99 ms"), lag.p99_ms)
+    table.notes.append(f"{name}: replication lag was measured at {rate:,} records/s of 1 KB.")
+    progress(f"  {name}: lag p50 {lag.p50_ms:.1f} p99 {lag.p99_ms:.1f} ms at {rate} records/s")
+
+
+def _failures(name: str, nodes: clusters.Nodes, table: Table, *, rounds: int) -> None:
+    load.create_topic(nodes.bootstrap, "failover", 1, COUNT)
+    found = sorted(failover.failovers(nodes, "failover", rounds))
+    table.add(name, Row("failover", "kill -9 of the leader, median", "s"), statistics.median(found))
+    table.add(name, Row("failover", "kill -9 of the leader, worst", "s"), found[-1])
+    failed, silence = failover.rolling_restart(nodes, "failover")
+    table.add(name, Row("rolling restart", "records that failed", "errors"), failed)
+    table.add(name, Row("rolling restart", "longest pause", "s"), silence)
+    shown = ", ".join(f"{seconds:.2f}" for seconds in found)
+    progress(f"  {name}: failovers {shown} s; rolling restart {failed} errors, {silence:.2f} s")
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

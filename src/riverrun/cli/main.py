@@ -34,6 +34,8 @@ COMMANDS = {
     "produce": "riverrun.cli.produce",
     "consume": "riverrun.cli.consume",
     "groups": "riverrun.cli.groups",
+    "cluster": "riverrun.cli.cluster",
+    "quorum": "riverrun.cli.quorum",
     "dump-log": "riverrun.cli.dump_log",
     "bench": "riverrun.cli.bench",
     "simulate": "riverrun.simulation.command",

@@ -38,8 +38,12 @@ def handle(
 
 
 def _namesakes(parts: Parts, request: DiscoverNodeRequest) -> tuple[Address, ...]:
-    """Where we know a broker of the asker's id with other data: it may be gone, or not."""
+    """Where we know a node of the asker's id with other data: it may be gone, or not."""
+    found: dict[Address, None] = {}
     known = parts.metadata.current.brokers.get(NodeId(request.node_id))
-    if known is None or known.is_fenced or request.directory_id in known.directories:
-        return ()
-    return tuple((endpoint.host, endpoint.port) for endpoint in known.endpoints.values())
+    if known is not None and not known.is_fenced and request.directory_id not in known.directories:
+        found.update({(at.host, at.port): None for at in known.endpoints.values()})
+    for voter in parts.metadata.voters:
+        if voter.id == request.node_id and voter.directory_id != request.directory_id:
+            found.update(dict.fromkeys(voter.endpoints.values()))
+    return tuple(found)

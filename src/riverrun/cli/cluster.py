@@ -1,0 +1,134 @@
+"""``riverrun cluster``: how a cluster is, and of which nodes it consists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from riverrun.cli.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Bootstrap
+from riverrun.cli.watching import Watch
+
+if TYPE_CHECKING:
+    from riverrun.cli.cluster_report import Report
+    from riverrun.cli.output import Table
+
+
+def register(app: typer.Typer) -> None:
+    cluster = typer.Typer(
+        help="Show how the cluster is, and its nodes.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    cluster.command("status")(status)
+    cluster.command("nodes")(nodes)
+    cluster.command("describe")(describe)
+    app.add_typer(cluster, name="cluster")
+
+
+def status(
+    is_checked: Annotated[
+        bool, typer.Option("--check", help="End with code 1 if the cluster is not healthy.")
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+    watch: Watch = False,
+) -> None:
+    """Show in a few lines whether the cluster is well.
+
+    \b
+    riverrun cluster status
+    riverrun cluster status --watch
+    riverrun cluster status --check --json | jq .problems
+    """
+    from riverrun.cli.cluster_report import nodes_table, status_table
+
+    def tables(report: Report) -> list[Table]:
+        return [status_table(report), nodes_table(report, kind="node")]
+
+    _show(bootstrap, tables, as_json=as_json, is_watched=watch, is_checked=is_checked)
+
+
+def nodes(
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
+) -> None:
+    """List the brokers, with their state and what they hold.
+
+    Columns: node, address, rack, state (up or fenced), role in the quorum (leader, follower or
+    observer), partitions it leads, replicas it holds, replicas of it that are in sync.
+
+    \b
+    riverrun cluster nodes
+    riverrun cluster nodes | awk '$4 == "fenced"'
+    """
+    from riverrun.cli.cluster_report import nodes_table
+
+    _show(
+        bootstrap,
+        lambda report: [nodes_table(report)],
+        as_json=as_json,
+        is_watched=watch,
+        part="brokers",
+    )
+
+
+def describe(
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
+) -> None:
+    """Show nodes, quorum, features, and what needs care.
+
+    \b
+    riverrun cluster describe
+    riverrun cluster describe | grep ^offline
+    """
+    import time
+
+    from riverrun.cli import cluster_report
+    from riverrun.cli.output import Table
+
+    def tables(report: Report) -> list[Table]:
+        status_rows = cluster_report.status_table(report)
+        status_rows.kind = "cluster"
+        now_ms = int(time.time() * 1000)
+        brokers = cluster_report.nodes_table(report, kind="node")
+        quorum = cluster_report.quorum_table(report.quorum, now_ms, kind="quorum")
+        features = Table(
+            kind="feature", columns=("feature", "level"), rows=list(report.features.items())
+        )
+        return [status_rows, brokers, quorum, features, *cluster_report.trouble_tables(report)]
+
+    _show(bootstrap, tables, as_json=as_json, is_watched=watch, with_features=True)
+
+
+def _show(
+    bootstrap: str,
+    tables: Callable[[Report], list[Table]],
+    *,
+    as_json: bool,
+    is_watched: bool,
+    is_checked: bool = False,
+    with_features: bool = False,
+    part: str | None = None,
+) -> None:
+    from riverrun.cli.cluster_report import ask_report
+    from riverrun.cli.output import print_json, print_tables
+    from riverrun.cli.session import run
+    from riverrun.cli.watching import show
+
+    known = bootstrap
+
+    def once() -> None:
+        nonlocal known
+        report: Report = run(known, lambda pool: ask_report(pool, with_features=with_features))
+        # Whoever watches wants to see what happens when the node that was named dies.
+        known = ",".join(dict.fromkeys([bootstrap, *(b.address for b in report.brokers)]))
+        if as_json:
+            described = report.described()
+            print_json(described if part is None else described[part])
+        else:
+            print_tables(tables(report))
+        if is_checked and report.problems() and not is_watched:
+            raise typer.Exit(FAILED)
+
+    show(once, is_watched=is_watched)

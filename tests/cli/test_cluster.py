@@ -1,0 +1,129 @@
+"""riverrun cluster and riverrun quorum, against a real node."""
+
+import json
+import signal
+from typing import Any
+from uuid import UUID
+
+from riverrun.cli.cluster_report import (
+    Broker,
+    Quorum,
+    Replica,
+    Report,
+    Trouble,
+    status_table,
+    trouble_tables,
+)
+from tests.cli.commands import Cli
+from tests.processes import Server, free_ports
+
+
+def asked(cli: Cli, *words: str) -> dict[str, Any]:
+    found = json.loads(cli.run(*words, "--json"))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_healthy_cluster_says_so_in_a_few_lines(cli: Cli, node: Server) -> None:
+    rows = dict(row[:2] for row in cli.rows("cluster", "status", "--check"))
+    assert rows["health"] == "healthy"
+    assert rows["brokers"] == "1 of 1 up"
+    assert rows["controllers"] == "1 voter, leader 1"
+    report = asked(cli, "cluster", "status")
+    assert report["healthy"] is True
+    assert report["problems"] == []
+    assert rows["cluster"] == report["cluster_id"]
+    assert f"cluster.id={report['cluster_id']}" in (node.data / "meta.properties").read_text()
+
+
+def test_nodes_are_rows_with_what_they_hold(cli: Cli, node: Server, name: str) -> None:
+    cli.run("topics", "create", name, "-p", "3")
+    (row,) = cli.rows("cluster", "nodes")
+    assert row[:5] == ["1", node.bootstrap, "-", "up", "leader"]
+    assert int(row[5]) == int(row[6]) == int(row[7]) >= 3
+
+
+def test_describe_shows_all_there_is_by_kind(cli: Cli) -> None:
+    rows = cli.rows("cluster", "describe")
+    assert next(row for row in rows if row[0] == "feature")[1:] == ["metadata.version", "30"]
+    (quorum,) = [row for row in rows if row[0] == "quorum"]
+    assert quorum[1:3] == ["1", "leader"]
+    assert sorted({row[0] for row in rows}) == ["cluster", "feature", "node", "quorum"]
+
+
+def test_the_quorum_is_described_with_directories_as_files_write_them(
+    cli: Cli, node: Server
+) -> None:
+    quorum = asked(cli, "quorum", "status")
+    (voter,) = quorum["replicas"]
+    assert (quorum["leader"], voter["role"], voter["lag"]) == (1, "leader", 0)
+    properties = (node.data / "meta.properties").read_text()
+    assert f"directory.id={voter['directory_id']}" in properties
+    (row,) = cli.rows("quorum", "status")
+    assert row[:2] == ["1", "leader"]
+    assert row[-1] == voter["directory_id"]
+
+
+def test_properties_are_what_apaches_tool_needs(cli: Cli, node: Server) -> None:
+    lines = cli.run("quorum", "add", "1", "--print-properties").splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    assert found["log.dirs"] == str(node.data)
+    assert found["listeners"].startswith("CONTROLLER://127.0.0.1:")
+    assert found["controller.listener.names"] == "CONTROLLER"
+    assert "controller" in found["process.roles"]
+
+
+def test_a_node_that_is_not_there_is_named(cli: Cli) -> None:
+    missing = cli.result("quorum", "add", "77")
+    assert (missing.exit_code, "there is no broker 77" in missing.stderr) == (4, True)
+    absent = cli.result("quorum", "remove", "77", "--yes")
+    assert (absent.exit_code, "node 77 does not vote" in absent.stderr) == (4, True)
+    nowhere = cli.result("quorum", "add", f"127.0.0.1:{free_ports(1)}")
+    assert nowhere.exit_code == 3
+    assert cli.result("quorum", "add", "node-1").exit_code == 4
+
+
+def test_without_a_cluster_the_code_is_3(cli: Cli) -> None:
+    for words in (["cluster", "status"], ["quorum", "status"]):
+        assert cli.result(*words, "--bootstrap", f"127.0.0.1:{free_ports(1)}").exit_code == 3
+
+
+def test_watching_goes_on_until_ctrl_c(cli: Cli) -> None:
+    with cli.started("cluster", "status", "--watch", "--json") as running:
+        first, second = json.loads(running.line()), json.loads(running.line())
+        assert first["cluster_id"] == second["cluster_id"]
+        assert running.stop(signal.SIGINT) == 0
+
+
+def test_what_is_wrong_is_said_the_worst_first() -> None:
+    replica = Replica(
+        id=1, directory_id=UUID(int=1), role="follower", endpoint=None, end_offset=5, lag=0,
+        last_fetch_ms=None, last_caught_up_ms=None,
+    )  # fmt: skip
+    gone = Trouble(topic="a", partition=0, leader=None, replicas=(1, 2), isr=(1,))
+    behind = Trouble(topic="a", partition=1, leader=2, replicas=(1, 2), isr=(2,))
+    report = Report(
+        cluster_id="one",
+        quorum=Quorum(leader=None, epoch=3, high_watermark=5, replicas=(replica,)),
+        brokers=(
+            Broker(id=1, address="a:1", rack=None, is_fenced=True, role="follower"),
+            Broker(id=2, address="b:1", rack="r", is_fenced=False, role=None),
+        ),
+        topics=1,
+        partitions=2,
+        offline=(gone,),
+        under_replicated=(behind,) * 30,
+    )
+    assert report.problems() == [
+        "the quorum has no leader: metadata cannot change",
+        "1 partition without a leader",
+        "1 broker fenced: 1",
+        "30 partitions with replicas out of sync",
+    ]
+    assert ("brokers", "1 of 2 up") in status_table(report).rows
+    offline, lagging = trouble_tables(report)
+    assert offline.rows == [("a", 0, "none", "1,2", "1")]
+    assert (len(lagging.rows), lagging.title) == (
+        20,
+        "With replicas out of sync (the first 20 of 30)",
+    )

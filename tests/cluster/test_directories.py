@@ -87,6 +87,13 @@ def test_a_replica_that_is_found_again_leads_only_if_nobody_else_may() -> None:
     assert state(topic(image).partitions[0]) == P(2, (2,))
 
 
+def test_a_corrupt_replica_is_not_the_last_resort_where_there_are_others() -> None:
+    image, _ = assign(cluster(P(1, (1,))), DIRECTORY_LOST, 0)
+    assert state(topic(image).partitions[0]) == P(NONE, ())
+    image, _ = assign(image, directory(1), 0)
+    assert topic(image).partitions[0].leader == NONE
+
+
 def test_each_partition_is_judged_alone() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (2,), replicas=(2,)))
     _, codes = assign(image, directory(1), 0, 1, 2)

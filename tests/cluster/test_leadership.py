@@ -253,6 +253,22 @@ def test_a_wiped_disk_is_the_new_place_of_all_replicas() -> None:
     ]
 
 
+def test_a_wiped_disk_does_not_lead_by_the_memory_of_its_last_life() -> None:
+    """Others may have nearly everything; only who has the only replica has nothing to compare."""
+    new = (UUID(int=77 << 64),)
+    for before, expected in (
+        (P(1, (1,)), P(NONE, ())),
+        (P(NONE, (), last=(1,)), P(NONE, ())),
+        (P(NONE, (), elr=(1, 2), last=(1,)), P(NONE, (), elr=(2,))),
+        (P(1, (1,), replicas=(1,)), P(NONE, (), last=(1,), replicas=(1,))),
+    ):
+        image = cluster(before, fenced=(2, 3))
+        records = leadership.restart(
+            CONFIGS, image, NodeId(1), new, is_clean=False, is_synced=False
+        )
+        assert state(after(image, records)) == expected
+
+
 def test_a_replica_that_was_lost_is_not_found_by_a_restart() -> None:
     image = cluster(P(2, (2, 3)))
     lost = PartitionChangeRecord(

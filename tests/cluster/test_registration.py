@@ -162,6 +162,18 @@ def test_a_broker_that_is_gone_for_good_is_unregistered() -> None:
     assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
+def test_who_was_unregistered_comes_back_to_its_replicas() -> None:
+    image = cluster(P(1, (1, 2, 3)))
+    image = replayed(
+        image, unregister(CONFIGS, image, UnregisterBrokerRequest(broker_id=1)).records
+    )
+    new = UUID(int=9 << 64)
+    image = take(image, registration_request(1, 2, directories=(new,)))
+    partition = topic(image).partitions[0]
+    assert partition.directories == (new, directory(2), directory(3))
+    assert state(partition) == P(2, (2, 3))
+
+
 def controller_request(features: dict[str, tuple[int, int]]) -> ControllerRegistrationRequest:
     return ControllerRegistrationRequest(
         controller_id=1,

@@ -105,6 +105,7 @@ class _Assignment:
             Candidates(self._image, without=(node,)) if is_lost else self._candidates,
             isr=tuple(one for one in partition.isr if not is_lost or one != node),
             unclean=(node,) if is_lost else (),
+            lost=(node,) if is_lost else (),
             election=election_of(rules),
             directories=tuple(directories),
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from riverrun.cluster.configs import Configs
-from riverrun.cluster.partition_change import Candidates, change, election_of
+from riverrun.cluster.partition_change import Candidates, change, election_of, is_online
 from riverrun.cluster.topic_rules import TopicRules, rules_of
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
@@ -98,7 +98,8 @@ def restart(
 
     Unless its shutdown was clean, it may have lost records that the page cache held, and is not
     eligible any more (KIP-966). ``is_synced`` says that at least what was synced is still there.
-    Replicas that lay in a directory it does not have any more lie in its only one now.
+    Replicas that lay in a directory it does not have any more are gone; new ones are to be made in
+    its only one.
     """
     candidates = Candidates(image, without=(node,))
     records: list[Record] = []
@@ -116,6 +117,7 @@ def restart(
             candidates,
             isr=_without(partition.isr, (node,)),
             unclean=() if survives else (node,),
+            lost=() if home is None else (node,),
             election=election_of(rules),
             directories=home,
         )
@@ -247,11 +249,10 @@ def _home(
     partition: PartitionImage, node: NodeId, directories: tuple[UUID, ...]
 ) -> tuple[UUID, ...] | None:
     """The partition's directories when a replica lay elsewhere than in the only one there is."""
-    if len(directories) != 1:
-        return None
     place = partition.replicas.index(node)
-    before = partition.directories[place]
-    if before == directories[0] or before == DIRECTORY_LOST:
+    if len(directories) != 1 or is_online(directories, partition.directories[place]):
+        return None
+    if partition.directories[place] == DIRECTORY_LOST:
         return None
     changed = list(partition.directories)
     changed[place] = directories[0]

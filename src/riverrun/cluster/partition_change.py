@@ -86,13 +86,15 @@ def change(
     *,
     isr: Nodes | None = None,
     unclean: Collection[NodeId] = (),
+    lost: Collection[NodeId] = (),
     election: Election = Election.ONLINE,
     recovery: LeaderRecoveryState | None = None,
     directories: tuple[UUID, ...] | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that brings a partition to the wanted in-sync set and elects; None: no change.
 
-    ``unclean`` replicas may have lost records and are eligible no longer.
+    ``unclean`` replicas may have lost records and are eligible no longer; ``lost`` ones have lost
+    them, and are not even the last resort where there are others.
     """
     target = partition.isr if isr is None else isr
     elr = _eligible(partition, rules, target, unclean)
@@ -108,7 +110,7 @@ def change(
     # Before ELR the last in-sync set was kept, to tell who may lead.
     is_isr_changed = target != partition.isr and (bool(target) or rules.is_elr_enabled)
     is_recovery_changed = recovery is not None and recovery != partition.leader_recovery_state
-    last_known = _last_known(partition, rules, leader, () if target else partition.isr)
+    last_known = _last_known(partition, rules, leader, () if target else partition.isr, lost)
     if directories == partition.directories:
         directories = None
     if (
@@ -179,16 +181,22 @@ def _elect(
 
 
 def _last_known(
-    partition: PartitionImage, rules: TopicRules, leader: int, lost: Nodes
+    partition: PartitionImage,
+    rules: TopicRules,
+    leader: int,
+    left: Nodes,
+    lost: Collection[NodeId],
 ) -> Nodes | None:
     """The last leader, remembered when nobody is left in sync, forgotten when there is another.
 
-    ``lost`` are the in-sync replicas of a set that becomes empty; None stands for no change.
+    ``left`` are the in-sync replicas of a set that becomes empty; None stands for no change.
     """
-    if not rules.is_elr_enabled:
-        return () if partition.last_known_elr else None
-    if lost:
-        last = lost[:1] if partition.leader == NO_LEADER else (partition.leader,)
-        return None if partition.last_known_elr == last else last
-    has_leader = leader >= 0 or (leader == NO_LEADER_CHANGE and partition.leader != NO_LEADER)
-    return () if has_leader and partition.last_known_elr else None
+    last = partition.last_known_elr
+    if left:
+        last = left[:1] if partition.leader == NO_LEADER else (partition.leader,)
+    elif leader >= 0 or (leader == NO_LEADER_CHANGE and partition.leader != NO_LEADER):
+        last = ()
+    is_lost = len(partition.replicas) > 1 and any(node in lost for node in last)
+    if is_lost or not rules.is_elr_enabled:
+        last = ()
+    return None if last == partition.last_known_elr else last

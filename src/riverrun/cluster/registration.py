@@ -45,7 +45,7 @@ from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerReq
 from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
 
 if TYPE_CHECKING:
-    from riverrun.metadata.records import Record
+    pass
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "metadata.version": (30, 30),
@@ -89,16 +89,15 @@ def register(
     features = _check_features(image, request)
     if before is not None and before.incarnation == request.incarnation_id:
         return Outcome(response=_registered(before.epoch))
-    records: list[Record] = []
-    if before is not None:
-        records += leadership.restart(
-            configs,
-            image,
-            before.id,
-            directories,
-            is_clean=request.previous_broker_epoch == before.epoch,
-            is_synced=request.previous_broker_epoch == synced_mark(before.epoch),
-        )
+    previous = request.previous_broker_epoch
+    records = leadership.restart(
+        configs,
+        image,
+        NodeId(request.broker_id),
+        directories,
+        is_clean=before is not None and previous == before.epoch,
+        is_synced=before is not None and previous == synced_mark(before.epoch),
+    )
     # The offset of the record itself: greater than every epoch before, and what the broker must
     # have read before it is let in.
     epoch = image.offset + len(records) + 1

@@ -19,7 +19,7 @@ import structlog
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.storage.checkpoints import LEADER_EPOCHS
 from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
-from riverrun.storage.index import parse_transactions
+from riverrun.storage.index import OFFSETS_SPAN_MAX, parse_transactions
 from riverrun.storage.index_files import activate, describe, forget, load_known_part, write_anew
 from riverrun.storage.leftovers import tidy
 from riverrun.storage.open_files import OpenFiles
@@ -272,8 +272,13 @@ class _Recovery:
                         bound=bound, may_have_gaps=self._situation.settings.is_compacted
                     ),
                 )  # fmt: skip
-                if problem is None and bound is not None and segment.next_offset != bound:
-                    # Compaction keeps the last offset of a segment; so its tail was lost.
+                if (
+                    problem is None
+                    and bound is not None
+                    and segment.next_offset != bound <= segment.base_offset + OFFSETS_SPAN_MAX
+                ):
+                    # Compaction keeps the last offset of a segment; so its tail was lost. Only a
+                    # gap that no segment can span, in what a follower was sent, lies between two.
                     problem = f"offsets {segment.next_offset} to {bound} are missing"
                 if problem is not None:
                     self._cut(file, segment, size, problem)

@@ -29,7 +29,7 @@ from riverrun.wire.primitives import (
     write_text,
     write_varint,
 )
-from riverrun.wire.produce import NodeEndpoint
+from riverrun.wire.produce import NodeEndpoint, read_topic_id
 
 VERSION_MIN = 15
 VERSION_MAX = 18
@@ -163,8 +163,8 @@ def _parse(frame: memoryview, at: int, version: int) -> tuple[FetchAnswer, int]:
         raise MalformedRequest("null for topics")
     results: list[FetchResult] = []
     for _ in range(topics):
-        topic = UUID(bytes=bytes(frame[at : at + 16]))
-        count, at = read_compact_count(frame, at + 16, end, 37)
+        topic, at = read_topic_id(frame, at)
+        count, at = read_compact_count(frame, at, end, 37)
         if count < 0:
             raise MalformedRequest("null for partitions")
         for _ in range(count):

@@ -23,14 +23,16 @@ def gives_up_its_directory(loss: str, voters: VoterSet, me: Voter, *, may_vote: 
     return me.key in voters
 
 
-def is_first_voter(voters: VoterSet, me: Voter, *, is_alone: bool, may_vote: bool) -> bool:
+def is_first_voter(
+    voters: VoterSet, me: Voter, *, may_reach_others: bool, knows_others: bool, may_vote: bool
+) -> bool:
     """Whether nobody votes yet, and this node is to be the only one who does.
 
     Raises ``MetadataError`` when the directory is not this node's to lead alone.
     """
-    if len(voters) and (is_alone or voters.ids == (me.id,)):
+    if len(voters) and (not may_reach_others or voters.ids == (me.id,)):
         check_sole_voter(voters.voters, me)
-    return not len(voters) and is_alone and may_vote
+    return not len(voters) and not knows_others and may_vote
 
 
 def check_answer(response: Response) -> None:

@@ -143,9 +143,12 @@ class MetadataLog:
             blank = Image(timestamp=clock.now_ms())
             images = Images(blank if found is None else await image_of(*found))
             snapshots = Snapshots(opened, images, settings=settings, clock=clock)
-            is_alone = network is None or not bootstrap
             if opening.is_first_voter(
-                opened.voters.voters, me, is_alone=is_alone, may_vote=is_controller
+                opened.voters.voters,
+                me,
+                may_reach_others=network is not None,
+                knows_others=bool(bootstrap),
+                may_vote=is_controller,
             ):
                 opened.assume_voters(VoterSet((me,)))
                 if found is None and opened.end_offset == 0:

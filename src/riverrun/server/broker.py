@@ -40,6 +40,7 @@ from riverrun.server.listener import Listener
 from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
 from riverrun.server.probe import BrokerProbe
+from riverrun.server.quorum_network import QuorumNetwork
 from riverrun.server.router import Router
 from riverrun.server.serving import Serving
 from riverrun.server.settings import NodeSettings, declared_settings
@@ -78,6 +79,7 @@ class Broker:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._directory: LogDirectory | None = None
         self._log_runner: LogRunner | None = None
+        self._network: QuorumNetwork | None = None
         self._metadata: MetadataLog | None = None
         self._serving: Serving | None = None
         self._listener: Listener | None = None
@@ -269,6 +271,9 @@ class Broker:
         settings = self.settings
         controller = settings.controller_advertised()
         endpoints = {controller.name: (controller.host, controller.port)} if controller else {}
+        self._network = QuorumNetwork(
+            formed.cluster_id, settings.quorum, name=f"riverrun-{settings.node_id}"
+        )
         return await MetadataLog.open(
             directory.open_metadata(settings.metadata),
             files=self._files,
@@ -284,6 +289,7 @@ class Broker:
             joins=settings.formation.auto_join,
             bootstrap=formed.bootstrap,
             renew_directory=directory.renew_id,
+            network=self._network,
         )
 
     async def _start_http(self) -> None:
@@ -389,6 +395,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for channel in self._channels:
             channel.close()
+        if self._network is not None:
+            self._network.close()
         if self._metadata is not None:
             await self._metadata.stop()
         if self._log_runner is not None:

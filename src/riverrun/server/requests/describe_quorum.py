@@ -1,9 +1,13 @@
-"""DescribeQuorum, versions 0 to 2: who votes on the metadata log, answered by any broker."""
+"""DescribeQuorum, versions 0 to 2: who votes on the metadata log and how far each replica is.
+
+The leader knows; a broker passes the question on, and any other controller names the leader.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from riverrun.metadata.description import ReplicaDescription
 from riverrun.model.errors import ErrorCode
 from riverrun.server.context import RequestContext
 from riverrun.server.parts import Parts
@@ -18,6 +22,7 @@ from riverrun.wire.messages.describe_quorum_response import (
 )
 
 TOPIC: Final = "__cluster_metadata"
+NOBODY: Final = -1
 
 
 def handle(
@@ -30,44 +35,62 @@ def handle(
     ]
     if names != [(TOPIC, 0)]:
         return _unknown(request)
+    described = parts.metadata.describe()
+    if described.leader != parts.metadata.node_id:
+        return _not_the_leader(described.leader, described.epoch)
+    partition = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        error_message="",
+        leader_id=parts.metadata.node_id,
+        leader_epoch=described.epoch,
+        high_watermark=described.high_watermark,
+        current_voters=tuple(_state(voter) for voter in described.voters),
+        observers=tuple(_state(observer) for observer in described.observers),
+    )
     return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         error_message="",
-        topics=(TopicData(topic_name=TOPIC, partitions=(_described(parts),)),),
-        nodes=tuple(
-            Node(
-                node_id=voter.id,
-                listeners=tuple(
-                    Listener(name=name, host=host, port=port)
-                    for name, (host, port) in voter.endpoints.items()
-                ),
-            )
-            for voter in parts.metadata.voters
+        topics=(TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        nodes=tuple(_node(voter) for voter in described.voters),
+    )
+
+
+def _state(replica: ReplicaDescription) -> ReplicaState:
+    return ReplicaState(
+        replica_id=replica.id,
+        replica_directory_id=replica.directory_id,
+        log_end_offset=replica.log_end_offset,
+        last_fetch_timestamp=replica.last_fetch_ms,
+        last_caught_up_timestamp=replica.last_caught_up_ms,
+    )
+
+
+def _node(voter: ReplicaDescription) -> Node:
+    return Node(
+        node_id=voter.id,
+        listeners=tuple(
+            Listener(name=name, host=host, port=port)
+            for name, (host, port) in voter.endpoints.items()
         ),
     )
 
 
-def _described(parts: Parts) -> PartitionData:
-    log = parts.metadata
-    now = parts.clock.now_ms()
-    return PartitionData(
+def _not_the_leader(leader: int | None, epoch: int) -> DescribeQuorumResponse:
+    partition = PartitionData(
         partition_index=0,
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        error_message="This node does not lead the metadata quorum.",
+        leader_id=NOBODY if leader is None else leader,
+        leader_epoch=epoch,
+        high_watermark=-1,
+        current_voters=(),
+        observers=(),
+    )
+    return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         error_message="",
-        leader_id=log.node_id,
-        leader_epoch=log.epoch,
-        high_watermark=log.high_watermark,
-        current_voters=tuple(
-            ReplicaState(
-                replica_id=voter.id,
-                replica_directory_id=voter.directory_id,
-                log_end_offset=log.end_offset,
-                last_fetch_timestamp=now,
-                last_caught_up_timestamp=now,
-            )
-            for voter in log.voters
-        ),
-        observers=(),
+        topics=(TopicData(topic_name=TOPIC, partitions=(partition,)),),
     )
 
 

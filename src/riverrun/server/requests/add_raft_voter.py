@@ -1,0 +1,21 @@
+"""AddRaftVoter, versions 0 and 1: one more voter of the quorum, once it has caught up (KIP-853)."""
+
+from __future__ import annotations
+
+from riverrun.raft.messages import ChangeVotersResponse
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import add_from
+from riverrun.wire.messages.add_raft_voter_request import AddRaftVoterRequest
+from riverrun.wire.messages.add_raft_voter_response import AddRaftVoterResponse
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: AddRaftVoterRequest
+) -> AddRaftVoterResponse:
+    check_cluster(parts, request.cluster_id)
+    answer = await ask(parts, add_from(request), ChangeVotersResponse)
+    return AddRaftVoterResponse(
+        throttle_time_ms=0, error_code=answer.error, error_message=answer.message
+    )

@@ -1,0 +1,26 @@
+"""BeginQuorumEpoch, versions 0 and 1: a new leader of the quorum makes itself known (KIP-595)."""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode
+from riverrun.raft.messages import BeginQuorumEpochResponse as Answer
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import begin_from
+from riverrun.server.quorum_responses import begin_to
+from riverrun.wire.messages.begin_quorum_epoch_request import BeginQuorumEpochRequest
+from riverrun.wire.messages.begin_quorum_epoch_response import BeginQuorumEpochResponse
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: BeginQuorumEpochRequest
+) -> BeginQuorumEpochResponse:
+    check_cluster(parts, request.cluster_id)
+    return begin_to(await ask(parts, begin_from(request, parts.metadata.me.key), Answer))
+
+
+def failed(
+    request: BeginQuorumEpochRequest, code: ErrorCode, message: str | None
+) -> BeginQuorumEpochResponse:
+    return BeginQuorumEpochResponse(error_code=code, topics=())

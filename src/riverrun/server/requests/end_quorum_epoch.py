@@ -1,0 +1,26 @@
+"""EndQuorumEpoch, versions 0 and 1: the leader of the quorum hands over (KIP-595)."""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode
+from riverrun.raft.messages import EndQuorumEpochResponse as Answer
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import end_from
+from riverrun.server.quorum_responses import end_to
+from riverrun.wire.messages.end_quorum_epoch_request import EndQuorumEpochRequest
+from riverrun.wire.messages.end_quorum_epoch_response import EndQuorumEpochResponse
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: EndQuorumEpochRequest
+) -> EndQuorumEpochResponse:
+    check_cluster(parts, request.cluster_id)
+    return end_to(await ask(parts, end_from(request), Answer))
+
+
+def failed(
+    request: EndQuorumEpochRequest, code: ErrorCode, message: str | None
+) -> EndQuorumEpochResponse:
+    return EndQuorumEpochResponse(error_code=code, topics=())

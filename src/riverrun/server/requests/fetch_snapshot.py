@@ -1,0 +1,26 @@
+"""FetchSnapshot, versions 0 and 1: a replica of the metadata log that is far behind (KIP-630)."""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode
+from riverrun.raft.messages import FetchSnapshotResponse as Answer
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import fetch_snapshot_from
+from riverrun.server.quorum_responses import fetch_snapshot_to
+from riverrun.wire.messages.fetch_snapshot_request import FetchSnapshotRequest
+from riverrun.wire.messages.fetch_snapshot_response import FetchSnapshotResponse
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: FetchSnapshotRequest
+) -> FetchSnapshotResponse:
+    check_cluster(parts, request.cluster_id)
+    return fetch_snapshot_to(await ask(parts, fetch_snapshot_from(request), Answer))
+
+
+def failed(
+    request: FetchSnapshotRequest, code: ErrorCode, message: str | None
+) -> FetchSnapshotResponse:
+    return FetchSnapshotResponse(throttle_time_ms=0, error_code=code, topics=())

@@ -1,0 +1,43 @@
+"""Fetch on the controllers' listener: replicas of the metadata log follow its leader (KIP-595).
+
+A fetch at the end of the log is held until there is more, or the high watermark has moved, or its
+time is over; what it asks for says that all before it is on the disk of whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.raft.messages import FetchRequest, FetchResponse
+from riverrun.server.context import RequestContext
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import fetch_from
+from riverrun.server.quorum_responses import fetch_to
+from riverrun.wire.fetch import TOPIC_IDS_FROM, encode_fetch_response, parse_fetch
+
+if TYPE_CHECKING:
+    from riverrun.ports.files import Buffer
+    from riverrun.server.parts import Parts
+
+
+def handle_frame(
+    parts: Parts, context: RequestContext, buffer: memoryview, at: int
+) -> list[Buffer] | Awaitable[list[Buffer]]:
+    version = context.api_version
+    call = parse_fetch(buffer, at, version)
+    try:
+        check_cluster(parts, call.cluster_id)
+        request = fetch_from(call)
+    except KafkaError as error:
+        return encode_fetch_response(version, [], error_code=error.code)
+    return _fetch(parts, request, version)
+
+
+async def _fetch(parts: Parts, request: FetchRequest, version: int) -> list[Buffer]:
+    try:
+        answer = await ask(parts, request, FetchResponse)
+    except KafkaError:
+        return encode_fetch_response(version, [], error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return fetch_to(answer, version, TOPIC_IDS_FROM)

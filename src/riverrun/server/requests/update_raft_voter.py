@@ -1,0 +1,19 @@
+"""UpdateRaftVoter, version 0: a voter is reached elsewhere than the others know (KIP-853)."""
+
+from __future__ import annotations
+
+from riverrun.raft.messages import ChangeVotersResponse
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import update_from
+from riverrun.server.quorum_responses import update_to
+from riverrun.wire.messages.update_raft_voter_request import UpdateRaftVoterRequest
+from riverrun.wire.messages.update_raft_voter_response import UpdateRaftVoterResponse
+
+
+async def handle(
+    parts: Parts, context: RequestContext, request: UpdateRaftVoterRequest
+) -> UpdateRaftVoterResponse:
+    check_cluster(parts, request.cluster_id)
+    return update_to(await ask(parts, update_from(request), ChangeVotersResponse))

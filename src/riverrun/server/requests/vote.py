@@ -1,0 +1,22 @@
+"""Vote, versions 0 to 2: a member of the quorum asks for this node's vote (KIP-595, KIP-996)."""
+
+from __future__ import annotations
+
+from riverrun.model.errors import ErrorCode
+from riverrun.raft.messages import VoteResponse as Answer
+from riverrun.server.context import RequestContext
+from riverrun.server.parts import Parts
+from riverrun.server.quorum import ask, check_cluster
+from riverrun.server.quorum_requests import vote_from
+from riverrun.server.quorum_responses import vote_to
+from riverrun.wire.messages.vote_request import VoteRequest
+from riverrun.wire.messages.vote_response import VoteResponse
+
+
+async def handle(parts: Parts, context: RequestContext, request: VoteRequest) -> VoteResponse:
+    check_cluster(parts, request.cluster_id)
+    return vote_to(await ask(parts, vote_from(request, parts.metadata.me.key), Answer))
+
+
+def failed(request: VoteRequest, code: ErrorCode, message: str | None) -> VoteResponse:
+    return VoteResponse(error_code=code, topics=())

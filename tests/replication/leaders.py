@@ -95,7 +95,7 @@ class Leader:
         )
         return read_for_replica(
             self.partition,
-            self.partition.follower(node),
+            node,
             fetch,
             contact=Contact(epoch, self.now) if is_counted else None,
             max_bytes=1 << 20,

@@ -336,6 +336,10 @@ class Partition:
         if is_trimmed and self._deletions:
             self._settle_deletions()
 
+    def follower_served(self, follower: Follower) -> None:
+        """Records are on their way to a follower."""
+        follower.served(leader_end=self.log.end_offset, now=self._peers.now())
+
     def watch_as_follower(self, watch: FollowerWatch) -> None:
         others = tuple(known for known in self._watches if known.node != watch.node)
         for known in self._watches:

@@ -11,12 +11,13 @@ Followers read up to the end, and by the offset from which they read acknowledge
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.ports.files import Buffer
 from riverrun.replication.partition import Partition
-from riverrun.replication.progress import Contact, Follower
+from riverrun.replication.progress import Contact
 from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.reading import ColdRead, Slice
 
@@ -128,9 +129,8 @@ def _check_follower(partition: Partition, epoch: LeaderEpoch | int, offset: int)
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaFetch:
-    """What a follower asks of one partition."""
+class ReplicaFetch(NamedTuple):
+    """What a follower asks of one partition; a tuple, since each fetch makes some."""
 
     offset: int
     leader_epoch: int
@@ -140,7 +140,7 @@ class ReplicaFetch:
 
 def read_for_replica(
     partition: Partition,
-    follower: Follower,
+    node: NodeId,
     fetch: ReplicaFetch,
     *,
     contact: Contact | None,
@@ -157,6 +157,7 @@ def read_for_replica(
     log = partition.log
     try:
         partition.check_leader(fetch.leader_epoch if fetch.leader_epoch >= 0 else NO_EPOCH)
+        follower = partition.follower(node)
         if is_first:
             if fetch.last_fetched_epoch >= 0:
                 diverging = _divergence(partition, fetch.offset, fetch.last_fetched_epoch)
@@ -179,6 +180,7 @@ def read_for_replica(
             result.cold = found
         else:
             result.data = found.data
+            partition.follower_served(follower)
     except KafkaError as error:
         return PartitionRead(
             error_code=error.code,

@@ -62,10 +62,7 @@ class Entry:
         """The follower names it: this is how far it has come."""
         self.max_bytes = wanted.max_bytes
         self.fetch = ReplicaFetch(
-            offset=wanted.offset,
-            leader_epoch=wanted.leader_epoch,
-            last_fetched_epoch=wanted.last_fetched_epoch,
-            start_offset=wanted.log_start_offset,
+            wanted.offset, wanted.leader_epoch, wanted.last_fetched_epoch, wanted.log_start_offset
         )
         self.is_asked = True
 
@@ -153,7 +150,7 @@ class ReplicaSession:
                 known.watch(None)
                 self.drop(known)
         for entry in sent:
-            if not entry.is_asked and self.entries.get(entry.key) is entry:
+            if self.entries.get(entry.key) is entry:
                 self.news[entry] = None
 
     def drop(self, entry: Entry) -> None:

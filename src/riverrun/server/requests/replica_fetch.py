@@ -183,22 +183,15 @@ class _ReplicaFetch:
                 return failed(missing(self._parts, topic, index))
         session = self._session
         is_first, entry.is_asked = entry.is_asked, False
-        try:
-            follower = partition.follower(session.node)
-        except KafkaError as error:
-            return failed(error.code)
-        read = read_for_replica(
+        return read_for_replica(
             partition,
-            follower,
+            session.node,
             entry.fetch,
             contact=session.contact if session.is_counted else None,
             max_bytes=max_bytes,
             at_least_one=at_least_one,
             is_first=is_first,
         )
-        if not is_first and read.data:
-            follower.served(leader_end=partition.log.end_offset, now=self._parts.clock.monotonic())
-        return read
 
     def _put_back(self, reads: list[Read]) -> None:
         """Not answered yet: all of it is still news."""

@@ -1,0 +1,187 @@
+"""A node that leads partitions with followers, as far as Produce, Fetch and ListOffsets see it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from riverrun.metadata.image import (
+    DIRECTORY_UNASSIGNED,
+    BrokerImage,
+    Endpoint,
+    Image,
+    PartitionImage,
+    TopicImage,
+)
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
+from riverrun.replication.isr import IsrLimits
+from riverrun.replication.partition import Partition
+from riverrun.replication.peers import Peers
+from riverrun.replication.replicas import Replicas
+from riverrun.server.context import RequestContext
+from riverrun.server.fetch_sessions import FetchSessions
+from riverrun.server.outgoing import Outgoing
+from riverrun.server.requests import fetch, produce
+from riverrun.server.sparing import Sparing
+from riverrun.storage.settings import LogSettings
+from riverrun.wire.fetch import FetchPartition
+from riverrun.wire.fetch_client import (
+    FetchAnswer,
+    FetchRequest,
+    encode_fetch_request,
+    parse_fetch_response,
+)
+from tests.storage.machines import NOW_MS, Machine, batch
+from tests.storage.virtual_loop import VirtualLoop
+
+ME, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+TOPIC = TopicId(UUID(int=77))
+VERSION = 18
+CLIENT_ID = "follower"
+
+
+class Node:
+    """Node 1 of three, on a virtual loop. It leads all partitions of one topic."""
+
+    def __init__(
+        self,
+        partitions: int = 1,
+        *,
+        leader: NodeId = ME,
+        isr: tuple[NodeId, ...] = (ME, TWO),
+        replicas: tuple[NodeId, ...] = (ME, TWO, THREE),
+        racks: bool = False,
+        **settings: object,
+    ) -> None:
+        self.machine = Machine()
+        self.loop = VirtualLoop(self.machine.clock)
+        log_settings = LogSettings(**settings)  # type: ignore[arg-type]
+        self.image = image_of(partitions, leader=leader, isr=isr, replicas=replicas)
+        self.peers = Peers(
+            now=self.loop.time,
+            image=lambda: self.image,
+            limits=IsrLimits(),
+            are_followers_read=racks,
+        )
+        self.replicas = Replicas(
+            self.machine.start(), ME, lambda *_: log_settings, lambda _: None, self.peers
+        )
+        self.parts: Any = SimpleNamespace(
+            replicas=self.replicas,
+            metadata=SimpleNamespace(current=self.image),
+            clock=SimpleNamespace(monotonic=self.loop.time, now_ms=lambda: NOW_MS),
+            settings=SimpleNamespace(
+                node_id=ME, replication=SimpleNamespace(fetch_bytes_max=1 << 25)
+            ),
+            fetch_sessions=FetchSessions(100, self.machine.randomness),
+            outgoing=Outgoing(1 << 30),
+            append_warnings=Sparing(),
+        )
+        self.publish(self.image)
+
+    def publish(self, image: Image) -> None:
+        self.image = self.parts.metadata.current = image
+        for topic in image.topics_by_name.values():
+            self.replicas.apply_topic(image, topic)
+
+    def partition(self, index: int = 0) -> Partition:
+        return self.replicas.get("topic", index)
+
+    def append(self, *values: bytes, index: int = 0, acks: int = 1) -> Offset:
+        appended = self.partition(index).append(batch(*values), acks=acks, now_ms=NOW_MS)
+        return Offset(appended.last_offset + 1)
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        try:
+            self.loop.run_until_complete(story)
+        finally:
+            self.loop.close()
+
+    # -- What others send -------------------------------------------------------------------------
+
+    def call(self, module: Any, frame: bytes, at: int, version: int) -> Any:
+        context = RequestContext(version, 1, CLIENT_ID, "127.0.0.1", "PLAINTEXT", 1)
+        view = memoryview(bytearray(frame))
+        return module.handle_frame(self.parts, context, view, at)
+
+    def ask(
+        self, request: FetchRequest, wanted: list[FetchPartition], forgotten: Any = ()
+    ) -> asyncio.Future[FetchAnswer]:
+        """A follower's fetch; what it gives is done when the answer is there."""
+        frame = encode_fetch_request(VERSION, 1, CLIENT_ID, request, wanted, forgotten)
+        body = self.call(fetch, bytes(frame[4:]), 8 + 2 + len(CLIENT_ID) + 1, VERSION)
+        answered: asyncio.Future[FetchAnswer] = asyncio.get_running_loop().create_future()
+
+        def take(buffers: list[Any]) -> None:
+            whole = memoryview(b"".join(bytes(buffer) for buffer in buffers))
+            answered.set_result(parse_fetch_response(whole, 0, VERSION))
+
+        if inspect.isawaitable(body):
+            waiting = asyncio.ensure_future(body)
+            waiting.add_done_callback(
+                lambda done: None if done.cancelled() else take(done.result())
+            )
+        else:
+            take(body)
+        return answered
+
+    def produce(self, frame: bytes, version: int) -> Any:
+        return self.call(produce, frame, 0, version)
+
+
+def image_of(
+    partitions: int,
+    *,
+    leader: NodeId = ME,
+    isr: tuple[NodeId, ...] = (ME, TWO),
+    replicas: tuple[NodeId, ...] = (ME, TWO, THREE),
+    epoch: int = 0,
+    partition_epoch: int = 0,
+) -> Image:
+    one = PartitionImage(
+        replicas=replicas,
+        isr=isr,
+        leader=leader,
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=partition_epoch,
+        directories=(DIRECTORY_UNASSIGNED,) * len(replicas),
+    )
+    topic = TopicImage(name=TopicName("topic"), id=TOPIC, partitions=(one,) * partitions)
+    return Image(
+        brokers={
+            node: BrokerImage(
+                id=node,
+                epoch=10 + node,
+                incarnation=UUID(int=node),
+                endpoints={"PLAINTEXT": Endpoint(host=f"node{node}", port=9092)},
+                is_fenced=False,
+                rack=f"rack-{node}",
+            )
+            for node in (ME, TWO, THREE)
+        },
+        topics_by_name={topic.name: topic},
+        topics_by_id={topic.id: topic},
+    )
+
+
+def request(
+    node: NodeId = TWO,
+    *,
+    epoch: int | None = None,
+    session: tuple[int, int] = (0, 0),
+    wait_ms: int = 500,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+) -> FetchRequest:
+    broker_epoch = 10 + node if epoch is None else epoch
+    return FetchRequest(node, broker_epoch, wait_ms, min_bytes, max_bytes, *session)
+
+
+def want(
+    offset: int, index: int = 0, *, epoch: int = 0, last_epoch: int = -1, start: int = 0
+) -> FetchPartition:
+    return FetchPartition(TOPIC, index, offset, 1 << 20, epoch, last_epoch, start)

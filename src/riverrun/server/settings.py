@@ -181,6 +181,7 @@ class NodeSettings:
         if made.formation.is_broker:
             made.client_addresses()
         made.advertised()
+        made.formation.seeds()
         return made
 
     @property

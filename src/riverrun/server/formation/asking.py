@@ -12,7 +12,6 @@ from uuid import UUID
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.model.settings import SettingError
 from riverrun.server.formation.decision import Address, Proposal, Reply
 from riverrun.server.formation.messages import heard_of, request_of
 from riverrun.wire.apis import ApiKey
@@ -21,13 +20,6 @@ from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
 CLIENT_ID: Final = "riverrun-formation"
 ADDRESSES_MAX: Final = 1000
 """Of one name."""
-
-
-def parse_seed(text: str) -> Address:
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise SettingError("seed.nodes", text, "a seed looks like node1:9092")
-    return host.strip("[]"), int(port)
 
 
 class Asking:

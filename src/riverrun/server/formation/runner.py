@@ -24,7 +24,7 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.server.context import CONTROLLER, RequestContext
 from riverrun.server.formation import founding
-from riverrun.server.formation.asking import Asking, parse_seed
+from riverrun.server.formation.asking import Asking
 from riverrun.server.formation.decision import (
     Address,
     Decision,
@@ -97,9 +97,7 @@ class Formation:
             controller=(controller.host, controller.port) if controller else None,
         )
         self._seeds = [
-            seed
-            for seed in dict.fromkeys(map(parse_seed, settings.formation.seed_nodes))
-            if seed not in self._own_addresses()
+            seed for seed in settings.formation.seeds() if seed not in self._own_addresses()
         ]
         self._asking = Asking(
             settings.node_id, directory.directory_id, settings.formation.answer_ms_max / 1000
@@ -168,7 +166,9 @@ class Formation:
         refusal = return_conflict(situation)
         if refusal is not None:
             raise FormationError(refusal)
-        return Formed(cluster_id=cluster_id, bootstrap=known_controllers(situation.others))
+        found = known_controllers(situation.others)
+        # Silent seeds are named too: they show that this node is not meant to be alone.
+        return Formed(cluster_id=cluster_id, bootstrap=found or tuple(self._seeds))
 
     # -- Others -----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.settings import SECOND_MS, Settings, setting
+from riverrun.model.settings import SECOND_MS, SettingError, Settings, setting
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -68,3 +68,14 @@ class FormationSettings(Settings):
     @property
     def is_controller(self) -> bool:
         return CONTROLLER in self.roles
+
+    def seeds(self) -> list[tuple[str, int]]:
+        """The addresses in ``seed.nodes``; raises ``SettingError``."""
+        return list(dict.fromkeys(map(parse_seed, self.seed_nodes)))
+
+
+def parse_seed(text: str) -> tuple[str, int]:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingError("seed.nodes", text, "a seed looks like node1:9092")
+    return host.strip("[]"), int(port)

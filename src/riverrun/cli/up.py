@@ -60,8 +60,6 @@ def up(
     from riverrun.cli.options import fail, parse_settings
     from riverrun.cli.up_files import plan, prepare_first_start, write_draft
 
-    if nodes > 1:
-        fail("clusters of several nodes are not built yet: use --nodes 1", 2)
     flags = parse_settings(settings)
     chosen = OF_EACH_NODE if nodes == 1 else (*OF_EACH_NODE, *OF_SEVERAL_NODES)
     for name in chosen:

@@ -61,13 +61,20 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._queue: dict[Partition, None] = {}
-        self._later: dict[Partition, float] = {}
+        self._in_flight: dict[Partition, Proposal] = {}
+        self._later: dict[Partition, tuple[Proposal, float]] = {}
         self._wake = asyncio.Event()
         self._failures = 0
         replicas.peers.propose = self.propose
 
     def propose(self, partition: Partition) -> None:
-        if partition not in self._later:
+        """A partition has a proposal, perhaps one that we know."""
+        proposal = partition.proposal
+        later = self._later.get(partition)
+        if later is not None and later[0] is not proposal:
+            del self._later[partition]  # an image has overtaken it
+            later = None
+        if later is None and self._in_flight.get(partition) is not proposal:
             self._queue[partition] = None
             self._wake.set()
 
@@ -105,22 +112,26 @@ class IsrChanges:
 
     def _take_what_is_due(self) -> None:
         now = self._clock.monotonic()
-        for partition in [one for one, due in self._later.items() if due <= now]:
+        for partition in [one for one, (_, due) in self._later.items() if due <= now]:
             del self._later[partition]
             self._queue[partition] = None
 
     def _until_due(self) -> float | None:
         if not self._later:
             return None
-        return max(min(self._later.values()) - self._clock.monotonic(), 0.001)
+        due = min(due for _, due in self._later.values())
+        return max(due - self._clock.monotonic(), 0.001)
 
     async def _ask(self, proposals: dict[Partition, Proposal]) -> None:
         request = request_of(proposals, self._node_id, self._broker_epoch())
+        self._in_flight = proposals
         try:
             response = await self._send(request)
         except (OSError, KafkaError) as error:
             self._try_again(proposals, str(error))
             return
+        finally:
+            self._in_flight = {}
         if response.error_code is not ErrorCode.NONE:
             # The whole request was refused, by a controller that does not know this incarnation
             # yet or no more: nothing was changed, but others may have been asked before.
@@ -144,8 +155,7 @@ class IsrChanges:
                 isr=list(proposal.isr), reason=verdict.error.name,
             )  # fmt: skip
         if again is not None:
-            self._queue.pop(partition, None)
-            self._later[partition] = self._clock.monotonic() + again
+            self._later[partition] = (proposal, self._clock.monotonic() + again)
 
     def _try_again(self, proposals: dict[Partition, Proposal], reason: str) -> None:
         self._failures += 1
@@ -153,9 +163,9 @@ class IsrChanges:
         if self._failures == 1:
             log.warning("in-sync replicas not changed", partitions=len(proposals), reason=reason)
         due = self._clock.monotonic() + pause
-        for partition in proposals:
-            self._queue.pop(partition, None)
-            self._later[partition] = due
+        for partition, proposal in proposals.items():
+            if partition.proposal is proposal:
+                self._later[partition] = (proposal, due)
 
     # -- Looking ----------------------------------------------------------------------------------
 

@@ -68,6 +68,9 @@ TOPIC = (TopicRecord(name="a", topic_id=T1), partition())
 BROKER = RegisterBrokerRecord(
     broker_id=1, incarnation_id=UUID(int=5), broker_epoch=3, end_points=(), features=(), rack=None
 )
+ANOTHER_LIFE = RegisterBrokerRecord(
+    broker_id=1, incarnation_id=UUID(int=99), broker_epoch=3, end_points=(), features=(), rack=None
+)
 
 
 def test_a_topic_is_found_by_name_and_by_id() -> None:
@@ -213,7 +216,7 @@ def test_a_transaction_takes_effect_when_it_ends_or_not_at_all() -> None:
         ((change(isr=(1, 2, 3)),), "in ISR and ELR"),
         ((RemoveTopicRecord(topic_id=T2),), "there is no topic"),
         ((ClearElrRecord(topic_name="b"),), "there is no topic"),
-        ((BROKER,), "epoch not above 3"),
+        ((ANOTHER_LIFE,), "epoch not above 3"),
         ((UnregisterBrokerRecord(broker_id=1, broker_epoch=2),), "is not of epoch 3"),
         ((UnregisterBrokerRecord(broker_id=2, broker_epoch=2),), "not registered"),
         ((BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=9),), "not of epoch"),

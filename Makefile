@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NODES ?= 1
+NODES ?= 3
 DATA ?= data
 PORT ?= 9092
 
@@ -20,7 +20,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-up: $(VENV)/.installed ## install and start a node; NODES, DATA and PORT may be given
+up: $(VENV)/.installed ## install and start three nodes; NODES, DATA and PORT may be given
 	@exec $(BIN)/riverrun up --nodes $(NODES) --data $(DATA) --port $(PORT)
 
 lint: $(VENV)/.installed-test ## ruff, mypy and import-linter

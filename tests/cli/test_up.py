@@ -1,5 +1,8 @@
 """`riverrun up`: the file of a node is as good after a failure as before it."""
 
+import json
+import os
+import signal
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,7 +16,8 @@ from riverrun.cli.up import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
 from riverrun.cli.up_files import Node, plan, prepare_first_start, voters_of, write_draft
 from riverrun.model.dotted import flattened
 from riverrun.server.formation.promise import withdraw
-from tests.processes import Server, executable
+from tests.cli.commands import Cli
+from tests.processes import Server, executable, free_ports, until
 
 SECONDS_MAX = 60
 
@@ -153,7 +157,7 @@ def test_a_running_node_keeps_its_file(node: Server) -> None:
     data = node.data.parent
     config = data / "node-1.toml"
     written = config.read_text()
-    done = run(data, "--port", "27220", "--set", "num.partitions=5")
+    done = run(data, "--nodes", "1", "--port", "27220", "--set", "num.partitions=5")
     assert done.returncode == 2
     assert "in use by another process" in done.stderr
     assert config.read_text() == written
@@ -181,3 +185,43 @@ def test_the_program_is_named_so_that_it_can_be_called(
     assert _ourselves() == executable()
     monkeypatch.setenv("PATH", str(Path(executable()).parent))
     assert _ourselves() == "riverrun"
+
+
+def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) -> None:
+    port = free_ports(23)
+    process = subprocess.Popen(
+        [executable(), "up", "--data", str(tmp_path), "--port", str(port), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        cli = Cli(ready["bootstrap"].split(",")[1])
+        assert ready["bootstrap"] == ",".join(f"127.0.0.1:{port + 10 * n}" for n in range(3))
+        assert [node["id"] for node in ready["nodes"]] == [1, 2, 3]
+        status = json.loads(cli.run("cluster", "status", "--json"))
+        assert status["healthy"] is True
+        assert [broker["id"] for broker in status["brokers"]] == [1, 2, 3]
+        assert len(status["quorum"]["replicas"]) == 3
+        created = cli.run("topics", "create", "copies")
+        assert created == "Created copies with 1 partition, replication factor 3.\n"
+        os.kill(ready["nodes"][2]["pid"], signal.SIGKILL)
+        until(
+            lambda: json.loads(cli.run("cluster", "status", "--json"))["problems"],
+            seconds=SECONDS_MAX,
+            what="the cluster notices",
+        )
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "riverrun: node 3 ended by signal 9; start it again with: riverrun start" in said
+    lines = said.splitlines()
+    assert all(
+        line.startswith(("node-1 | ", "node-2 | ", "node-3 | ", "riverrun: ")) for line in lines
+    )
+    assert sorted(path.name for path in tmp_path.glob("*.toml*")) == [
+        "node-1.toml", "node-2.toml", "node-3.toml",
+    ]  # fmt: skip

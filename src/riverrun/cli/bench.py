@@ -204,7 +204,7 @@ def quorum(
     ),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Measure the metadata quorum of three nodes on this machine against its aims.
+    """Measure the quorum of three nodes against its aims.
 
     \b
     riverrun bench quorum

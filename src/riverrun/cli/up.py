@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    nodes: int = typer.Option(1, "--nodes", "-n", min=1, max=100, help="How many nodes."),
+    nodes: int = typer.Option(3, "--nodes", "-n", min=1, max=100, help="How many nodes."),
     data: Path = typer.Option(
         Path("data"), "--data", help="Directory for everything; kept between runs."
     ),

@@ -19,6 +19,8 @@ from typing import Final
 from riverrun.cli.up_files import Node
 
 READY_SECONDS_MAX: Final = 60.0
+AFTER_FAILURE_SECONDS_MAX: Final = 10.0
+"""How long the others may take when one could not start: they may be unable to do without it."""
 STOP_SECONDS_MAX: Final = 30.0
 READ_BYTES: Final = 65_536
 REFUSED: Final = 2
@@ -102,7 +104,7 @@ class Processes:
         code = 0
 
         def heard(descriptor: int) -> None:
-            nonlocal code
+            nonlocal code, end
             node = waiting.pop(descriptor)
             self._selector.unregister(descriptor)
             is_ready = os.read(descriptor, 16) == b"ready\n"
@@ -113,6 +115,7 @@ class Processes:
                 return
             self.say(f"node {node.id} could not start; its log above says why")
             code = self._exit_code(node)
+            end = min(end, time.monotonic() + AFTER_FAILURE_SECONDS_MAX)
 
         for descriptor in waiting:
             self._watch(descriptor, lambda descriptor=descriptor: heard(descriptor))  # type: ignore[misc]
@@ -120,7 +123,7 @@ class Processes:
             left = end - time.monotonic()
             if left <= 0:
                 names = ", ".join(str(node.id) for node in waiting.values())
-                self.say(f"node {names} was not ready within {READY_SECONDS_MAX:.0f} s")
+                self.say(f"node {names} was not ready in time")
                 return serving, code or 1
             self._wait(left)
         serving.sort(key=lambda node: node.id)

@@ -19,3 +19,9 @@ def pytest_runtest_makereport(
             if isinstance(value, Server):
                 report.sections.append((f"log of {name} ({value.peer})", value.logs()))
     return report
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite", action="store_true", help="write the transcripts of tests/raft anew"
+    )

@@ -44,7 +44,8 @@ class Story:
         acts += [self._heal, self._heal, self._pause, self._resume, self._snapshot, self._resign]
         acts += [self._kill_leader, self._flap]
         if self._changes:
-            acts += [self._add_voter, self._remove_voter, self._replace_disk, self._move]
+            acts += [self._add_voter, self._add_voter, self._remove_voter, self._remove_voter]
+            acts += [self._replace_disk, self._move]
         self.chance.choice(acts)()
 
     def _up(self) -> list[Node]:
@@ -131,12 +132,15 @@ class Story:
     def _replace_disk(self) -> None:
         """A node loses its disk and comes back with another directory id, to be let in again.
 
-        Not one of the voters that a majority depends on: what a majority loses is lost.
+        Not one that votes by anybody's log: a change may be rolled back, and what a majority loses
+        is lost.
         """
-        leader = self.world.leader
-        if leader is None:
-            return
-        outside = [n for n in self._up() if n.me.key not in leader.log.voters.voters]
+        logs = [node.log for node in self.world.nodes.values()]
+        outside = [
+            node
+            for node in self._up()
+            if not any(node.me.key in entry.voters for log in logs for entry in log.history.all)
+        ]
         if outside:
             node = self.chance.choice(outside)
             self.world.crash(node)

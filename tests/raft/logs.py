@@ -40,13 +40,21 @@ def unpacked(payload: Payload) -> VoterSet:
     return VoterSet(tuple(voter(node, directory, port) for node, directory, port in payload[1]))
 
 
+class OpenHistory(VoterHistory):
+    """All that a truncation may bring back can be seen."""
+
+    @property
+    def all(self) -> list[VotersAt]:
+        return self._entries
+
+
 class MemoryLog:
     """Implements ``LogView``. ``acks_early`` plants a bug: it calls flushed what is not."""
 
     def __init__(self, first: VoterSet, *, acks_early: bool = False) -> None:
         self.entries: list[Entry] = []
         self.start = EpochEnd(LeaderEpoch(0), Offset(0))
-        self.history = VoterHistory(VotersAt(first))
+        self.history = OpenHistory(VotersAt(first))
         self.snapshots: dict[SnapshotId, bytes] = {}
         self.acks_early = acks_early
         self.durable = 0

@@ -84,6 +84,8 @@ class World:
         self.invariants = Invariants(self)
         self.cuts: dict[tuple[NodeId, NodeId], None] = {}
         self.loss = 0.0
+        self.read_count = 10
+        """Records in one answer to a fetch."""
         self.delay = (0.001, 0.001)
         self.flush_delay = (0.002, 0.002)
         self.answers: list[tuple[object, Response]] = []
@@ -91,7 +93,7 @@ class World:
         self._voting = voting
         self._plant = plant
         self._acks_early = acks_early
-        self._listener = listener
+        self.listener = listener
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._incarnations = 0
@@ -100,10 +102,10 @@ class World:
 
     # Nodes
 
-    def add(self, me: Voter, *, first: VoterSet | None = None) -> Node:
+    def add(self, me: Voter, *, first: VoterSet | None = None, joins: bool = False) -> Node:
         log = MemoryLog(self._voting if first is None else first, acks_early=self._acks_early)
         node = self.nodes[me.id] = Node(me, log)
-        self.start(node)
+        self.start(node, joins=joins)
         return node
 
     def start(self, node: Node, *, joins: bool = False) -> None:
@@ -189,8 +191,8 @@ class World:
             effects = node.raft.step(self.now, events.pop(0))
             follow_up: list[told.Event] = []
             for effect in effects:
-                if self._listener is not None:
-                    self._listener(self.now, node.id, effect)
+                if self.listener is not None:
+                    self.listener(self.now, node.id, effect)
                 done = self._execute(node, effect)
                 if done is not None:
                     follow_up.append(done)
@@ -287,7 +289,7 @@ class World:
         match effect.read:
             case do.ReadLog(offset=offset):
                 assert isinstance(response, FetchResponse)
-                response = replace(response, data=node.log.read(offset, 10))
+                response = replace(response, data=node.log.read(offset, self.read_count))
             case do.ReadSnapshot(snapshot=snapshot, position=position):
                 assert isinstance(response, FetchSnapshotResponse)
                 data = node.log.snapshots[snapshot][position : position + 200]
@@ -382,7 +384,7 @@ class World:
         node.log.drop_before(made)
         return made
 
-    def ask(self, node: Node, request: Request, token: object = None) -> None:
+    def ask(self, node: Node, request: Request, token: object = "outside") -> None:
         self.step(node, told.Received(request, token))
 
     def offsets(self) -> dict[NodeId, Offset]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from riverrun.model.errors import ErrorCode
-from riverrun.raft.effects import AppendControl, LeaderChange
+from riverrun.raft.effects import AppendControl, ControlRecord, LeaderChange, SetVoters
 from riverrun.raft.member import STAGGER_SECONDS, Member, place_among
 from riverrun.raft.messages import (
     BeginQuorumEpochRequest,
@@ -173,7 +173,11 @@ class Elections:
     def voted(self, request: VoteRequest, response: VoteResponse) -> None:
         """A vote, or none, for this member."""
         member = self._member
-        member.learn(response.epoch, response.leader, response.endpoint)
+        # Whoever says of itself that it leads is not gone, however late its other answers are.
+        is_first_hand = response.leader == request.voter.id
+        member.learn(
+            response.epoch, response.leader, response.endpoint, is_first_hand=is_first_hand
+        )
         votes = self._round_of(request)
         if votes is None:
             return
@@ -228,8 +232,14 @@ class Elections:
         member.become_leader()
         granting = tuple(voter.id for voter in member.voters if voter.key in votes.granted)
         change = LeaderChange(leader=member.me.id, voters=member.voters.ids, granting=granting)
+        records: tuple[ControlRecord, ...] = (change,)
+        if member.log.voters.offset < 0:
+            # Known only from what each voter was given at first, which is not replicated: whoever
+            # joins must find the voters in the log (KIP-853).
+            voters = member.voters
+            records += (SetVoters(voters.updating(member.me) if member.me.endpoints else voters),)
         member.is_applying = True
-        member.out.append(AppendControl(member.epoch, (change,)))
+        member.out.append(AppendControl(member.epoch, records))
 
     # A new leader
 

@@ -33,7 +33,7 @@ from riverrun.raft.types import Endpoint, EpochEnd, SnapshotId
 FIRST_BOOTSTRAP: Final = -2
 """Peers whose node is not known are numbered downwards from here, as in Kafka."""
 MEMBERSHIP_SECONDS: Final = 2.0
-"""Between two requests to be a voter, or to be known at another address."""
+"""Between two requests to be a voter, or to be known at another address, that fail."""
 JOIN_TIMEOUT_MS: Final = 10_000
 
 _NOT_THE_LEADER: Final = (
@@ -114,7 +114,8 @@ class Following:
         if not self._fetch.is_due(member.now) or member.is_storing:
             return
         if self._download is None:
-            member.ask(self._fetch, peer, endpoint, self._request())
+            wait_ms = member.settings.fetch_timeout_ms // 2
+            member.ask(self._fetch, peer, endpoint, self._request(wait_ms))
             return
         request = FetchSnapshotRequest(
             replica=member.key,
@@ -125,7 +126,7 @@ class Following:
         )
         member.ask(self._fetch, peer, endpoint, request)
 
-    def _request(self) -> FetchRequest:
+    def _request(self, max_wait_ms: int) -> FetchRequest:
         member = self._member
         assert member.log.flushed_offset == member.log.end_offset, "a fetch says: flushed"
         return FetchRequest(
@@ -133,7 +134,7 @@ class Following:
             epoch=member.epoch,
             fetch_offset=member.log.end_offset,
             last_fetched_epoch=member.log.last_epoch,
-            max_wait_ms=member.settings.fetch_timeout_ms // 2,
+            max_wait_ms=max_wait_ms,
             max_bytes=member.settings.fetch_bytes_max,
             high_watermark=member.high_watermark,
         )
@@ -146,7 +147,8 @@ class Following:
             return
         self._place += 1
         peer, endpoint = peers[self._place % len(peers)]
-        member.ask(self._fetch, peer, endpoint, self._request())
+        # The leader itself must not hold it: nobody follows while it waits.
+        member.ask(self._fetch, peer, endpoint, self._request(0))
 
     def _peers(self) -> list[tuple[NodeId, Endpoint]]:
         member = self._member
@@ -329,15 +331,20 @@ class Following:
         that an older directory of its own to be removed (KIP-853, KIP-1186)."""
         member = self._member
         me = member.me
-        if not role.has_fetched or member.is_stopping or not member.may_vote or not me.endpoints:
+        is_behind = member.is_storing or self._leader_high_watermark > member.high_watermark
+        if not role.has_fetched or is_behind or member.is_stopping:
+            return None  # the voters that we know may be old
+        if not member.may_vote or not me.endpoints:
             return None
         known = member.voters.get(me.id)
         if known is not None and known.is_same(me.key):
             return None if known == me else UpdateVoterRequest(voter=me, epoch=member.epoch)
+        if known is not None:
+            # A voter that lost its data votes again, whether others join by themselves or not.
+            self._joins = True
+            return RemoveVoterRequest(voter=known.key, timeout_ms=JOIN_TIMEOUT_MS)
         if not self._joins:
             return None
-        if known is not None:
-            return RemoveVoterRequest(voter=known.key, timeout_ms=JOIN_TIMEOUT_MS)
         # Committed only when we fetch it, so the answer cannot wait for that.
         return AddVoterRequest(voter=me, timeout_ms=JOIN_TIMEOUT_MS, ack_when_committed=False)
 
@@ -350,7 +357,9 @@ class Following:
             self._member.learn(response.epoch, response.leader, response.endpoint)
         if self._membership.in_flight is request:
             self._membership.in_flight = None
-            self._membership.retry_at = self._member.now + MEMBERSHIP_SECONDS
+            is_done = response is not None and response.error is ErrorCode.NONE
+            wait = MEMBERSHIP_SECONDS / 10 if is_done else MEMBERSHIP_SECONDS
+            self._membership.retry_at = self._member.now + wait
 
     def deadline(self) -> float:
         member = self._member

@@ -63,7 +63,8 @@ class Leading:
             member.respond(token, response)
             return
         self._acknowledge(request, replica)
-        wait = max(0, request.max_wait_ms) / 1000
+        longest = member.settings.fetch_timeout_ms // 2
+        wait = min(max(0, request.max_wait_ms), longest) / 1000
         held = Held(request=request, token=token, deadline=member.now + wait)
         self.advance()
         # A leader that removed itself resigns when that is committed, and is none any more.
@@ -146,7 +147,7 @@ class Leading:
         """Answer if there is something to say, or if it has waited long enough."""
         member = self._member
         replica = self._role.replicas.get(key)
-        told = Offset(-1) if replica is None else replica.told_high_watermark
+        told = member.high_watermark if replica is None else replica.told_high_watermark
         has_data = held.request.fetch_offset < member.log.end_offset
         if has_data or told < member.high_watermark or member.now >= held.deadline:
             del self._role.held[key]

@@ -59,7 +59,7 @@ STAGGER_SECONDS: Final = 0.04
 """Between two voters that lost the same leader at the same moment; above the time of an election,
 so that the second finds a leader instead of splitting the vote."""
 STAGGER_RANK_MAX: Final = 5
-RETRY_SECONDS_MAX: Final = 1.0
+RETRY_SECONDS_MAX: Final = 0.25
 
 A = TypeVar("A", bound=Answer)
 

@@ -52,7 +52,7 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=1,
         at_most=INT_MAX,
-        doc="First wait before a failed request is sent again; doubles up to a second.",
+        doc="First wait before a failed request is sent again; doubles up to 250 ms.",
     )
     fetch_bytes_max: int = setting(
         MiB,

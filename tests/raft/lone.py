@@ -1,0 +1,199 @@
+"""One core by itself: a test plays everybody else, word by word."""
+
+from __future__ import annotations
+
+import random
+from typing import TypeVar
+
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.raft import effects as do
+from riverrun.raft import events as told
+from riverrun.raft.core import Raft
+from riverrun.raft.messages import (
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from riverrun.raft.settings import QuorumSettings
+from riverrun.raft.types import QuorumState, ReplicaKey, Voter, VotersAt, VoterSet
+from tests.raft.logs import Entry, MemoryLog, voter, voters
+from tests.raft.world import Chance
+
+T = TypeVar("T")
+
+
+class Lone:
+    """Node 1 of some voters, unless told otherwise. Effects on log and state are executed; flushes
+    when ``flush`` is called, or at once if ``flushes``."""
+
+    def __init__(
+        self,
+        among: VoterSet | None = None,
+        *,
+        me: Voter | None = None,
+        entries: list[Entry] | None = None,
+        state: QuorumState | None = None,
+        flushes: bool = True,
+        joins: bool = False,
+        chance: random.Random | None = None,
+        bootstrap: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        self.now = 0.0
+        self.me = me or voter(1)
+        self.log = MemoryLog(voters(1, 2, 3) if among is None else among)
+        if len(self.log.voters.voters) > 1:
+            # As if they were in the log already, so that a new leader need not write them.
+            self.log.history.reset(VotersAt(self.log.voters.voters, Offset(0)))
+        for entry in entries or []:
+            self.log.append(entry)
+        self.log.flush()
+        self.flushes = flushes
+        self.state = state
+        self.effects: list[do.Effect] = []
+        """Of the last call."""
+        self.raft = Raft(
+            me=self.me,
+            log=self.log,
+            state=state,
+            settings=QuorumSettings(),
+            randomness=Chance(chance),
+            joins=joins,
+            bootstrap=bootstrap,
+            high_watermark=Offset(0),
+        )
+        self.tell(told.Tick())
+
+    def tell(self, event: told.Event) -> list[do.Effect]:
+        self.effects = []
+        events = [event]
+        while events:
+            for effect in self.raft.step(self.now, events.pop(0)):
+                self.effects.append(effect)
+                match effect:
+                    case do.Persist(state=state):
+                        self.state = state
+                    case do.AppendControl(epoch=epoch, records=records):
+                        self.log.append_control(epoch, records)
+                        events.insert(0, told.LogChanged())
+                    case do.Append(data=data):
+                        self.log.append_fetched(data)
+                        events.insert(0, told.LogChanged())
+                    case do.Truncate(offset=offset):
+                        self.log.truncate(offset)
+                        events.insert(0, told.LogChanged())
+                    case do.Flush() if self.flushes:
+                        self.log.flush()
+                        events.append(told.Flushed())
+                    case _:
+                        pass
+        return self.effects
+
+    def pass_time(self, seconds: float) -> list[do.Effect]:
+        """Until then, with every tick in between."""
+        seen: list[do.Effect] = []
+        end = self.now + seconds
+        while self.raft.next_deadline() <= end:
+            self.now = max(self.now, self.raft.next_deadline())
+            seen += self.tell(told.Tick())
+        self.now = end
+        self.effects = seen
+        return seen
+
+    def flush(self) -> list[do.Effect]:
+        self.log.flush()
+        return self.tell(told.Flushed())
+
+    def ask(self, request: Request) -> Response | None:
+        """The answer, if it comes at once."""
+        self.tell(told.Received(request, "token"))
+        answers = self.made(do.Respond)
+        return answers[-1].response if answers else None
+
+    def made(self, kind: type[T]) -> list[T]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def sent(self, kind: type[T]) -> list[T]:
+        return [s.request for s in self.made(do.Send) if isinstance(s.request, kind)]
+
+    def peers(self, kind: type[object]) -> list[int]:
+        return [int(s.peer) for s in self.made(do.Send) if isinstance(s.request, kind)]
+
+    # Scenes that many tests need
+
+    def stand(self) -> None:
+        """To a candidate, by the pre-votes of the others."""
+        self.pass_time(0.2)
+        for request in self.sent(VoteRequest):
+            self.vote(request, granted=True)
+            if self.raft.role == "candidate":
+                return
+
+    def vote(self, request: VoteRequest, *, granted: bool) -> list[do.Effect]:
+        response = VoteResponse(epoch=self.raft.epoch, granted=granted)
+        return self.tell(told.Answered(request.voter.id, request, response))
+
+    def lead(self) -> None:
+        self.stand()
+        request = self.sent(VoteRequest)[0]
+        effects = list(self.effects)
+        self.vote(request, granted=True)
+        self.effects = effects + self.effects
+        assert self.raft.is_leader
+
+    def fetch(self, node: int, offset: int, epoch: int, *, wait_ms: int = 500) -> Response | None:
+        return self.ask(fetch(node, offset, epoch, self.raft.epoch, wait_ms=wait_ms))
+
+    def answer(self, request: FetchRequest, response: FetchResponse) -> list[do.Effect]:
+        assert response.leader is not None
+        return self.tell(told.Answered(response.leader, request, response))
+
+    def propose(self, value: object) -> list[do.Effect]:
+        self.log.append((int(self.raft.epoch), ("data", value)))
+        return self.tell(told.LogChanged())
+
+
+def key(node: int) -> ReplicaKey:
+    return voter(node).key
+
+
+def ballot(
+    candidate: int,
+    epoch: int,
+    *,
+    last: tuple[int, int] = (0, 0),
+    to: int = 1,
+    pre_vote: bool = False,
+) -> VoteRequest:
+    return VoteRequest(
+        candidate=key(candidate),
+        epoch=LeaderEpoch(epoch),
+        last_epoch=LeaderEpoch(last[0]),
+        end_offset=Offset(last[1]),
+        voter=key(to),
+        pre_vote=pre_vote,
+    )
+
+
+def fetch(
+    node: int, offset: int, last_epoch: int, epoch: int, *, wait_ms: int = 500
+) -> FetchRequest:
+    return FetchRequest(
+        replica=key(node),
+        epoch=LeaderEpoch(epoch),
+        fetch_offset=Offset(offset),
+        last_fetched_epoch=LeaderEpoch(last_epoch),
+        max_wait_ms=wait_ms,
+        max_bytes=1000,
+        high_watermark=Offset(offset),
+    )
+
+
+def state(epoch: int, *, leader: int = -1, voted: int = -1) -> QuorumState:
+    directory = voter(voted).directory_id if voted >= 0 else None
+    extra = {} if directory is None else {"voted_directory": directory}
+    return QuorumState(
+        epoch=LeaderEpoch(epoch), leader=NodeId(leader), voted=NodeId(voted), **extra
+    )

@@ -433,7 +433,12 @@ class MetadataLog:
     def _replayed(self) -> None:
         self._activate_if_due()
         known, waiting = self._leader_committed, self._publisher.waiting
-        is_caught_up = known is not None and self._images.next_offset >= known
+        is_caught_up = (
+            known is not None
+            and self._images.next_offset >= known
+            # Of a cluster that is just being founded nothing is committed at first.
+            and METADATA_VERSION_FEATURE in self.current.features
+        )
         if waiting.is_behind and (self.is_active or is_caught_up):
             waiting.caught_up()
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from riverrun.cluster.controller import Controller
 from riverrun.cluster.runner import ControllerRunner
+from riverrun.metadata.description import QuorumDescription, ReplicaDescription
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import Voter
 from riverrun.model.errors import KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.server.answers import Answers
 from riverrun.server.context import RequestContext
 from riverrun.server.controller_channel import ControllerChannel
@@ -39,6 +40,18 @@ class Node:
             Voter(id=NodeId(1), directory_id=None, endpoints={"CONTROLLER": ("c", 9093)}),
         )
         log.is_active = True
+        described = ReplicaDescription(
+            id=NodeId(1),
+            directory_id=None,
+            log_end_offset=Offset(17),
+            endpoints=log.voters[0].endpoints,
+        )
+        log.describe = lambda: QuorumDescription(
+            leader=NodeId(1),
+            epoch=LeaderEpoch(4),
+            high_watermark=Offset(17),
+            voters=(described,),
+        )
         texts = dict(given or {})
         self.parts: Any = SimpleNamespace(
             settings=SimpleNamespace(

@@ -1,0 +1,268 @@
+"""Members of a metadata quorum in a simulated world: the unchanged log, core and handlers, with
+sockets, disks and clocks that obey the test. Invariants hold after everything that happens:
+one leader in an epoch, equal images at equal offsets, and nothing published is ever taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from riverrun.metadata.delta import Delta
+from riverrun.metadata.image import Image
+from riverrun.metadata.loading import SnapshotFolder
+from riverrun.metadata.quorum import Voter
+from riverrun.metadata.records import ConfigRecord, Record
+from riverrun.metadata.runner import MetadataLog
+from riverrun.metadata.settings import MetadataSettings
+from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
+from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.ports.files import Files
+from riverrun.ports.metrics import Metrics
+from riverrun.raft.settings import QuorumSettings
+from riverrun.server.answers import Answers
+from riverrun.server.context import CONTROLLER
+from riverrun.server.listener import Listener
+from riverrun.server.network_settings import NetworkSettings
+from riverrun.server.quorum_network import QuorumNetwork
+from riverrun.server.router import Router
+from riverrun.simulation.world import Environment, World
+from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
+from tests.metadata.opened import open_log
+
+FOLDER = "/data/__cluster_metadata-0"
+PORT = 9093
+CLUSTER = "cluster-of-tests"
+NAMES = {ApiKey.FETCH: "quorum_fetch"}
+
+
+def setting(value: int) -> list[Record]:
+    """A change that is easy to recognise."""
+    return [ConfigRecord(resource_type=4, resource_name="", name="n", value=str(value))]
+
+
+def value_of(image: Image) -> int:
+    values = {name: text for settings in image.configs.values() for name, text in settings.items()}
+    return int(values.get("n", "-1"))
+
+
+class Member:
+    """One node through all its lives."""
+
+    def __init__(self, quorum: Quorum, number: int, **options: Any) -> None:
+        self.quorum = quorum
+        self.id = NodeId(number)
+        self.name = f"node{number}"
+        self.directory_id = UUID(int=1000 + number)
+        self.renewals = 0
+        self.options = options
+        self.log: MetadataLog | None = None
+        self.opened = 0
+        self.deltas: list[Delta] = []
+        self.outcomes: list[Image | BaseException] = []
+        self.failures: list[BaseException] = []
+        self.caught_up = False
+
+    @property
+    def voter(self) -> Voter:
+        endpoints = {CONTROLLER: (self.name, PORT)}
+        return Voter(id=self.id, directory_id=self.directory_id, endpoints=endpoints)
+
+    @property
+    def running(self) -> MetadataLog:
+        assert self.log is not None, f"{self.name} is not up"
+        return self.log
+
+    def start(self) -> None:
+        self.log = None
+        self.quorum.world.start(self.name, self._main)
+
+    def kill(self) -> None:
+        self.quorum.world.kill(self.name)
+        self.log = None
+
+    def power_off(self) -> None:
+        self.quorum.world.power_off(self.name)
+        self.log = None
+
+    def append(self, records: Sequence[Record]) -> None:
+        """The outcome comes into ``outcomes``."""
+        self.call(lambda: self._append(records))
+
+    async def _append(self, records: Sequence[Record]) -> None:
+        try:
+            self.outcomes.append(await self.running.append(records))
+        except (OSError, Exception) as error:
+            self.outcomes.append(error)
+            if isinstance(error, AssertionError):
+                raise
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Run something inside the node."""
+        process = self.quorum.world.host(self.name).process
+        assert process is not None, f"{self.name} is not up"
+        process.arrive(lambda: process.create_task(work()))
+
+    def _renew(self) -> UUID:
+        self.renewals += 1
+        self.directory_id = UUID(int=2000 + 100 * self.renewals + self.id)
+        return self.directory_id
+
+    async def _main(self, environment: Environment) -> None:
+        try:
+            await self._live(environment)
+        except OSError as error:
+            self.failures.append(error)  # what a node does then: it stops
+
+    async def _live(self, environment: Environment) -> None:
+        files, clock = environment.files, environment.clock
+        settings: MetadataSettings = self.options.get("settings", MetadataSettings())
+        if not files.exists(FOLDER):
+            files.make_directory(FOLDER)
+            files.sync_directory("/")
+            files.sync_directory("/data")
+            if self.options.get("founds", True):
+                _found(files, self.quorum.founders())
+        quorum_settings = QuorumSettings()
+        network = QuorumNetwork(CLUSTER, quorum_settings, name=self.name)
+        log = await MetadataLog.open(
+            open_log(files, FOLDER, settings, clock),
+            files=files,
+            node_id=self.id,
+            directory_id=self.directory_id,
+            controller_endpoints={CONTROLLER: (self.name, PORT)},
+            clock=clock,
+            settings=settings,
+            cluster_settings={"min.insync.replicas": "1"},
+            quorum_settings=quorum_settings,
+            randomness=environment.randomness,
+            network=network,
+            is_controller=self.options.get("is_controller", True),
+            joins=self.options.get("joins", False),
+            bootstrap=self.options.get("bootstrap", ()),
+            renew_directory=self._renew,
+        )
+        log.subscribe(self._published)
+        log.on_leadership(self._led)
+        self.quorum.saw(self, log.current)
+        await self._listen(log, environment)
+        self.log = log
+        self.opened += 1
+        run = asyncio.ensure_future(log.run())
+        caught_up = asyncio.ensure_future(log.caught_up())
+        caught_up.add_done_callback(self._note_caught_up)
+        await run
+
+    def _note_caught_up(self, done: asyncio.Future[None]) -> None:
+        self.caught_up = not done.cancelled() and done.exception() is None
+
+    async def _listen(self, log: MetadataLog, environment: Environment) -> None:
+        parts = SimpleNamespace(
+            metadata=log, logs=SimpleNamespace(cluster_id=CLUSTER), answers=Answers()
+        )
+        metrics = Metrics()
+        router = Router(
+            parts,
+            metrics=metrics,
+            clock=environment.clock,
+            apis=CONTROLLER_APIS,
+            names=NAMES,
+            on_bug=self.failures.append,
+        )
+        listener = Listener(
+            router, NetworkSettings(), clock=environment.clock, metrics=metrics, routers={}
+        )
+        await listener.start(CONTROLLER, self.name, PORT)
+
+    def _published(self, delta: Delta, image: Image) -> None:
+        self.deltas.append(delta)
+        self.quorum.saw(self, image)
+
+    def _led(self, is_active: bool, epoch: LeaderEpoch) -> None:
+        self.quorum.led(self, is_active, epoch)
+
+
+def _found(files: Files, voters: Sequence[Voter]) -> None:
+    """What the founding of a cluster leaves on every disk."""
+    folder = SnapshotFolder(files, FOLDER)
+    file = folder.begin(BOOTSTRAP)
+    data = b"".join(snapshot_batches(Image(), voters, 0))
+    file.write_at(0, data)
+    folder.finish(BOOTSTRAP, file)
+
+
+class Quorum:
+    """All members, and what must hold among them."""
+
+    def __init__(self, world: World, size: int = 3, **options: Any) -> None:
+        self.world = world
+        self.members = [Member(self, number, **options) for number in range(1, size + 1)]
+        self._founders = tuple(member.voter for member in self.members)
+        self.images: dict[int, Image] = {}
+        self.leaders: dict[int, Member] = {}
+        self.published: dict[Member, int] = {}
+
+    def founders(self) -> tuple[Voter, ...]:
+        return self._founders
+
+    def member(self, number: int, **options: Any) -> Member:
+        """One more, who was not there when the cluster was founded."""
+        bootstrap = tuple((member.name, PORT) for member in self.members)
+        member = Member(self, number, founds=False, bootstrap=bootstrap, **options)
+        self.members.append(member)
+        return member
+
+    def start(self) -> None:
+        for member in self.members:
+            member.start()
+
+    def saw(self, member: Member, image: Image) -> None:
+        if image.offset < 0:
+            return
+        known = self.images.setdefault(image.offset, image)
+        assert known == image, f"{member.name} holds another image at {image.offset}"
+
+    def led(self, member: Member, is_active: bool, epoch: LeaderEpoch) -> None:
+        if is_active:
+            known = self.leaders.setdefault(epoch, member)
+            assert known is member, f"{known.name} and {member.name} lead epoch {epoch}"
+
+    def active(self) -> Member | None:
+        found = [m for m in self.members if m.log is not None and m.log.is_active]
+        return max(found, key=lambda member: member.running.epoch, default=None)
+
+    def wait_for_leader(self, seconds: float = 10.0, but: Member | None = None) -> Member:
+        def is_there() -> bool:
+            return (active := self.active()) is not None and active is not but
+
+        assert self.world.run_until(is_there, seconds), "nobody leads"
+        active = self.active()
+        assert active is not None
+        return active
+
+    def commit(self, value: int, seconds: float = 10.0) -> Member:
+        """Change something, and wait until it is committed."""
+        leader = self.wait_for_leader(seconds)
+        before = len(leader.outcomes)
+        leader.append(setting(value))
+        assert self.world.run_until(lambda: len(leader.outcomes) > before, seconds), "no outcome"
+        outcome = leader.outcomes[-1]
+        assert isinstance(outcome, Image), f"{leader.name}: {outcome!r}"
+        return leader
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        assert self.world.run_until(condition, seconds), "it did not come to pass"
+
+    def wait_for_value(self, value: int, seconds: float = 10.0) -> None:
+        """Everybody who is up has it."""
+        self.wait_for(
+            lambda: all(
+                value_of(member.log.current) == value
+                for member in self.members
+                if member.log is not None
+            ),
+            seconds,
+        )

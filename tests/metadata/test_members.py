@@ -1,0 +1,368 @@
+"""Three nodes hold one metadata log: whatever happens to one of them, or to all."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from riverrun.metadata.image import Image
+from riverrun.metadata.settings import MetadataSettings
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.raft.types import ReplicaKey
+from riverrun.simulation.world import World
+from tests.metadata.members import FOLDER, Member, Quorum, setting, value_of
+
+SMALL = MetadataSettings(snapshot_bytes=3000)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(7) as made:
+        yield made
+    gc.collect()  # what killed processes never awaited is nobody else's
+
+
+def others(quorum: Quorum, member: Member) -> list[Member]:
+    return [one for one in quorum.members if one is not member]
+
+
+def assert_not_controller(outcome: Image | BaseException) -> None:
+    assert isinstance(outcome, KafkaError), repr(outcome)
+    assert outcome.code is ErrorCode.NOT_CONTROLLER
+
+
+def test_three_nodes_elect_one_and_publish_the_same(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.wait_for_leader()
+    assert world.now < 2
+    quorum.commit(1)
+    quorum.wait_for_value(1)
+    for member in quorum.members:
+        assert member.running.leader == leader.id
+        assert member.running.epoch == leader.running.epoch
+        assert [voter.id for voter in member.running.voters] == [1, 2, 3]
+        assert member.running.leader_endpoint() == (leader.id, leader.name, 9093)
+        quorum.wait_for(lambda member=member: member.caught_up, 1)  # type: ignore[misc]
+        assert member.running.is_active is (member is leader)
+        assert member.running.current.features["metadata.version"] == 30
+
+
+def test_a_killed_leader_is_replaced_within_a_second(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    quorum.commit(1)
+    for value in range(2, 6):
+        leader = quorum.wait_for_leader()
+        killed_at = world.now
+        leader.kill()
+        quorum.commit(value)
+        assert world.now - killed_at < 1
+        leader.start()
+        quorum.wait_for_value(value)
+
+
+def test_a_silent_leader_is_replaced_and_finds_out_itself(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    old = quorum.commit(1)
+    world.power_off(old.name)
+    began = world.now
+    old.log = None
+    quorum.commit(2)
+    assert world.now - began < 3
+    old.start()
+    quorum.wait_for_value(2)
+
+
+def test_a_follower_that_restarts_catches_up(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    follower = others(quorum, leader)[0]
+    follower.kill()
+    for value in range(2, 20):
+        quorum.commit(value)
+    follower.start()
+    quorum.wait_for_value(19)
+    assert quorum.active() is leader, "it disturbs nobody"
+    assert len(follower.deltas) < 40, "what it missed comes in few pieces"
+
+
+def test_what_an_old_leader_wrote_alone_is_cut_off_and_its_waiters_are_told(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    old = quorum.commit(1)
+    rest = others(quorum, old)
+    cut = world.network.partition([old.name], [member.name for member in rest])
+    for value in (66, 67):
+        old.append(setting(value))
+    quorum.wait_for(lambda: value_of(old.running.newest) == 67)
+    assert value_of(old.running.current) == 1
+    end = old.running.end_offset
+    new = quorum.wait_for_leader(but=old)
+    assert new in rest
+    quorum.wait_for(lambda: not old.running.is_active)
+    quorum.wait_for(lambda: len(old.outcomes) == 3)
+    for outcome in old.outcomes[1:]:
+        assert_not_controller(outcome)
+    assert old.running.newest is old.running.current, "what may never be is forgotten"
+    quorum.commit(2)
+    cut.heal()
+    quorum.wait_for_value(2)
+    assert old.running.end_offset == new.running.end_offset
+    assert old.running.high_watermark <= end + 10
+    assert 66 not in [value_of(image) for image in quorum.images.values()]
+    old.append(setting(5))
+    quorum.wait_for(lambda: len(old.outcomes) == 4)
+    assert_not_controller(old.outcomes[-1])
+
+
+def test_without_a_majority_nothing_is_committed_and_all_goes_on_later(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    for member in others(quorum, leader):
+        member.kill()
+    leader.append(setting(2))
+    quorum.wait_for(lambda: len(leader.outcomes) == 2)
+    assert_not_controller(leader.outcomes[-1])
+    assert value_of(leader.running.current) == 1, "what is known can still be read"
+    assert quorum.active() is None
+    for member in others(quorum, leader):
+        member.start()
+    quorum.commit(3)
+    quorum.wait_for_value(3)
+
+
+def test_all_lose_power_at_once_and_nothing_that_was_committed(world: World) -> None:
+    quorum = Quorum(world, settings=SMALL)
+    quorum.start()
+    for value in range(10):
+        quorum.commit(value)
+    for life in range(3):
+        for member in quorum.members:
+            member.power_off()
+        for member in quorum.members:
+            member.start()
+        leader = quorum.wait_for_leader()
+        assert value_of(leader.running.current) == 9 + life
+        quorum.commit(10 + life)
+
+
+def test_a_slow_disk_counts_only_when_it_has_done(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    followers = others(quorum, leader)
+    for member in followers:
+        world.host(member.name).disk.slowness = 100.0
+    world.run(1)
+    leader = quorum.wait_for_leader()
+    followers = others(quorum, leader)
+    before = len(leader.outcomes)
+    leader.append(setting(2))
+    end = leader.running.end_offset
+    leader_disk = world.host(leader.name).disk
+    quorum.wait_for(lambda: any(member.running.end_offset > end for member in followers))
+    copied = [member for member in followers if member.running.end_offset > end]
+    synced = [m for m in copied if _synced(world, m) >= len(_log_of(world, m))]
+    assert not synced, "they have it, but not on their disks"
+    assert len(leader.outcomes) == before, "so it is not committed"
+    assert leader_disk is not None
+    quorum.wait_for(lambda: len(leader.outcomes) > before)
+    assert isinstance(leader.outcomes[-1], Image)
+    durable = [m for m in quorum.members if _synced(world, m) >= len(_log_of(world, leader))]
+    assert len(durable) >= 2
+
+
+def _log_of(world: World, member: Member) -> bytes:
+    files = world.host(member.name).disk.files()
+    return b"".join(data for path, data in sorted(files.items()) if path.endswith(".log"))
+
+
+def _synced(world: World, member: Member) -> int:
+    files = world.host(member.name).disk.durable_files()
+    return sum(len(data) for path, data in files.items() if path.endswith(".log"))
+
+
+def test_an_observer_that_comes_late_fetches_a_snapshot(world: World) -> None:
+    quorum = Quorum(world, settings=SMALL)
+    quorum.start()
+    for value in range(120):
+        leader = quorum.commit(value)
+    assert leader.running.describe().voters[0].log_end_offset > 100
+    observer = quorum.member(4, is_controller=False, settings=SMALL)
+    observer.start()
+    quorum.wait_for_value(119)
+    first = observer.deltas[0]
+    assert first.image.offset == -1 and first.changed_configs, "one step from nothing to all"
+    assert first.changed_features
+    names = [path.rpartition("/")[2] for path in world.host(observer.name).disk.files()]
+    assert "00000000000000000000.log" not in names, "the log before the snapshot was not copied"
+    described = leader.running.describe()
+    assert [one.id for one in described.observers] == [4]
+    quorum.commit(120)
+    quorum.wait_for_value(120)
+    observer.kill()
+    observer.start()
+    quorum.wait_for_value(120)
+
+
+def test_a_follower_far_behind_gets_a_snapshot_as_one_change(world: World) -> None:
+    quorum = Quorum(world, settings=SMALL)
+    quorum.start()
+    leader = quorum.commit(0)
+    follower = others(quorum, leader)[0]
+    cut = world.network.partition([follower.name], [m.name for m in others(quorum, follower)])
+    for value in range(1, 120):
+        quorum.commit(value)
+    before = len(follower.deltas)
+    old = follower.running.current
+    cut.heal()
+    quorum.wait_for_value(119)
+    assert follower.deltas[before].image is old
+    assert len(follower.deltas) - before < 30
+
+
+def test_a_voter_that_lost_what_it_had_synced_comes_back_as_another(world: World) -> None:
+    quorum = Quorum(world, joins=True)
+    quorum.start()
+    leader = quorum.commit(1)
+    broken = others(quorum, leader)[0]
+    old_key = broken.voter.key
+    quorum.wait_for_value(1)
+    broken.kill()
+    world.host(broken.name).disk.rot(f"{FOLDER}/00000000000000000000.log", 150, 3)
+    broken.start()
+    quorum.wait_for(lambda: broken.log is not None)
+    assert broken.renewals == 1
+    assert broken.voter.key != old_key
+    assert not broken.running.current.features, "it dropped its log"
+    quorum.wait_for_value(1)
+
+    def keys(member: Member) -> list[ReplicaKey]:
+        return [voter.key for voter in member.running.voters]
+
+    def is_known_to_all() -> bool:
+        return all(
+            broken.voter.key in keys(member) and old_key not in keys(member)
+            for member in quorum.members
+        )
+
+    quorum.wait_for(is_known_to_all, 30)
+    assert [one.key for one in leader.running.voters].count(broken.voter.key) == 1
+    others(quorum, broken)[0].kill()
+    quorum.commit(2)
+    quorum.wait_for_value(2)
+
+
+def test_voters_are_added_and_removed_while_the_cluster_runs(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    fourth = quorum.member(4)
+    fourth.start()
+    quorum.wait_for_value(1)
+
+    async def add() -> None:
+        await leader.running.add_voter(fourth.voter)
+
+    async def remove() -> None:
+        await leader.running.remove_voter(leader.voter.key)
+
+    leader.call(add)
+    quorum.wait_for(lambda: len(leader.running.voters) == 4)
+    quorum.commit(2)
+    leader.call(remove)
+    new = quorum.wait_for_leader(but=leader)
+    assert sorted(voter.id for voter in new.running.voters) == sorted(
+        member.id for member in quorum.members if member is not leader
+    )
+    quorum.commit(3)
+    quorum.wait_for_value(3)
+    assert leader.running.leader == new.id, "who votes no more still follows"
+
+
+def test_a_leader_hands_over_when_it_stops(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    began = world.now
+    leader.call(leader.running.resign)
+    quorum.wait_for_leader(but=leader)
+    assert world.now - began < 0.3
+
+
+def test_a_full_disk_on_the_leader_refuses_and_loses_nothing(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    disk = world.host(leader.name).disk
+    disk.capacity_bytes = disk.used_bytes
+    leader.append(setting(2))
+    quorum.wait_for(lambda: len(leader.outcomes) == 2)
+    assert isinstance(leader.outcomes[-1], OSError)
+    assert value_of(leader.running.newest) == 1
+    disk.capacity_bytes = 10**9
+    quorum.commit(3)
+    quorum.wait_for_value(3)
+
+
+def test_a_failed_sync_stops_a_member_and_the_others_go_on(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    world.host(leader.name).disk.syncs_to_fail = 1
+    leader.append(setting(2))
+    quorum.wait_for(lambda: bool(leader.failures))
+    leader.log = None
+    quorum.commit(3)
+    leader.start()
+    quorum.wait_for_value(3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_committed_values_stay_and_members_agree(seed: int) -> None:
+    with World(100 + seed) as world:
+        quorum = Quorum(world, settings=SMALL)
+        chance = world.stream("test")
+        quorum.start()
+        acknowledged = -1
+        for value in range(25):
+            member = chance.choice(quorum.members)
+            _happen(world, quorum, member, chance.randrange(6), chance.uniform(0.05, 1.5))
+            leader = quorum.wait_for_leader(30)
+            leader.append(setting(value))
+            before = len(leader.outcomes)
+            world.run_until(lambda leader=leader, n=before: len(leader.outcomes) > n, 3)  # type: ignore[misc]
+            if leader.outcomes and isinstance(leader.outcomes[-1], Image):
+                acknowledged = max(acknowledged, value_of(leader.outcomes[-1]))
+        for member in quorum.members:
+            if world.host(member.name).process is None:
+                member.start()
+        quorum.commit(1000, 60)
+        quorum.wait_for_value(1000, 30)
+        values = [value_of(image) for image in quorum.images.values()]
+        assert acknowledged in values
+        assert not any(member.failures for member in quorum.members)
+    gc.collect()
+
+
+def _happen(world: World, quorum: Quorum, member: Member, what: int, seconds: float) -> None:
+    is_up = world.host(member.name).process is not None
+    others_up = sum(world.host(m.name).process is not None for m in quorum.members) - is_up
+    if not is_up:
+        member.start()
+    elif what == 0 and others_up == 2:
+        member.kill()
+    elif what == 1 and others_up == 2:
+        member.power_off()
+    elif what == 2:
+        world.pause(member.name, seconds)
+    elif what == 3:
+        rest = [one.name for one in quorum.members if one is not member]
+        cut = world.network.partition([member.name], rest, one_way=seconds < 0.7)
+        world.after(seconds, cut.heal)
+    elif what == 4:
+        world.jump_clock(member.name, seconds * 1000)

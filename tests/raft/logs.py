@@ -99,6 +99,9 @@ class MemoryLog:
     def voters(self) -> VotersAt:
         return self.history.latest
 
+    def voters_at(self, end: Offset) -> VoterSet:
+        return self.history.at(end).voters
+
     # What a runner does
 
     def entry(self, offset: int) -> Entry:

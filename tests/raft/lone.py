@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TypeVar
 
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
@@ -108,9 +109,10 @@ class Lone:
 
     def ask(self, request: Request) -> Response | None:
         """The answer, if it comes at once."""
-        self.tell(told.Received(request, "token"))
-        answers = self.made(do.Respond)
-        return answers[-1].response if answers else None
+        token = object()
+        self.tell(told.Received(request, token))
+        answers = [effect.response for effect in self.made(do.Respond) if effect.token is token]
+        return answers[0] if answers else None
 
     def made(self, kind: type[T]) -> list[T]:
         return [effect for effect in self.effects if isinstance(effect, kind)]
@@ -143,8 +145,13 @@ class Lone:
         self.effects = effects + self.effects
         assert self.raft.is_leader
 
-    def fetch(self, node: int, offset: int, epoch: int, *, wait_ms: int = 500) -> Response | None:
-        return self.ask(fetch(node, offset, epoch, self.raft.epoch, wait_ms=wait_ms))
+    def fetch(
+        self, node: int, offset: int, epoch: int, *, wait_ms: int = 500, knows: int | None = None
+    ) -> Response | None:
+        """The answer, if it comes at once. ``knows``: the high watermark; else it is up to date."""
+        known = offset if knows is None else knows
+        request = fetch(node, offset, epoch, self.raft.epoch, wait_ms=wait_ms)
+        return self.ask(replace(request, high_watermark=Offset(known)))
 
     def answer(self, request: FetchRequest, response: FetchResponse) -> list[do.Effect]:
         assert response.leader is not None

@@ -171,9 +171,8 @@ class Changes:
             role.change = None if is_done else change
             if is_done:
                 self._answer(change.token, ErrorCode.NONE)
-        voters = member.log.voters
-        if not member.is_voter and role.start_offset <= voters.offset < member.high_watermark:
-            # "The leader is removed: it steps down once the new configuration is committed."
+        if not member.is_voter and member.log.voters.offset < member.high_watermark:
+            # "The leader steps down once C_new is committed" (Raft thesis 4.2.2).
             member.resign()
 
     def _answer(self, token: object | None, code: ErrorCode, message: str | None = None) -> None:

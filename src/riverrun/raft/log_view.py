@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from riverrun.model.ids import LeaderEpoch, Offset
-from riverrun.raft.types import EpochEnd, SnapshotId, VotersAt
+from riverrun.raft.types import EpochEnd, SnapshotId, VotersAt, VoterSet
 
 
 class LogView(Protocol):
@@ -48,6 +48,10 @@ class LogView(Protocol):
     @property
     def voters(self) -> VotersAt:
         """By the last voters record in the log, committed or not; else by the snapshot."""
+        ...
+
+    def voters_at(self, end: Offset) -> VoterSet:
+        """By the last voters record before an offset, as far back as a truncation may reach."""
         ...
 
 

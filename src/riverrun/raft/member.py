@@ -120,7 +120,15 @@ class Member:
 
     @property
     def can_stand(self) -> bool:
-        return self.is_voter and self.may_vote and not self.is_stopping
+        return (self.is_voter or self._is_leaving) and self.may_vote and not self.is_stopping
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Removed by a record that is not known to be committed. Such a voter may be the only one
+        that has the record, and nobody with less can win its vote: it must be able to lead until
+        the others have it, though its own vote does not count (Raft thesis 4.2.2)."""
+        is_open = self.log.voters.offset >= self.high_watermark
+        return is_open and self.key in self.log.voters_at(self.high_watermark)
 
     @property
     def is_storing(self) -> bool:

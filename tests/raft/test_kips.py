@@ -1,0 +1,604 @@
+"""Sentences of KIP-595, 630, 853, 996 and 1166, and of our own rules of time, each as a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.raft import effects as do
+from riverrun.raft import events as told
+from riverrun.raft.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    ChangeVotersResponse,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, VoterSet
+from tests.raft.logs import voter, voters
+from tests.raft.lone import Lone, ballot, fetch, key, state
+from tests.raft.world import of
+
+VALUE = ("data", "x")
+SNAPSHOT = SnapshotId(Offset(5), LeaderEpoch(2))
+
+
+def follower(core: Lone | None = None, *, leader: int = 2, epoch: int = 1) -> Lone:
+    """Follows, and has fetched once."""
+    core = core or Lone()
+    core.ask(begin(leader, epoch))
+    answer(core, FetchResponse(leader=NodeId(leader), epoch=LeaderEpoch(epoch)))
+    return core
+
+
+def answer(core: Lone, response: FetchResponse) -> list[do.Effect]:
+    request = core.sent(FetchRequest)[-1]
+    assert response.leader is not None
+    return core.tell(told.Answered(response.leader, request, response))
+
+
+def begin(leader: int, epoch: int) -> BeginQuorumEpochRequest:
+    return BeginQuorumEpochRequest(
+        leader=NodeId(leader),
+        epoch=LeaderEpoch(epoch),
+        endpoints=voter(leader).endpoints,
+        voter=key(1),
+    )
+
+
+def end(leader: int, epoch: int, *successors: int) -> EndQuorumEpochRequest:
+    return EndQuorumEpochRequest(
+        leader=NodeId(leader),
+        epoch=LeaderEpoch(epoch),
+        endpoints=voter(leader).endpoints,
+        successors=tuple(key(node) for node in successors),
+    )
+
+
+# KIP-595: a quorum that pulls
+
+
+def test_a_new_leader_tells_every_voter_and_again_until_it_fetches() -> None:
+    core = Lone()
+    core.lead()
+    assert core.peers(BeginQuorumEpochRequest) == [2, 3]
+    for request in core.sent(BeginQuorumEpochRequest):
+        core.tell(told.Failed(request.voter.id, request))
+    core.fetch(2, 1, 1)
+    core.pass_time(0.1)
+    assert core.peers(BeginQuorumEpochRequest) == [3]
+
+
+def test_a_fetch_at_the_end_is_held_until_there_is_data() -> None:
+    core = Lone()
+    core.lead()
+    core.fetch(2, 1, 1)
+    assert core.fetch(3, 1, 1) is None
+    core.propose("a")
+    responses = [effect for effect in core.made(do.Respond) if effect.read is not None]
+    assert [effect.read for effect in responses] == [do.ReadLog(Offset(1), 1000)] * 2
+
+
+def test_a_held_fetch_is_answered_empty_when_its_time_is_over() -> None:
+    core = Lone()
+    core.lead()
+    core.fetch(2, 1, 1)
+    assert core.fetch(3, 1, 1, wait_ms=200) is None
+    core.pass_time(0.19)
+    assert not core.made(do.Respond)
+    core.pass_time(0.02)
+    assert [effect.read for effect in core.made(do.Respond)] == [None]
+
+
+def test_a_held_fetch_is_answered_when_the_high_watermark_moves() -> None:
+    """KIP-1166: else a follower would learn of a commit with the next record only."""
+    core = Lone(flushes=False)
+    core.lead()
+    assert core.fetch(2, 1, 1, knows=0) is None
+    core.flush()
+    responses = [effect.response for effect in core.made(do.Respond)]
+    assert [r.high_watermark for r in responses if isinstance(r, FetchResponse)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+)
+def test_a_fetch_of_another_epoch_is_refused(epoch: int, code: ErrorCode) -> None:
+    core = Lone()
+    core.lead()
+    response = core.ask(fetch(2, 1, 1, epoch))
+    assert response is not None and response.error is code
+    assert not core.made(do.Committed)
+
+
+def test_who_does_not_lead_names_the_leader_and_where_it_is() -> None:
+    core = follower()
+    response = core.ask(fetch(3, 0, 0, 1))
+    assert response is not None
+    assert response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (response.leader, response.endpoint) == (2, ("n2", 9093))
+
+
+def test_a_follower_acknowledges_only_what_it_has_flushed() -> None:
+    core = follower(Lone(flushes=False))
+    log = Lone(entries=[(1, VALUE)]).log
+    answer(
+        core,
+        FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=log.read(0, 1)),
+    )
+    assert core.made(do.Append) and core.made(do.Flush)
+    assert not core.sent(FetchRequest)
+    core.flush()
+    assert [request.fetch_offset for request in core.sent(FetchRequest)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("told_end", "cut"),
+    [
+        (EpochEnd(LeaderEpoch(3), Offset(4)), 4),  # the leader has less of our last epoch
+        (EpochEnd(LeaderEpoch(2), Offset(9)), 3),  # it never had that epoch: ours of before ends
+        (EpochEnd(LeaderEpoch(1), Offset(1)), 1),
+    ],
+)
+def test_a_follower_cuts_where_the_logs_may_agree(told_end: EpochEnd, cut: int) -> None:
+    core = Lone(entries=[(1, VALUE)] * 3 + [(3, VALUE)] * 3, state=state(4))
+    core.ask(begin(2, 5))
+    answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(5), diverging=told_end))
+    assert core.made(do.Truncate) == [do.Truncate(Offset(cut))]
+    assert [request.fetch_offset for request in core.sent(FetchRequest)] == [cut]
+
+
+def test_what_is_committed_is_never_cut() -> None:
+    core = Lone(entries=[(1, VALUE)] * 3, state=state(1))
+    core.ask(begin(2, 1))
+    response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), high_watermark=Offset(3))
+    answer(core, response)
+    assert core.raft.high_watermark == 3
+    cut = EpochEnd(LeaderEpoch(1), Offset(1))
+    with pytest.raises(AssertionError, match="is committed"):
+        answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), diverging=cut))
+
+
+def test_the_first_successor_stands_at_once_and_the_next_a_bit_later() -> None:
+    waits = []
+    for place in range(3):
+        names = [3, 4]
+        names.insert(place, 1)
+        core = follower(Lone(voters(1, 2, 3, 4)))
+        core.ask(end(2, 1, *names))
+        before = core.now
+        while not core.sent(VoteRequest):
+            core.now = max(core.now, core.raft.next_deadline())
+            core.tell(told.Tick())
+        waits.append(core.now - before)
+    assert waits[0] == 0
+    assert waits == sorted(waits)
+    assert waits[2] < 0.2
+
+
+def test_a_leader_that_stops_names_its_successors_by_what_they_have() -> None:
+    core = Lone(voters(1, 2, 3, 4))
+    core.lead() if core.raft.is_leader else core.stand()
+    for request in core.sent(VoteRequest):
+        core.vote(request, granted=True) if not core.raft.is_leader else None
+    core.propose("a")
+    core.fetch(3, 2, 1)
+    core.fetch(4, 1, 1)
+    core.tell(told.Shutdown())
+    request = core.sent(EndQuorumEpochRequest)[0]
+    assert [successor.id for successor in request.successors] == [3, 4, 2]
+    assert not core.raft.has_handed_over
+    for sent in core.made(do.Send):
+        core.tell(told.Failed(sent.peer, sent.request))
+    assert core.raft.has_handed_over
+
+
+def test_a_leader_without_room_for_its_first_record_resigns() -> None:
+    core = Lone()
+    core.stand()
+    request = core.sent(VoteRequest)[0]
+    response = VoteResponse(epoch=core.raft.epoch, granted=True)
+    core.raft.step(core.now, told.Answered(request.voter.id, request, response))
+    assert core.raft.is_leader
+    core.tell(told.Resign())
+    assert core.raft.role == "resigned"
+    assert core.made(do.LostLeadership)
+
+
+# KIP-996: pre-vote
+
+
+def test_a_pre_vote_raises_no_epoch_and_binds_nobody() -> None:
+    core = Lone(state=state(3))
+    for candidate in (2, 3):
+        response = core.ask(ballot(candidate, 3, pre_vote=True))
+        assert isinstance(response, VoteResponse) and response.granted
+    assert core.raft.epoch == 3
+    assert not core.made(do.Persist)
+
+
+def test_a_follower_that_has_fetched_from_its_leader_rejects_pre_votes() -> None:
+    core = Lone()
+    core.ask(begin(2, 1))
+    answers = [core.ask(ballot(3, 1, pre_vote=True))]
+    core.effects = []
+    core = follower()
+    answers.append(core.ask(ballot(3, 1, pre_vote=True)))
+    assert [r.granted for r in answers if isinstance(r, VoteResponse)] == [True, False]
+
+
+def test_a_leader_rejects_pre_votes() -> None:
+    core = Lone()
+    core.lead()
+    response = core.ask(ballot(3, 1, last=(1, 9), pre_vote=True))
+    assert isinstance(response, VoteResponse)
+    assert (response.granted, response.leader) == (False, 1)
+
+
+def test_a_node_that_is_cut_off_disturbs_nobody_when_it_returns() -> None:
+    world = of(1, 2, 3)
+    world.run(1)
+    leader = world.leader
+    assert leader is not None
+    other = next(node for node in world.nodes.values() if node is not leader)
+    world.isolate(other.id)
+    world.run(20)
+    world.heal()
+    world.run(5)
+    assert world.invariants.elections == 1
+    world.invariants.check_converged()
+
+
+def test_a_prospective_follows_a_leader_that_speaks_for_itself() -> None:
+    core = follower()
+    core.pass_time(1.2)
+    assert core.raft.role == "prospective"
+    core.ask(begin(2, 1))
+    assert core.raft.leader == 2
+
+
+# KIP-630: snapshots
+
+
+def leader_with_snapshot() -> Lone:
+    core = Lone(entries=[(2, VALUE)] * 7, state=state(2))
+    core.log.snapshot(5, [])
+    core.log.drop_before(SNAPSHOT)
+    core.lead()
+    return core
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "is_needed"),
+    [(0, 0, True), (4, 2, True), (4, 1, True), (5, 1, True), (5, 2, False), (6, 2, False)],
+)
+def test_a_fetch_before_the_start_of_the_log_is_sent_to_the_snapshot(
+    offset: int, epoch: int, is_needed: bool
+) -> None:
+    response = leader_with_snapshot().fetch(2, offset, epoch, wait_ms=0)
+    assert isinstance(response, FetchResponse)
+    assert response.snapshot == (SNAPSHOT if is_needed else None)
+
+
+def test_a_snapshot_is_read_from_any_place_within() -> None:
+    core = leader_with_snapshot()
+    size = core.log.snapshot_size(SNAPSHOT)
+    assert size is not None
+    other = SnapshotId(Offset(4), LeaderEpoch(2))
+    cases = [
+        (SNAPSHOT, 0, ErrorCode.NONE),
+        (SNAPSHOT, size - 1, ErrorCode.NONE),
+        (SNAPSHOT, size, ErrorCode.POSITION_OUT_OF_RANGE),
+        (SNAPSHOT, -1, ErrorCode.POSITION_OUT_OF_RANGE),
+        (other, 0, ErrorCode.SNAPSHOT_NOT_FOUND),
+    ]
+    for snapshot, position, code in cases:
+        request = FetchSnapshotRequest(
+            replica=key(2),
+            epoch=core.raft.epoch,
+            snapshot=snapshot,
+            position=position,
+            max_bytes=10,
+        )
+        response = core.ask(request)
+        assert isinstance(response, FetchSnapshotResponse)
+        assert response.error is code
+        reads = [effect.read for effect in core.made(do.Respond)]
+        is_read = code is ErrorCode.NONE
+        assert reads == [do.ReadSnapshot(SNAPSHOT, position, 10) if is_read else None]
+
+
+def test_a_snapshot_that_vanished_is_given_up_and_the_log_fetched_again() -> None:
+    core = follower()
+    answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), snapshot=SNAPSHOT))
+    assert not core.sent(FetchSnapshotRequest), "it is of an epoch that never was"
+    core.pass_time(0.1)
+    good = SnapshotId(Offset(5), LeaderEpoch(1))
+    answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), snapshot=good))
+    request = core.sent(FetchSnapshotRequest)[0]
+    response = FetchSnapshotResponse(
+        error=ErrorCode.SNAPSHOT_NOT_FOUND, leader=NodeId(2), epoch=LeaderEpoch(1)
+    )
+    core.tell(told.Answered(NodeId(2), request, response))
+    core.pass_time(0.1)
+    assert core.sent(FetchRequest)
+
+
+def test_fetching_a_snapshot_keeps_the_leader_in_touch() -> None:
+    core = leader_with_snapshot()
+    for _ in range(6):
+        core.pass_time(0.5)
+        request = FetchSnapshotRequest(
+            replica=key(2), epoch=core.raft.epoch, snapshot=SNAPSHOT, position=0, max_bytes=1
+        )
+        core.ask(request)
+    assert core.raft.is_leader
+
+
+# KIP-853: voters change at run time
+
+
+def test_another_directory_of_the_same_node_is_not_asked_for_its_vote() -> None:
+    core = Lone(me=voter(1, 555))
+    response = core.ask(ballot(2, 1))
+    assert response is not None and response.error is ErrorCode.INVALID_VOTER_KEY
+
+
+def test_a_fetch_of_another_directory_does_not_count() -> None:
+    core = Lone()
+    core.lead()
+    stranger = ReplicaKey(NodeId(2), voter(2, 555).directory_id)
+    request = fetch(2, 1, 1, 1)
+    core.ask(
+        FetchRequest(
+            replica=stranger,
+            epoch=request.epoch,
+            fetch_offset=request.fetch_offset,
+            last_fetched_epoch=request.last_fetched_epoch,
+            max_wait_ms=0,
+            max_bytes=1,
+        )
+    )
+    assert core.raft.high_watermark == 0
+
+
+def settled(among: VoterSet | None = None) -> Lone:
+    """A leader that has committed a record of its own epoch."""
+    core = Lone(among)
+    core.lead()
+    core.fetch(2, core.log.end_offset, 1)
+    assert core.raft.high_watermark == core.log.end_offset
+    return core
+
+
+def test_a_new_voter_must_have_caught_up() -> None:
+    core = settled()
+    core.propose("a")
+    assert core.ask(AddVoterRequest(voter=voter(4), timeout_ms=1000)) is None
+    core.fetch(4, 1, 1)
+    assert not core.made(do.AppendControl)
+    core.fetch(4, 2, 1)
+    appended = [r for effect in core.made(do.AppendControl) for r in effect.records]
+    assert appended == [do.SetVoters(voters(1, 2, 3, 4))]
+    assert not core.made(do.Respond) or core.raft.high_watermark < 3
+    core.fetch(2, 3, 1)
+    core.fetch(4, 3, 1)
+    answers = [e.response for e in core.made(do.Respond)]
+    assert [a.error for a in answers if isinstance(a, ChangeVotersResponse)] == [ErrorCode.NONE]
+
+
+def test_a_new_voter_that_never_comes_is_given_up() -> None:
+    core = settled()
+    core.ask(AddVoterRequest(voter=voter(4), timeout_ms=300))
+    core.pass_time(0.4)
+    answers = [e.response for e in core.made(do.Respond)]
+    codes = [a.error for a in answers if isinstance(a, ChangeVotersResponse)]
+    assert codes == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def test_the_new_voters_count_from_the_moment_that_they_are_in_the_log() -> None:
+    core = settled(voters(1, 2))
+    core.fetch(3, 1, 1)
+    core.ask(AddVoterRequest(voter=voter(3), timeout_ms=1000))
+    core.fetch(2, 2, 1)
+    assert core.raft.high_watermark == 2, "two of three have it"
+    core.ask(RemoveVoterRequest(voter=key(2)))
+    core.fetch(3, 3, 1)
+    assert core.raft.high_watermark == 3, "both that are left have it"
+
+
+def test_one_change_at_a_time_and_none_before_the_epoch_is_committed() -> None:
+    core = Lone(voters(1, 2, 3))
+    core.lead()
+    early = core.ask(RemoveVoterRequest(voter=key(3)))
+    assert early is not None and early.error is ErrorCode.REQUEST_TIMED_OUT
+    core.fetch(2, 1, 1)
+    assert core.ask(RemoveVoterRequest(voter=key(3))) is None
+    second = core.ask(RemoveVoterRequest(voter=key(2)))
+    assert second is not None and second.error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (AddVoterRequest(voter=voter(2, 555), timeout_ms=1), ErrorCode.DUPLICATE_VOTER),
+        (RemoveVoterRequest(voter=key(9)), ErrorCode.VOTER_NOT_FOUND),
+        (RemoveVoterRequest(voter=voter(2, 555).key), ErrorCode.VOTER_NOT_FOUND),
+        (UpdateVoterRequest(voter=voter(9), epoch=LeaderEpoch(1)), ErrorCode.VOTER_NOT_FOUND),
+        (UpdateVoterRequest(voter=voter(2), epoch=LeaderEpoch(1)), ErrorCode.NONE),
+        (UpdateVoterRequest(voter=voter(2), epoch=LeaderEpoch(0)), ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+def test_changes_that_cannot_be(
+    request_: AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest, code: ErrorCode
+) -> None:
+    core = settled()
+    response = core.ask(request_)
+    assert response is not None and response.error is code
+    assert not core.made(do.AppendControl)
+
+
+def test_the_last_voter_cannot_be_removed() -> None:
+    core = Lone(voters(1))
+    response = core.ask(RemoveVoterRequest(voter=key(1)))
+    assert response is not None and response.error is ErrorCode.INVALID_REQUEST
+
+
+def test_the_first_leader_writes_the_voters_into_the_log() -> None:
+    """They are known to it from a file that is not replicated."""
+    core = Lone(voters(1))
+    records = [record for effect in core.made(do.AppendControl) for record in effect.records]
+    assert records[1:] == [do.SetVoters(voters(1))]
+
+
+def test_voters_that_are_cut_off_are_as_if_they_had_never_been() -> None:
+    world = of(1, 2, 3)
+    world.run(1)
+    leader = world.leader
+    assert leader is not None
+    world.isolate(leader.id)
+    other = next(node for node in world.nodes.values() if node is not leader)
+    world.ask(leader, RemoveVoterRequest(voter=other.me.key))
+    assert leader.log.voters.voters.ids != (1, 2, 3)
+    world.run(3)
+    world.heal()
+    world.run(3)
+    world.invariants.check_converged()
+    assert leader.log.voters.voters.ids == (1, 2, 3)
+
+
+def test_a_voter_whose_removal_only_itself_knows_still_leads_until_others_do() -> None:
+    """Thesis 4.2.2: else a quorum of two that removes its leader can stand still for ever."""
+    world = of(1, 2)
+    world.run(1)
+    leader = world.leader
+    assert leader is not None
+    world.isolate(leader.id)
+    world.ask(leader, RemoveVoterRequest(voter=leader.me.key))
+    world.run(0.05)
+    world.crash(leader)
+    world.heal()
+    world.start(leader)
+    world.run(5)
+    assert world.leader is not None and world.leader is not leader
+    assert world.leader.log.voters.voters.ids == (world.leader.id,)
+    world.invariants.check_converged()
+
+
+def test_a_voter_at_another_address_says_so() -> None:
+    core = Lone(me=voter(1, port=9999))
+    core.ask(begin(2, 1))
+    answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1)))
+    assert core.peers(UpdateVoterRequest) == [2]
+
+
+def test_an_observer_finds_the_leader_by_asking_around() -> None:
+    core = Lone(voters(), me=voter(9), bootstrap=(("n2", 9093), ("n3", 9093)))
+    request = core.sent(FetchRequest)[0]
+    assert request.max_wait_ms == 0, "the leader itself must not hold it"
+    response = FetchResponse(
+        error=ErrorCode.FENCED_LEADER_EPOCH,
+        leader=NodeId(2),
+        epoch=LeaderEpoch(4),
+        endpoint=("n2", 9093),
+    )
+    core.tell(told.Answered(core.made(do.Send)[0].peer, request, response))
+    assert core.peers(FetchRequest) == [2]
+    core.pass_time(10)
+    assert not core.sent(VoteRequest), "it never stands"
+
+
+# Our own: what proves a process dead, and what does not
+
+
+def test_a_refused_connection_counts_as_a_fetch_timeout() -> None:
+    core = follower()
+    request = core.sent(FetchRequest)[-1]
+    core.tell(told.Failed(NodeId(2), request, is_refused=True))
+    granted = core.ask(ballot(3, 1, pre_vote=True))
+    assert isinstance(granted, VoteResponse) and granted.granted
+    core.pass_time(0.2)
+    assert core.sent(VoteRequest)
+
+
+def test_silence_does_not() -> None:
+    core = follower()
+    request = core.sent(FetchRequest)[-1]
+    core.tell(told.Failed(NodeId(2), request))
+    core.pass_time(0.9)
+    assert core.raft.role == "follower"
+
+
+def test_a_leader_that_says_it_leads_no_more_is_gone() -> None:
+    """It restarted within a moment, or resigned and its message was lost."""
+    core = follower()
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    request = core.sent(FetchRequest)[-1]
+    response = FetchResponse(error=code, epoch=LeaderEpoch(1))
+    core.tell(told.Answered(NodeId(2), request, response))
+    core.pass_time(0.2)
+    assert core.sent(VoteRequest)
+
+
+def test_own_stalls_do_not_condemn_the_leader() -> None:
+    core = follower()
+    core.now += 5.0
+    core.tell(told.Tick())
+    assert core.raft.role == "follower"
+    core.pass_time(2.0)
+    assert core.raft.role == "prospective"
+
+
+def test_own_stalls_do_not_condemn_the_followers() -> None:
+    core = settled()
+    core.now += 5.0
+    core.tell(told.Tick())
+    assert core.raft.is_leader
+    core.pass_time(3.0)
+    assert not core.raft.is_leader
+
+
+def test_a_slow_disk_of_ones_own_is_not_the_leaders_fault() -> None:
+    core = follower(Lone(flushes=False))
+    log = Lone(entries=[(1, VALUE)]).log
+    answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=log.read(0, 1)))
+    core.pass_time(5)
+    assert core.raft.role == "follower"
+    core.flush()
+    assert core.sent(FetchRequest)
+
+
+def test_the_only_voter_leads_with_its_first_tick() -> None:
+    core = Lone(voters(1), state=state(4))
+    assert core.raft.is_leader
+    assert core.raft.epoch == 5
+    assert len(core.made(do.Persist)) == 1, "one sync for its vote and its victory"
+
+
+def test_an_append_that_fails_is_fetched_again_after_a_pause() -> None:
+    core = follower()
+    request = core.sent(FetchRequest)[-1]
+    response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"bad")
+    core.raft.step(core.now, told.Answered(NodeId(2), request, response))
+    core.tell(told.Failed(NodeId(2), request))
+    assert not core.sent(FetchRequest)
+    core.pass_time(0.1)
+    assert core.sent(FetchRequest)
+
+
+def test_nothing_comes_between_a_change_of_the_log_and_its_report() -> None:
+    core = follower()
+    request = core.sent(FetchRequest)[-1]
+    response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"some")
+    core.raft.step(core.now, told.Answered(NodeId(2), request, response))
+    with pytest.raises(AssertionError, match="before the log has changed"):
+        core.raft.step(core.now, told.Tick())

@@ -1,10 +1,18 @@
-"""`riverrun start`: one address is enough to say where a node is."""
+"""`riverrun start`: one address says where a node is, and its seeds who the others are."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
 
 from riverrun.cli.start import reached_at
 from riverrun.server.settings import NodeSettings
+from tests.cli.commands import Cli
+from tests.processes import executable, free_ports, until
 
 
 def places(address: str, **texts: str) -> dict[str, str]:
@@ -50,3 +58,81 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(typer.Exit) as end:
         reached_at(address, {})
     assert end.value.exit_code == 2
+
+
+class Nodes:
+    """Real processes of `riverrun start`, each with its own flags."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.port = free_ports(10 * count)
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def client(self, number: int) -> str:
+        return f"127.0.0.1:{self.port + 10 * (number - 1)}"
+
+    def start(self, number: int, *words: str) -> None:
+        with open(self.folder / f"{number}.log", "ab") as log:
+            self.running[number] = subprocess.Popen(
+                [
+                    executable(), "start", "--node-id", str(number),
+                    "--data", str(self.folder / str(number)),
+                    "--advertised-addr", self.client(number), *words,
+                ],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def log(self, number: int) -> str:
+        return (self.folder / f"{number}.log").read_text()
+
+    def wait(self, number: int, words: str) -> None:
+        until(lambda: words in self.log(number), seconds=60, what=f"{words}: {self.log(number)}")
+
+    def kill(self, number: int) -> None:
+        process = self.running.pop(number)
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path, 4)
+    yield made
+    for number in list(made.running):
+        made.kill(number)
+
+
+def test_three_nodes_find_each_other_and_a_wiped_one_votes_again(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    seeds = ["--seed-nodes", ",".join(nodes.client(number) for number in (1, 2, 3))]
+    for number in (1, 2):
+        nodes.start(number, *seeds, "--default-replication-factor", "3")
+    nodes.wait(1, "waits for a cluster")
+    nodes.start(3, *seeds, "--rack", "r3")
+    for number in (1, 2, 3):
+        nodes.wait(number, "node is up")
+    cli = Cli(nodes.client(1))
+
+    def voters() -> dict[int, str]:
+        quorum = json.loads(cli.run("quorum", "status", "--json"))
+        rows = [row for row in quorum["replicas"] if row["role"] != "observer"]
+        return {row["id"]: row["directory_id"] for row in rows}
+
+    before = voters()
+    assert sorted(before) == [1, 2, 3]
+    assert cli.rows("cluster", "nodes")[2][2] == "r3"
+
+    nodes.start(4, *seeds, "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qg")
+    assert nodes.running.pop(4).wait(60) == 2
+    assert "belongs to MkU3OEVBNTcwNTJENDM2Qg" in nodes.log(4)
+
+    nodes.kill(3)
+    shutil.rmtree(tmp_path / "3")
+    nodes.start(3, *seeds)
+    nodes.wait(3, "joins a cluster")
+    until(
+        lambda: sorted(now := voters()) == [1, 2, 3] and now[3] != before[3],
+        seconds=60,
+        what="the wiped node votes again",
+    )

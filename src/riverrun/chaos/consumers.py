@@ -164,7 +164,8 @@ class AioMember:
             metadata_max_age_ms=10_000,
         )  # fmt: skip
         consumer.subscribe([self._topic], listener=_Listener(self._assigned))
-        await consumer.start()
+        if not await self._started(consumer):
+            return
         commit_at = time.monotonic() + COMMIT_SECONDS
         positions: dict[aiokafka.TopicPartition, int] = {}
         try:
@@ -183,6 +184,17 @@ class AioMember:
         finally:
             with contextlib.suppress(AioError, TimeoutError):
                 await asyncio.wait_for(consumer.stop(), ANSWER_SECONDS_MAX)
+
+    async def _started(self, consumer: aiokafka.AIOKafkaConsumer) -> bool:
+        """False when we are to stop before anybody has answered."""
+        while not self._stop.is_set():
+            try:
+                await consumer.start()
+            except AioError:
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                return True
+        return False
 
     def _assigned(self, partitions: list[aiokafka.TopicPartition]) -> None:
         for place in partitions:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiokafka
@@ -22,6 +23,14 @@ REQUEST_MS = 3000
 
 AIO_REQUEST_MS = 20_000
 """For aiokafka this is also how long a record may take, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How producers are told to end: when all they have begun has its fate, or at once."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    abandon: threading.Event = field(default_factory=threading.Event)
 
 
 class Numbers:
@@ -62,10 +71,10 @@ class ConfluentProducer:
 
     def __init__(
         self, history: History, bootstrap: str, topic: str, *,
-        partitions: int, rate: float, stop: threading.Event, patience_seconds: float,
+        partitions: int, rate: float, ending: Ending, patience_seconds: float,
     ) -> None:  # fmt: skip
         self.name = "confluent"
-        self._history, self._topic, self._stop = history, topic, stop
+        self._history, self._topic, self._ending = history, topic, ending
         self._numbers = Numbers(self.name, partitions)
         self._paced = Paced(rate)
         self._patience = patience_seconds
@@ -81,11 +90,14 @@ class ConfluentProducer:
         )  # fmt: skip
 
     def run(self) -> None:
-        while not self._stop.is_set():
+        while not self._ending.stop.is_set():
             for _ in range(self._paced.due()):
                 self._send()
             self._producer.poll(TICK_SECONDS)
-        self._producer.flush(self._patience)
+        end = time.monotonic() + self._patience
+        while self._producer.flush(0.2) and time.monotonic() < end:
+            if self._ending.abandon.is_set():
+                return
 
     def _send(self) -> None:
         if len(self._producer) >= QUEUED_RECORDS_MAX:
@@ -119,10 +131,10 @@ class AioProducer:
 
     def __init__(
         self, history: History, bootstrap: str, topic: str, *,
-        partitions: int, rate: float, stop: threading.Event, patience_seconds: float,
+        partitions: int, rate: float, ending: Ending, patience_seconds: float,
     ) -> None:  # fmt: skip
         self.name = "aiokafka"
-        self._history, self._topic, self._stop = history, topic, stop
+        self._history, self._topic, self._ending = history, topic, ending
         self._bootstrap = bootstrap
         self._numbers = Numbers(self.name, partitions)
         self._paced = Paced(rate)
@@ -133,16 +145,22 @@ class AioProducer:
             bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, linger_ms=2,
             request_timeout_ms=AIO_REQUEST_MS, retry_backoff_ms=50, metadata_max_age_ms=10_000,
         )  # fmt: skip
-        await producer.start()
+        while not self._ending.stop.is_set():
+            try:
+                await producer.start()
+                break
+            except AioError:
+                await asyncio.sleep(TICK_SECONDS)
         sending: dict[asyncio.Future[object], None] = {}
         try:
-            while not self._stop.is_set():
+            while not self._ending.stop.is_set():
                 for _ in range(self._paced.due()):
                     # One after the other, for a producer promises the order of its calls alone.
                     await self._send(producer, sending)
                 await asyncio.sleep(TICK_SECONDS)
-            if sending:
-                await asyncio.wait(list(sending), timeout=self._patience)
+            end = time.monotonic() + self._patience
+            while sending and time.monotonic() < end and not self._ending.abandon.is_set():
+                await asyncio.wait(list(sending), timeout=0.2)
         finally:
             with contextlib.suppress(AioError, TimeoutError):
                 await asyncio.wait_for(producer.stop(), REQUEST_MS / 1000)

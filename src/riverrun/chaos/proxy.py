@@ -21,9 +21,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import cast
 
-import psutil
-
 from riverrun.chaos.links import ANY, CLEAR, CLIENTS, Fault, Faults, Mode, Way
+from riverrun.chaos.owners import Owners
 
 HOST = "127.0.0.1"
 LOOK_SECONDS = 0.025
@@ -208,6 +207,7 @@ class Network:
     links: dict[Link, None] = field(default_factory=dict)
     _servers: dict[Route, asyncio.Server | None] = field(default_factory=dict)
     _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    _owners: Owners = field(default_factory=Owners)
 
     def start(self) -> None:
         for route in self.routes:
@@ -240,7 +240,8 @@ class Network:
     async def connect(self, visitor: Visitor) -> None:
         """Find out who has come, and connect them as the faults allow."""
         link = Link(self, visitor.route)
-        link.opened_by(self.owner_of(visitor.peer_port))
+        owner = self._owners.of(visitor.peer_port, visitor.route.port, self.pids)
+        link.opened_by(CLIENTS if owner is None else self.pids[owner])
         link.update()
         if any(end.fault.mode is Mode.CUT for end in link.ends):
             visitor.reset()
@@ -261,16 +262,6 @@ class Network:
             link.reset()
             return
         near.pump()
-
-    def owner_of(self, port: int) -> str:
-        for pid, node in self.pids.items():
-            try:
-                found = psutil.Process(pid).net_connections("tcp")
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-            if any(row.laddr and row.laddr.port == port for row in found):
-                return node
-        return CLIENTS
 
     # What the runner asks for
 

@@ -113,7 +113,6 @@ class Player:
             result.blame(Verdict.HOLDS, reason)
             result.verdict = Verdict.SKIPPED
             return result
-        history = History()
         try:
             place = self._stage.cluster_for(scenario)
         except NoSmallDisk as error:
@@ -124,6 +123,7 @@ class Player:
             result.blame(Verdict.STUCK, f"the cluster did not start: {error}")
             return result
         self._played += 1
+        history = History()
         topic = f"{scenario.name}-{self._played}"
         load = Load(
             replicas=min(3, self._stage.count), rate=self._rate,

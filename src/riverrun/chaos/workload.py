@@ -19,10 +19,11 @@ from riverrun.chaos.administrators import Administrator
 from riverrun.chaos.cluster import ClusterFailed
 from riverrun.chaos.consumers import QUICK, AioMember, Auditor, ConfluentMember
 from riverrun.chaos.history import Action, History, Kind, Record
-from riverrun.chaos.producers import AioProducer, ConfluentProducer
+from riverrun.chaos.producers import AioProducer, ConfluentProducer, Ending
 
 READ_BACK_SECONDS_MAX = 30.0
 CREATE_SECONDS_MAX = 30.0
+ABANDON_SECONDS_MAX = 5.0
 AIO_SHARE = 0.25
 """What part of the records aiokafka sends."""
 
@@ -46,7 +47,7 @@ class Workload:
     def __init__(self, history: History, bootstrap: str, topic: str, load: Load) -> None:
         self.history, self.topic, self.load = history, topic, load
         self._bootstrap = bootstrap
-        self._stop_writing = threading.Event()
+        self._ending = Ending()
         self._stop_reading = threading.Event()
         self._writers: list[threading.Thread] = []
         self._readers: list[threading.Thread] = []
@@ -55,7 +56,7 @@ class Workload:
         self._administrator = (
             Administrator(
                 history, bootstrap, f"{topic}-admin",
-                replicas=load.replicas, stop=self._stop_writing,
+                replicas=load.replicas, stop=self._ending.stop,
             )
             if load.has_administrator
             else None
@@ -71,7 +72,7 @@ class Workload:
     def _start_writers(self) -> None:
         load, where = self.load, (self.history, self._bootstrap, self.topic)
         common: dict[str, Any] = {
-            "partitions": load.partitions, "stop": self._stop_writing,
+            "partitions": load.partitions, "ending": self._ending,
             "patience_seconds": load.patience_seconds,
         }  # fmt: skip
         confluent = ConfluentProducer(*where, rate=load.rate * (1 - AIO_SHARE), **common)
@@ -118,7 +119,7 @@ class Workload:
 
     def stop_writing(self) -> None:
         """Every record that was begun gets its fate first."""
-        self._stop_writing.set()
+        self._ending.stop.set()
         self._join(self._writers, self.load.patience_seconds + 10)
 
     def stop_reading(self) -> None:
@@ -126,9 +127,12 @@ class Workload:
         self._join(self._readers, 30)
 
     def abandon(self) -> None:
-        """The run has failed: tell the clients to stop, and wait for nobody."""
-        self._stop_writing.set()
+        """The run has failed: clients end without waiting for anything."""
+        self._ending.abandon.set()
+        self._ending.stop.set()
         self._stop_reading.set()
+        for thread in self._writers + self._readers:
+            thread.join(ABANDON_SECONDS_MAX)
 
     def _join(self, threads: list[threading.Thread], seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -107,6 +107,20 @@ def test_fewer_nodes_than_there_are_is_refused(
     assert "start them all with --nodes 3" in capsys.readouterr().err
 
 
+def test_all_nodes_cannot_move_to_other_ports_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = plan(tmp_path, 3, 9092)
+    for node in cluster:
+        write_draft(node, cluster, {})
+        node.draft.replace(node.config)
+    prepare_first_start(cluster, None)
+    assert len(plan(tmp_path, 3, 9092)) == 3
+    with pytest.raises(typer.Exit):
+        plan(tmp_path, 3, 19092)
+    assert "use the same --port as before" in capsys.readouterr().err
+
+
 def test_what_somebody_wrote_by_hand_stays_however_it_was_written(tmp_path: Path) -> None:
     written = 'num.partitions = 4\nlog.flush.before.ack = true\n"log.retention.ms" = 5\n'
     (tmp_path / "node-1.toml").write_text(written)

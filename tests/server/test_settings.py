@@ -43,6 +43,14 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
         ({"listeners": "CONTROLLER://127.0.0.1:9093"}, "no listener for clients"),
         ({"listeners": "PLAINTEXT://:9092"}, "advertised.listeners"),
         ({"log_dirs": "/a,/b"}, "one data directory"),
+        ({"process_roles": ""}, "broker, controller, or both"),
+        ({"process_roles": "king"}, "one of: broker, controller"),
+        ({"seed_nodes": "node1"}, "a seed looks like node1:9092"),
+        ({"seed_nodes": "a:1", "listeners": "PLAINTEXT://a:1"}, "needs a listener CONTROLLER"),
+        (
+            {"seed_nodes": "a:1", "listeners": "PLAINTEXT://a:1,CONTROLLER://:2"},
+            "other nodes cannot connect to that",
+        ),
         ({"log_cleanup_policy": "shred"}, "one of"),
     ],
 )

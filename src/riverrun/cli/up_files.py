@@ -6,6 +6,7 @@ that is in use may spoil the file that the last run left, or that a running node
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tomllib
@@ -64,7 +65,7 @@ def plan(data: Path, count: int, port: int) -> list[Node]:
             f"--nodes {len(earlier)}, or choose another directory with --data",
             USAGE,
         )
-    return [
+    cluster = [
         Node(
             id=number,
             port=port + PORTS_APART * (number - 1),
@@ -74,6 +75,24 @@ def plan(data: Path, count: int, port: int) -> list[Node]:
         )
         for number in range(1, count + 1)
     ]
+    if count > 1:
+        _check_ports(cluster)
+    return cluster
+
+
+def _check_ports(cluster: Sequence[Node]) -> None:
+    """Voters know each other by their addresses: they may move one by one, but not all at once."""
+    for node in cluster:
+        if is_blank(node) or not node.config.exists():
+            continue
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            written = tomllib.loads(node.config.read_text()).get("listeners", "")
+            if written and f"//{node.client}," not in f"{written},":
+                fail(
+                    f"the nodes in {node.data.parent} know each other by their ports, and "
+                    f"{node.name} had {written}: use the same --port as before, or another --data",
+                    USAGE,
+                )
 
 
 def voters_of(cluster: Sequence[Node]) -> Sequence[Node]:

@@ -181,8 +181,25 @@ class NodeSettings:
         if made.formation.is_broker:
             made.client_addresses()
         made.advertised()
-        made.formation.seeds()
+        if made.formation.seeds() and made.formation.is_controller:
+            made._check_controller()
         return made
+
+    def _check_controller(self) -> None:
+        """A controller that is not alone must be reached by others."""
+        address = self.controller_advertised()
+        if address is None:
+            raise SettingError(
+                "listeners",
+                ",".join(self.identity.listeners),
+                "a controller that has seed.nodes needs a listener CONTROLLER://HOST:PORT",
+            )
+        if address.host in ("0.0.0.0", "::"):
+            raise SettingError(
+                "listeners",
+                f"{address.name}://{address.host}:{address.port}",
+                "other nodes cannot connect to that; name a host in advertised.listeners",
+            )
 
     @property
     def data_directory(self) -> str:

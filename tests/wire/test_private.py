@@ -1,0 +1,98 @@
+"""Messages of our own APIs: read as they were written, refused when they are cut or made up."""
+
+import contextlib
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from riverrun.model.errors import ErrorCode
+from riverrun.wire import codec
+from riverrun.wire.apis import ALL_APIS, APIS, CONTROLLER_APIS, PRIVATE_APIS, ROUTES, ApiKey
+from riverrun.wire.primitives import MalformedRequest
+from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
+from riverrun.wire.private.discover_node_response import (
+    DiscoverNodeResponse,
+    NamedNode,
+    NodeAddress,
+)
+from riverrun.wire.private.form_cluster_request import FirstVoter, FormClusterRequest
+from riverrun.wire.private.form_cluster_response import FormClusterResponse
+
+DISCOVER, FORM = ApiKey.DISCOVER_NODE, ApiKey.FORM_CLUSTER
+PLACE = NodeAddress(host="node-1", port=65535)
+MESSAGES: list[tuple[ApiKey, str, Any]] = [
+    (DISCOVER, "request", DiscoverNodeRequest(node_id=-1, directory_id=None)),
+    (DISCOVER, "request", DiscoverNodeRequest(node_id=3, directory_id=UUID(int=7))),
+    (
+        DISCOVER,
+        "response",
+        DiscoverNodeResponse(node_id=1, directory_id=UUID(int=7), is_controller=False),
+    ),
+    (
+        DISCOVER,
+        "response",
+        DiscoverNodeResponse(
+            node_id=1,
+            directory_id=UUID(int=7),
+            is_controller=True,
+            cluster_id="one",
+            promised="two",
+            controller=(PLACE,),
+            named=(NamedNode(node_id=1, directory_id=UUID(int=7)),),
+            controllers=(PLACE, PLACE),
+            namesakes=(PLACE,),
+        ),
+    ),
+    (
+        FORM,
+        "request",
+        FormClusterRequest(
+            cluster_id="one",
+            proposed_ms=5,
+            voters=(FirstVoter(node_id=1, directory_id=UUID(int=7), host="a", port=1),),
+            is_agreed=True,
+        ),
+    ),
+    (FORM, "response", FormClusterResponse(error_code=ErrorCode.NONE)),
+    (
+        FORM,
+        "response",
+        FormClusterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no"),
+    ),
+]
+
+
+def functions(side: str) -> tuple[Any, Any]:
+    if side == "request":
+        return codec.encode_request, codec.decode_request
+    return codec.encode_response, codec.decode_response
+
+
+@pytest.mark.parametrize(("key", "side", "message"), MESSAGES)
+def test_a_message_is_read_as_it_was_written_or_not_at_all(
+    key: ApiKey, side: str, message: Any
+) -> None:
+    encode, decode = functions(side)
+    data = encode(key, 0, message)
+    assert decode(key, 0, data) == message
+    for cut in range(len(data)):
+        with pytest.raises(MalformedRequest):
+            decode(key, 0, data[:cut])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([DISCOVER, FORM]), st.binary(max_size=100))
+def test_garbage_is_malformed_or_read(key: ApiKey, garbage: bytes) -> None:
+    with contextlib.suppress(MalformedRequest):
+        codec.decode_request(key, 0, garbage)
+
+
+def test_what_is_ours_alone_is_never_advertised() -> None:
+    for key in PRIVATE_APIS:
+        assert key not in ALL_APIS
+        assert key not in APIS
+        assert key not in CONTROLLER_APIS
+    assert FORM not in ROUTES

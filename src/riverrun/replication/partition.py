@@ -71,6 +71,7 @@ class Partition:
         "_syncs",
         "_visible_bytes",
         "_watches",
+        "followers",
         "is_closed",
         "is_internal",
         "isr",
@@ -107,6 +108,8 @@ class Partition:
         self._request_sync = request_sync
         self._peers = peers or Peers()
         self._leading: Leading | None = None
+        self.followers: dict[NodeId, Follower] = {}
+        """Those that we lead; nobody where we do not."""
         self._produces: deque[tuple[Offset, Committed, bool]] = deque()
         self._syncs: deque[tuple[Offset, Committed]] = deque()
         self._deletions: list[tuple[Offset, Committed]] = []
@@ -138,7 +141,7 @@ class Partition:
                 f"{self.name}: epoch went back from {self.leader_epoch} to {state.leader_epoch}"
             )
             self.leader, self.leader_epoch = state.leader, state.leader_epoch
-            self._leading = None
+            self._leading, self.followers = None, {}
             # Whoever waited for a follower's high watermark must learn of the new leader, too.
             self._abandon(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if self.is_leader:
@@ -146,6 +149,7 @@ class Partition:
                 # one.
                 self.log.begin_epoch(self.leader_epoch)
                 self._leading = Leading(state, self._node_id, self._peers, self.log.end_offset)
+                self.followers = self._leading.followers
                 self._begin_counting(was_leader=was_leader)
         elif self._leading is not None:
             self._leading.take(state)
@@ -165,7 +169,7 @@ class Partition:
         """The replica goes away; whoever waits is told."""
         self.is_closed = True
         self.leader = NO_LEADER
-        self._leading = None
+        self._leading, self.followers = None, {}
         self._abandon(why)
 
     def _abandon(self, why: ErrorCode) -> None:
@@ -229,9 +233,7 @@ class Partition:
             self._invisible.append((log.end_offset, self._appended_bytes))
             if self._watches:
                 self._tell_followers(is_urgent=True)
-            leading = self._leading
-            if leading is None or not leading.in_sync or log.settings.flush_before_ack:
-                self.advance()  # with others in sync nothing is committed by us alone
+            self.advance()
         return appended
 
     def advance(self) -> None:
@@ -244,31 +246,11 @@ class Partition:
         # producer nor a reader sees what a power cut could take back.
         if log.settings.flush_before_ack or self._syncs:
             held = self._synced()
-        leading = self._leading
-        if leading is not None and leading.followers:
-            held = Offset(leading.held_by_all(held, log.high_watermark))
-            if held > log.high_watermark and len(self.isr) < self.min_in_sync():
-                # Fewer replicas than were asked for hold it: nobody may read it, and who wrote it
-                # must not believe that it is safe (KIP-966).
-                self._refuse_produces(held)
-                return
-        if held > log.high_watermark:
-            log.advance_high_watermark(held)
-            self._wake(held)
-            if self._watches:
-                self._tell_followers(is_urgent=self._peers.are_followers_read)
-
-    def _synced(self) -> Offset:
-        """What counts of our own log, and a sync for the rest."""
-        log = self.log
-        synced = log.flushed_offset
-        if synced < log.end_offset:
-            self._request_sync(self)
-        while self._syncs and self._syncs[0][0] <= synced:
-            self._syncs.popleft()[1](ErrorCode.NONE)
-        return synced if log.settings.flush_before_ack else log.end_offset
-
-    def _wake(self, held: Offset) -> None:
+        if self.followers:
+            held = self._held_by_all(held)
+        if held <= log.high_watermark:
+            return
+        log.advance_high_watermark(held)
         produces = self._produces
         while produces and produces[0][0] <= held:
             produces.popleft()[1](ErrorCode.NONE)
@@ -280,6 +262,31 @@ class Partition:
         if self._fetches:
             for fetch in list(self._fetches):
                 fetch.progressed(self, grown)
+        if self._watches:
+            self._tell_followers(is_urgent=self._peers.are_followers_read)
+
+    def _held_by_all(self, held: Offset) -> Offset:
+        """What of that may be committed, for every replica that counts has it."""
+        high_watermark, leading = self.log.high_watermark, self._leading
+        if leading is None:
+            return high_watermark
+        held = Offset(leading.held_by_all(held, high_watermark))
+        if held > high_watermark and len(self.isr) < self.min_in_sync():
+            # Fewer replicas than were asked for hold it: nobody may read it, and who wrote it must
+            # not believe that it is safe (KIP-966).
+            self._refuse_produces(held)
+            return high_watermark
+        return held
+
+    def _synced(self) -> Offset:
+        """What counts of our own log, and a sync for the rest."""
+        log = self.log
+        synced = log.flushed_offset
+        if synced < log.end_offset:
+            self._request_sync(self)
+        while self._syncs and self._syncs[0][0] <= synced:
+            self._syncs.popleft()[1](ErrorCode.NONE)
+        return synced if log.settings.flush_before_ack else log.end_offset
 
     def _refuse_produces(self, held: Offset) -> None:
         waiting = self._produces
@@ -295,10 +302,6 @@ class Partition:
     def epoch_start(self) -> Offset | None:
         """Where our epoch began, if we lead."""
         return None if self._leading is None else self._leading.epoch_start
-
-    @property
-    def followers(self) -> dict[NodeId, Follower]:
-        return {} if self._leading is None else self._leading.followers
 
     @property
     def maximal_isr(self) -> tuple[NodeId, ...]:

@@ -78,7 +78,7 @@ def handle_frame(
         result, partition, end = _append(parts, context, call.acks, wanted, buffer, now_ms)
         if partition is None:
             is_refused = True
-        elif _must_wait(call.acks, partition, end):
+        elif end > partition.log.high_watermark and _must_wait(call.acks, partition, end):
             waits.append((len(results), partition, end))
         results.append(result)
     if call.acks == ACKS_NONE:
@@ -93,10 +93,10 @@ def handle_frame(
 
 def _must_wait(acks: int, partition: Partition, end: Offset) -> bool:
     """acks=all waits for the in-sync replicas; acks=1 for the leader's own sync, if it has one."""
+    if acks != 1:
+        return acks == ACKS_ALL
     log = partition.log
-    if acks == ACKS_ALL:
-        return end > log.high_watermark
-    return acks != ACKS_NONE and log.settings.flush_before_ack and end > log.flushed_offset
+    return log.settings.flush_before_ack and end > log.flushed_offset
 
 
 def _encode(parts: Parts, context: RequestContext, results: list[ProduceResult]) -> bytes:

@@ -168,10 +168,10 @@ def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
             return
         yield at, header
         at += header.size
-    _check_remainder(buffer, at)
+    check_remainder(buffer, at)
 
 
-def _check_remainder(buffer: Buffer, at: int) -> None:
+def check_remainder(buffer: Buffer, at: int) -> None:
     """What is too short for a header must at least begin like one."""
     if len(buffer) - at < _FRAME.size:
         return

@@ -24,18 +24,17 @@ from riverrun.records.batch import (
     OVERHEAD_BYTES,
     BatchHeader,
     CorruptBatch,
-    batches,
-    crc_matches,
     read_header,
     stamp,
 )
 from riverrun.records.compression import Compression
 from riverrun.records.validate import Limits, check_produced
 from riverrun.storage.flush import FlushJob
-from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
+from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.lookup import OffsetAt, TimedView, first_at_or_after, latest
 from riverrun.storage.producers import Origin
 from riverrun.storage.reading import ColdRead, SegmentView, Slice, read_batches, sound_prefix
+from riverrun.storage.received import sound_batches
 from riverrun.storage.scan import read_marker
 from riverrun.storage.segment import TIME_INDEX_SUFFIX, Segment
 from riverrun.storage.settings import LogSettings
@@ -144,15 +143,16 @@ class Log(Upkeep):
         if self.is_offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
         try:
-            found = self._sound_batches(data, epoch_max, batches_max, bytes_max)
+            found, stop, newest = sound_batches(
+                data, self.end_offset, epoch_max=epoch_max, batches_max=batches_max,
+                bytes_max=bytes_max,
+            )  # fmt: skip
         except CorruptBatch as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         if not found:
             return None
-        stop = sum(header.size for header in found)
         last = found[-1].last_offset
         segment = self.active
-        newest = max(header.max_timestamp for header in found)
         if last > segment.offset_max:
             # Compaction left a gap that the indexes of this segment cannot span.
             segment = self._roll_over_gap(found[0].base_offset, max(newest, segment.created_ms))
@@ -168,44 +168,25 @@ class Log(Upkeep):
         except OSError as error:
             self.append_failed(segment, error)
             raise
-        at = 0
-        for header in found:
-            size = header.length + OVERHEAD_BYTES
-            segment.note(size, header.base_offset + header.last_offset_delta, header.max_timestamp)
-            if header.producer_id >= 0 or segment.index_is_due:
-                batch = view[at : at + size]
-                self._account(segment, header, header.base_offset, batch, header.max_timestamp)
-            if header.leader_epoch > self.epochs.latest:
-                self.epochs.assign(header.leader_epoch, header.base_offset)
-            at += size
+        self._account_all(segment, found, view)
         self.size_bytes += stop
         self.end_offset = Offset(last + 1)
         return Appended(Offset(found[0].base_offset), Offset(last), -1, size_bytes=stop)
 
-    def _sound_batches(
-        self, data: Buffer, epoch_max: int, batches_max: int, bytes_max: int
-    ) -> list[BatchHeader]:
-        """The batches at the beginning that may be appended together."""
-        expected: int = self.end_offset
-        found: list[BatchHeader] = []
-        span_end = 0
-        for at, header in batches(data):
-            if header.base_offset < expected or header.last_offset_delta < 0:
-                raise CorruptBatch(f"offset {header.base_offset} where {expected} is next")
-            size = header.length + OVERHEAD_BYTES
-            if not found:
-                span_end = header.base_offset + OFFSETS_SPAN_MAX
-            elif at + size > bytes_max or header.last_offset > span_end:
-                break
-            if header.leader_epoch > epoch_max:
-                break
-            if not crc_matches(data, at, size):
-                raise CorruptBatch(f"the batch at {at} does not match its CRC")
-            found.append(header)
-            if len(found) == batches_max:
-                break
-            expected = header.base_offset + header.last_offset_delta + 1
-        return found
+    def _account_all(self, segment: Segment, found: list[BatchHeader], view: memoryview) -> None:
+        """What else changes with batches that were written as they came."""
+        note, epochs, at = segment.note, self.epochs, 0
+        for header in found:
+            base, length, epoch, _, _, _, delta, _, timestamp, producer_id, _, _, _ = header
+            size = length + OVERHEAD_BYTES
+            note(size, base + delta, timestamp)
+            if producer_id >= 0:
+                self._note_producer(segment, header, base, view[at : at + size], timestamp)
+            if epoch > epochs.latest:
+                epochs.assign(epoch, base)
+            at += size
+        if segment.index_is_due:
+            self._write_indexes_of(segment)
 
     def _roll_over_gap(self, base_offset: int, now_ms: int) -> Segment:
         end, self.end_offset = self.end_offset, Offset(base_offset)
@@ -242,16 +223,24 @@ class Log(Upkeep):
     ) -> None:
         """What else changes with a batch that was written."""
         if header.producer_id >= 0:
-            if not header.attributes & CONTROL_BIT:
-                self.producers.note(header, base, seen_ms)
-            elif (marker := read_marker(batch)) is not None:
-                ended = self.producers.end_transaction(header, base, marker, seen_ms)
-                if ended is not None:
-                    segment.note_transaction(ended)
+            self._note_producer(segment, header, base, batch, seen_ms)
         if segment.index_is_due:
-            # Entries stay in memory until they can be written; a full disk is met elsewhere.
-            with contextlib.suppress(OSError):
-                segment.write_indexes(self._files)
+            self._write_indexes_of(segment)
+
+    def _note_producer(
+        self, segment: Segment, header: BatchHeader, base: int, batch: Buffer, seen_ms: int
+    ) -> None:
+        if not header.attributes & CONTROL_BIT:
+            self.producers.note(header, base, seen_ms)
+        elif (marker := read_marker(batch)) is not None:
+            ended = self.producers.end_transaction(header, base, marker, seen_ms)
+            if ended is not None:
+                segment.note_transaction(ended)
+
+    def _write_indexes_of(self, segment: Segment) -> None:
+        # Entries stay in memory until they can be written; a full disk is met elsewhere.
+        with contextlib.suppress(OSError):
+            segment.write_indexes(self._files)
 
     # Reading
 

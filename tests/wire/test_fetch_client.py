@@ -24,8 +24,8 @@ from riverrun.wire.fetch_client import (
     VERSION_MAX,
     VERSION_MIN,
     FetchAnswer,
+    FetchEncoder,
     FetchRequest,
-    encode_fetch_request,
     parse_fetch_response,
 )
 from riverrun.wire.headers import body_position, read_request_header
@@ -50,8 +50,8 @@ REQUESTS = st.builds(
     max_bytes=INT32,
     session_id=INT32,
     session_epoch=INT32,
-    cluster_id=st.sampled_from([None, "", "cluster", "c" * 200]),
 )
+CLUSTERS = st.sampled_from([None, "", "cluster", "c" * 200])
 PARTITIONS = st.lists(
     st.builds(
         FetchPartition,
@@ -71,15 +71,21 @@ PARTITIONS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    REQUESTS, PARTITIONS, st.lists(st.tuples(TOPICS, INT32), max_size=5), st.sampled_from(VERSIONS)
+    REQUESTS,
+    PARTITIONS,
+    st.lists(st.tuples(TOPICS, INT32), max_size=5),
+    st.sampled_from(VERSIONS),
+    CLUSTERS,
 )
 def test_what_a_follower_asks_is_read_as_it_was_meant(
     request: FetchRequest,
     partitions: list[FetchPartition],
     forgotten: list[tuple[UUID, int]],
     version: int,
+    cluster_id: str | None,
 ) -> None:
-    frame = encode_fetch_request(version, 77, "me", request, partitions, forgotten)
+    encoder = FetchEncoder(version, "me", cluster_id)
+    frame = encoder.encode(77, request, partitions, forgotten)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     body = memoryview(bytes(frame[4:]))
     header = read_request_header(body)
@@ -88,7 +94,8 @@ def test_what_a_follower_asks_is_read_as_it_was_meant(
     call = parse_fetch(body, at, version)
     said = (call.replica_id, call.replica_epoch, call.max_wait_ms, call.min_bytes, call.max_bytes)
     assert said == request[:5]
-    assert (call.session_id, call.session_epoch, call.cluster_id) == request[5:]
+    assert (call.session_id, call.session_epoch) == request[5:]
+    assert call.cluster_id == (cluster_id if call.session_epoch == 0 else None)
     assert (call.isolation_level, call.rack_id) == (0, "")
     assert call.partitions == partitions
     assert sorted(call.forgotten) == sorted(forgotten)

@@ -34,7 +34,7 @@ from riverrun.wire.produce import NodeEndpoint, read_topic_id
 VERSION_MIN = 15
 VERSION_MAX = 18
 
-_HEADER = struct.Struct(">hhi")
+_HEADER = struct.Struct(">ihhi")
 _START = struct.Struct(">iiibii")
 _PARTITION = struct.Struct(">iiqiqib")
 _REPLICA_STATE = struct.Struct(">iqb")
@@ -49,6 +49,7 @@ _LEADER = struct.Struct(">ii")
 _SNAPSHOT = struct.Struct(">qi")
 _READ_UNCOMMITTED = 0
 _NO_RACK = b"\x01"
+_ONE_TOPIC = _ONE_PARTITION = b"\x02"
 
 
 class FetchRequest(NamedTuple):
@@ -61,7 +62,6 @@ class FetchRequest(NamedTuple):
     max_bytes: int
     session_id: int
     session_epoch: int
-    cluster_id: str | None = None
 
 
 class FetchAnswer(NamedTuple):
@@ -74,62 +74,77 @@ class FetchAnswer(NamedTuple):
     node_endpoints: list[NodeEndpoint]
 
 
-def encode_fetch_request(
-    version: int,
-    correlation_id: int,
-    client_id: str,
-    request: FetchRequest,
-    partitions: Sequence[FetchPartition],
-    forgotten: Sequence[tuple[UUID, int]] = (),
-) -> bytearray:
-    """A whole frame, with its length in front. Neighbours of one topic are written together."""
-    out = bytearray(4)
-    out += _HEADER.pack(ApiKey.FETCH, version, correlation_id)
-    write_text(out, client_id)
-    out.append(0)
-    out += _START.pack(
-        request.max_wait_ms, request.min_bytes, request.max_bytes, _READ_UNCOMMITTED,
-        request.session_id, request.session_epoch,
-    )  # fmt: skip
-    if len(partitions) == 1:  # one busy partition is the common case
-        out.append(2)
-        _write_topic(out, version, partitions)
-    else:
-        groups: list[list[FetchPartition]] = []
-        for partition in partitions:
-            if groups and groups[-1][0].topic == partition.topic:
-                groups[-1].append(partition)
-            else:
-                groups.append([partition])
-        write_compact_count(out, len(groups))
-        for group in groups:
-            _write_topic(out, version, group)
-    _write_forgotten(out, forgotten)
-    out += _NO_RACK
-    out.append(1 if request.cluster_id is None else 2)
-    if request.cluster_id is not None:
-        text = bytearray()
-        write_compact_text_or_null(text, request.cluster_id)
+class FetchEncoder:
+    """Writes requests of one version and client: most of their bytes are always the same."""
+
+    __slots__ = ("_end", "_end_with_cluster", "_head", "_replica", "version")
+
+    def __init__(self, version: int, client_id: str, cluster_id: str | None = None) -> None:
+        assert VERSION_MIN <= version <= VERSION_MAX, f"fetch v{version} is not for followers"
+        self.version = version
+        head = bytearray()
+        write_text(head, client_id)
+        head.append(0)
+        self._head = bytes(head)
+        self._end = _NO_RACK + b"\x01" + _REPLICA_STATE_TAG
+        end = bytearray(self._end)
+        if cluster_id is not None:
+            text = bytearray()
+            write_compact_text_or_null(text, cluster_id)
+            end = bytearray(_NO_RACK + b"\x02\x00")
+            write_varint(end, len(text))
+            end += text + _REPLICA_STATE_TAG
+        self._end_with_cluster = bytes(end)
+
+    def encode(
+        self,
+        correlation_id: int,
+        request: FetchRequest,
+        partitions: Sequence[FetchPartition],
+        forgotten: Sequence[tuple[UUID, int]] = (),
+    ) -> bytes:
+        """A whole frame, with its length in front. Neighbours of one topic are written together.
+
+        The cluster is named with the first request of a session.
+        """
+        replica_id, replica_epoch, wait_ms, min_bytes, max_bytes, session_id, epoch = request
+        body = bytearray(self._head)
+        body += _START.pack(wait_ms, min_bytes, max_bytes, _READ_UNCOMMITTED, session_id, epoch)
+        if len(partitions) == 1:  # one busy partition is the common case
+            p = partitions[0]
+            body += _ONE_TOPIC
+            body += p.topic.bytes  # type: ignore[union-attr]
+            body += _ONE_PARTITION
+            body += _PARTITION.pack(p[1], p[4], p[2], p[5], p[6], p[3], 0)
+            body.append(0)
+        else:
+            _write_topics(body, partitions)
+        if forgotten:
+            _write_forgotten(body, forgotten)
+        else:
+            body.append(1)
+        body += self._end if epoch else self._end_with_cluster
+        body += _REPLICA_STATE.pack(replica_id, replica_epoch, 0)
+        head = _HEADER.pack(len(body) + 8, ApiKey.FETCH, self.version, correlation_id)
+        return head + body
+
+
+def _write_topics(out: bytearray, partitions: Sequence[FetchPartition]) -> None:
+    groups: list[list[FetchPartition]] = []
+    for partition in partitions:
+        if groups and groups[-1][0].topic == partition.topic:
+            groups[-1].append(partition)
+        else:
+            groups.append([partition])
+    write_compact_count(out, len(groups))
+    for group in groups:
+        topic = group[0].topic
+        assert isinstance(topic, UUID), f"topic {topic} by name"
+        out += topic.bytes
+        write_compact_count(out, len(group))
+        for p in group:
+            out += _PARTITION.pack(p[1], p[4], p[2], p[5], p[6], p[3], 0)
         out.append(0)
-        write_varint(out, len(text))
-        out += text
-    out += _REPLICA_STATE_TAG
-    out += _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)
-    _INT32.pack_into(out, 0, len(out) - 4)
-    return out
-
-
-def _write_topic(out: bytearray, version: int, group: Sequence[FetchPartition]) -> None:
-    topic = group[0].topic
-    assert isinstance(topic, UUID), f"topic {topic} by name in version {version}"
-    out += topic.bytes
-    write_compact_count(out, len(group))
-    for p in group:
-        out += _PARTITION.pack(
-            p.partition, p.leader_epoch, p.offset, p.last_fetched_epoch, p.log_start_offset,
-            p.max_bytes, 0,
-        )  # fmt: skip
-    out.append(0)
 
 
 def _write_forgotten(out: bytearray, forgotten: Sequence[tuple[UUID, int]]) -> None:
@@ -183,13 +198,16 @@ def _read_result(
 ) -> int:
     index, error_code, high_watermark, stable, start = _RESULT.unpack_from(frame, at)
     aborted: list[tuple[int, int]] | None = None
-    count, at = read_compact_count(frame, at + 30, end, _ABORTED_BYTES)
-    if count >= 0:
+    at += 30
+    if frame[at]:
+        count, at = read_compact_count(frame, at, end, _ABORTED_BYTES)
         aborted = []
         for _ in range(count):
             producer_id, first_offset, tags = _ABORTED.unpack_from(frame, at)
             aborted.append((producer_id, first_offset))
             at = skip_tagged_fields(frame, at + 16, end) if tags else at + _ABORTED_BYTES
+    else:
+        at += 1
     preferred: int = _INT32.unpack_from(frame, at)[0]
     size, at = read_varint(frame, at + 4)
     records: Buffer | None = None

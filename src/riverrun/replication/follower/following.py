@@ -38,6 +38,7 @@ class Following:
     """Made by the plan that fetches it."""
 
     __slots__ = (
+        "asked",
         "attempts",
         "due",
         "key",
@@ -55,6 +56,8 @@ class Following:
         self.key: Key = (partition.topic_id, partition.name.partition)
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
         self.state = State.FETCHING
+        self.asked: FetchPartition | None = None
+        """What the leader believes that we want, in the session of now."""
         self.attempts = 0
         """Errors since something was fetched."""
         self.due = 0.0

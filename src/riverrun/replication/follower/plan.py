@@ -20,7 +20,7 @@ from riverrun.ports.metrics import Counter
 from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.backoff import pause_seconds
 from riverrun.replication.follower.following import Following, Key, State
-from riverrun.replication.follower.session import Session
+from riverrun.replication.follower.session import INITIAL_EPOCH, Session
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.throttle import Throttle
 from riverrun.replication.follower.truncation import Cut, cut_at_divergence
@@ -78,8 +78,11 @@ class Plan:
         self._randomness = randomness
         self._throttle = throttle
         self._counters = counters
-        self._changed: dict[Key, None] = {}
+        self._changed: dict[Following, None] = {}
         """What the leader must hear of with the next request of the session."""
+        self._left: dict[Key, FetchPartition] = {}
+        """What we no longer follow, though the leader believes so."""
+        self._asked_count = 0
         self._delayed: list[tuple[float, int, Following]] = []
         self._sequence = 0
 
@@ -87,14 +90,17 @@ class Plan:
 
     def follow(self, partition: Partition) -> Following:
         following = Following(partition)
+        following.asked = self._left.pop(following.key, None)
         self.following[following.key] = following
-        self._changed[following.key] = None
+        self._changed[following] = None
         return following
 
     def unfollow(self, key: Key) -> None:
         following = self.following.pop(key, None)
         if following is not None:
-            self._changed[key] = None
+            if following.asked is not None:
+                self._left[key] = following.asked
+            self._changed.pop(following, None)
             self.diverged.pop(following, None)
             self.out_of_range.pop(following, None)
 
@@ -106,42 +112,51 @@ class Plan:
 
     def unsynced(self) -> list[Following]:
         """What must be synced before ``ask``, for the request would acknowledge it."""
-        if self.session.is_full:
-            candidates = list(self.following.values())
-        else:
-            candidates = [self.following[key] for key in self._changed if key in self.following]
-        return [f for f in candidates if f.state is State.FETCHING and f.is_unsynced]
+        candidates = self.following.values() if self.session.is_full else self._changed
+        return [
+            following
+            for following in candidates
+            if following.log.flushed_offset < following.log.end_offset
+            and following.state is State.FETCHING
+            and following.is_unsynced
+        ]
 
     def ask(self, now: float) -> Ask | None:
         """The next request; None when there is nothing to ask for now (see ``next_due``)."""
-        self._revive(now)
+        if self._delayed:
+            self._revive(now)
         session = self.session
         wanted: list[FetchPartition] = []
         forgotten: list[Key] = []
         bytes_max = self.settings.bytes_max
-        known = session.known
-        if session.is_full:
-            known.clear()
-            for key, following in self.following.items():
+        if session.epoch == INITIAL_EPOCH:
+            for following in self.following.values():
+                following.asked = None
                 if following.state is State.FETCHING:
-                    known[key] = wish = following.wish(bytes_max)
+                    following.asked = wish = following.wish(bytes_max)
                     wanted.append(wish)
+            self._asked_count = len(wanted)
         else:
-            for key in self._changed:
-                found = self.following.get(key)
-                if found is None or found.state is not State.FETCHING:
-                    if known.pop(key, None) is not None:
-                        forgotten.append(key)
+            if self._left:
+                forgotten += self._left
+                self._asked_count -= len(forgotten)
+            for following in self._changed:
+                known = following.asked
+                if following.state is not State.FETCHING:
+                    if known is not None:
+                        forgotten.append(following.key)
+                        following.asked = None
+                        self._asked_count -= 1
                     continue
-                wish = found.wish(bytes_max)
-                if known.get(key) != wish:
-                    known[key] = wish
+                wish = following.wish(bytes_max)
+                if known != wish:
+                    following.asked = wish
                     wanted.append(wish)
+                    self._asked_count += known is None
+        self._left.clear()
         self._changed.clear()
-        if not known:
-            if session.is_full:
-                return None
-            session.restart()  # an empty session would only hold a place in the leader's cache
+        if not self._asked_count:
+            session.restart()  # an empty one would only hold a place in the leader's cache
             return None
         wait_ms = self.settings.wait_max_ms
         if self._delayed:
@@ -161,29 +176,27 @@ class Plan:
                 if self._is_throttled(following, now):
                     continue
                 following.enter(State.FETCHING)
-                self._changed[following.key] = None
+                self._changed[following] = None
 
     # -- The answer -------------------------------------------------------------------------------
 
     def take(self, answer: FetchAnswer, now: float) -> Iterator[None]:
         """Apply an answer; others may run at every step."""
         self.session.answered(answer.session_id)
-        known = self.session.known
         for result in answer.results:
-            key: Key = (result.topic, result.partition)  # type: ignore[assignment]
-            following, wish = self.following.get(key), known.get(key)
-            if following is None or wish is None:
+            following = self.following.get((result.topic, result.partition))  # type: ignore[arg-type]
+            if following is None or following.asked is None:
                 continue
+            asked = following.asked
             if (
-                wish.leader_epoch != following.leader_epoch
-                or wish.offset != following.log.end_offset
+                asked.leader_epoch != following.leader_epoch
+                or asked.offset != following.log.end_offset
                 or following.state is not State.FETCHING
                 or not following.is_valid
             ):
                 # Asked under another leader, or before the log was cut: it means nothing now.
-                self._changed[key] = None
-                continue
-            if result.error_code:
+                self._changed[following] = None
+            elif result.error_code:
                 self._refused(following, code_of(result.error_code), now)
             elif result.diverging is not None and result.diverging[1] >= 0:
                 self._diverged(following, result)
@@ -193,8 +206,10 @@ class Plan:
     def _append(self, following: Following, result: FetchResult, now: float) -> Iterator[None]:
         log, at = following.log, 0
         records = result.records
+        size = 0 if records is None else len(records)
         try:
-            while records is not None and at < len(records):
+            while at < size:
+                assert records is not None, "records without any"
                 appended = log.append_as_follower(
                     memoryview(records)[at:] if at else records,
                     epoch_max=following.leader_epoch,
@@ -204,14 +219,16 @@ class Plan:
                 if appended is None:
                     break
                 at += appended.size_bytes
-                yield
-                if not self.is_current(following):
-                    return
-            if at == 0 and records:
+                if at < size:
+                    yield
+                    if not self.is_current(following):
+                        return
+            if at == 0 and size:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no batch that could be appended")
             following.leader_high_watermark = result.high_watermark
             following.partition.follower_appended(result.high_watermark)
-            self._follow_start(following, result.log_start_offset)
+            if result.log_start_offset > log.start_offset:
+                self._follow_start(following, result.log_start_offset)
         except KafkaError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 self._counters.corrupt.value += 1
@@ -225,19 +242,22 @@ class Plan:
         finally:
             if at:
                 self._counters.bytes.value += at
-                self._changed[following.key] = None
+                if self.following.get(following.key) is following:
+                    self._changed[following] = None
         if following.attempts:
             following.attempts, following.reason = 0, ""
-        if at and self._throttle.concerns(following.partition):
-            self._throttle.spend(at, now)
-            self._is_throttled(following, now)
+        if at:
+            if self._throttle.concerns(following.partition):
+                self._throttle.spend(at, now)
+                self._is_throttled(following, now)
+            if size >= SLICE_BYTES:
+                yield
 
     def _follow_start(self, following: Following, leader_start: int) -> None:
         """What the leader has discarded is not kept here either, as far as it is committed."""
         log = following.log
-        if leader_start > log.start_offset:
-            log.delete_records_before(min(leader_start, log.high_watermark))
-            self._changed[following.key] = None
+        log.delete_records_before(min(leader_start, log.high_watermark))
+        self._changed[following] = None
 
     def _diverged(self, following: Following, result: FetchResult) -> None:
         assert result.diverging is not None, "no divergence to act on"
@@ -245,13 +265,13 @@ class Plan:
         cut = cut_at_divergence(following.log, epoch, end, result.log_start_offset)
         following.enter(State.TRUNCATING)
         self.diverged[following] = cut
-        self._changed[following.key] = None
+        self._changed[following] = None
 
     def _refused(self, following: Following, code: ErrorCode, now: float) -> None:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             following.enter(State.TRUNCATING)
             self.out_of_range[following] = None
-            self._changed[following.key] = None
+            self._changed[following] = None
         else:
             # Mostly one of us has not heard of the newest leader yet.
             self.delay(following, now, code.name)
@@ -264,7 +284,7 @@ class Plan:
         self.out_of_range.pop(following, None)
         if self.following.get(following.key) is following:
             following.enter(State.FETCHING)
-            self._changed[following.key] = None
+            self._changed[following] = None
 
     # -- Trouble ----------------------------------------------------------------------------------
 
@@ -297,7 +317,7 @@ class Plan:
         following.due = due
         self._sequence += 1
         heapq.heappush(self._delayed, (due, self._sequence, following))
-        self._changed[following.key] = None
+        self._changed[following] = None
 
     def _is_throttled(self, following: Following, now: float) -> bool:
         free_at = self._throttle.free_at()

@@ -43,8 +43,8 @@ from riverrun.wire.fetch_client import (
     VERSION_MAX,
     VERSION_MIN,
     FetchAnswer,
+    FetchEncoder,
     FetchRequest,
-    encode_fetch_request,
     parse_fetch_response,
 )
 from riverrun.wire.primitives import MalformedRequest
@@ -333,6 +333,7 @@ class _Fetcher:
         )
         try:
             version = connection.version_of(ApiKey.FETCH, VERSION_MIN, VERSION_MAX)
+            encoder = FetchEncoder(version, connection.client_id, world.cluster_id)
             while plan.following:
                 if plan.diverged or plan.out_of_range:
                     await self._cut(connection)
@@ -342,7 +343,7 @@ class _Fetcher:
                 if ask is None:
                     await self._wait_for_due(connection)
                 else:
-                    answer = await self._fetch(connection, version, ask)
+                    answer = await self._fetch(connection, encoder, ask)
                     await self._take(answer)
         finally:
             self._connection = None
@@ -357,7 +358,9 @@ class _Fetcher:
         else:
             await self._sleep(max(due - self._clock.monotonic(), 0))
 
-    async def _fetch(self, connection: StreamConnection, version: int, ask: Ask) -> FetchAnswer:
+    async def _fetch(
+        self, connection: StreamConnection, encoder: FetchEncoder, ask: Ask
+    ) -> FetchAnswer:
         world, settings = self._world, self._world.settings
         now = self._clock.monotonic()
         wait_ms = ask.max_wait_ms
@@ -367,13 +370,8 @@ class _Fetcher:
         request = FetchRequest(
             world.node_id, world.broker_epoch(), wait_ms, settings.bytes_min,
             settings.response_bytes_max, ask.session_id, ask.session_epoch,
-            world.cluster_id if ask.session_epoch == 0 else None,
         )  # fmt: skip
-        connection.send(
-            encode_fetch_request(
-                version, correlation_id, connection.client_id, request, ask.wanted, ask.forgotten
-            )
-        )
+        connection.send(encoder.encode(correlation_id, request, ask.wanted, ask.forgotten))
         world.counters.requests.value += 1
         self._held_until = now + wait_ms / 1000
         self._connection = connection
@@ -382,7 +380,7 @@ class _Fetcher:
         finally:
             self._connection = None
         at = response_body(frame, correlation_id, is_flexible=True)
-        answer = parse_fetch_response(frame, at, version)
+        answer = parse_fetch_response(frame, at, encoder.version)
         self._attempts, self._reason = 0, ""
         if not answer.results:
             connection.shrink()

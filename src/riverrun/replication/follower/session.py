@@ -7,8 +7,6 @@ answers only with what is new. A lost answer is lost news, so after any doubt al
 from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
-from riverrun.replication.follower.following import Key
-from riverrun.wire.fetch import FetchPartition
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -21,14 +19,13 @@ SESSION_ERRORS = (
 
 
 class Session:
-    """``known`` is what the leader believes that we want."""
+    """Its number, and how many requests it has had."""
 
-    __slots__ = ("epoch", "id", "known")
+    __slots__ = ("epoch", "id")
 
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self.known: dict[Key, FetchPartition] = {}
 
     @property
     def is_full(self) -> bool:
@@ -38,7 +35,6 @@ class Session:
     def restart(self) -> None:
         """Begin anew; the old id is named once more, so that the leader need not keep it."""
         self.epoch = INITIAL_EPOCH
-        self.known = {}
 
     def answered(self, session_id: int) -> None:
         """The leader took the request."""

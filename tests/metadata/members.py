@@ -19,6 +19,7 @@ from riverrun.metadata.records import ConfigRecord, Record
 from riverrun.metadata.runner import MetadataLog
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
+from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
@@ -95,10 +96,8 @@ class Member:
     async def _append(self, records: Sequence[Record]) -> None:
         try:
             self.outcomes.append(await self.running.append(records))
-        except (OSError, Exception) as error:
+        except (OSError, KafkaError) as error:
             self.outcomes.append(error)
-            if isinstance(error, AssertionError):
-                raise
 
     def call(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Run something inside the node."""

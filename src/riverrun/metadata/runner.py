@@ -81,6 +81,8 @@ class MetadataLog:
     ) -> None:
         self.node_id = me.id
         self.me = me
+        self.elections_won = 0
+        self.leader_changes = 0
         self._store = store
         self._images = images
         self._raft = raft
@@ -132,16 +134,7 @@ class MetadataLog:
         opened = MetadataStore(store, files=files, clock=clock)
         quorum_settings = quorum_settings or QuorumSettings()
         try:
-            found, loss = await opened.load()
-            if loss is not None:
-                voters = opened.voters.voters
-                if opening.gives_up_its_directory(loss, voters, me, may_vote=is_controller):
-                    if renew_directory is None:
-                        raise MetadataError(loss)
-                    me = replace(me, directory_id=await opened.in_thread(renew_directory))
-                await opened.start_over(found[0] if found is not None else None)
-            blank = Image(timestamp=clock.now_ms())
-            images = Images(blank if found is None else await image_of(*found))
+            me, images = await _load(opened, me, renew_directory, may_vote=is_controller)
             snapshots = Snapshots(opened, images, settings=settings, clock=clock)
             if opening.is_first_voter(
                 opened.voters.voters,
@@ -151,7 +144,7 @@ class MetadataLog:
                 may_vote=is_controller,
             ):
                 opened.assume_voters(VoterSet((me,)))
-                if found is None and opened.end_offset == 0:
+                if images.current.offset < 0 and opened.end_offset == 0:
                     await snapshots.write(images.current, VoterSet((me,)))
             raft = Raft(
                 me=me,
@@ -405,6 +398,7 @@ class MetadataLog:
 
     def became_leader(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
         log.info("leads the metadata quorum", node=self.node_id, epoch=epoch)
+        self.elections_won += 1
         self._leads_from = epoch, start_offset
 
     def lost_leadership(self, epoch: LeaderEpoch) -> None:
@@ -419,6 +413,8 @@ class MetadataLog:
                 callback(False, epoch)
 
     def follows(self, leader: NodeId | None, epoch: LeaderEpoch) -> None:
+        if leader is not None:
+            self.leader_changes += 1
         if leader not in (None, self.node_id):
             log.info("follows the metadata quorum", node=self.node_id, leader=leader, epoch=epoch)
 
@@ -480,3 +476,17 @@ class MetadataLog:
             )
         if METADATA_VERSION_FEATURE not in images.newest.features:
             self._write(first_records(self._cluster_settings))
+
+
+async def _load(
+    store: MetadataStore, me: Voter, renew_directory: Callable[[], UUID] | None, *, may_vote: bool
+) -> tuple[Voter, Images]:
+    """Who we are after that, and the image of the newest snapshot."""
+    found, loss = await store.load()
+    if loss is not None:
+        if opening.gives_up_its_directory(loss, store.voters.voters, me, may_vote=may_vote):
+            if renew_directory is None:
+                raise MetadataError(loss)
+            me = replace(me, directory_id=await store.in_thread(renew_directory))
+        await store.start_over(found[0] if found is not None else None)
+    return me, Images(Image() if found is None else await image_of(*found))

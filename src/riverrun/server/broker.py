@@ -40,6 +40,7 @@ from riverrun.server.listener import Listener
 from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
 from riverrun.server.probe import BrokerProbe
+from riverrun.server.quorum_metrics import declare_quorum_metrics
 from riverrun.server.quorum_network import QuorumNetwork
 from riverrun.server.router import Router
 from riverrun.server.serving import Serving
@@ -192,6 +193,7 @@ class Broker:
             image_waits=ImageWaits(lambda: metadata.current),
         )
         parts.forwarder = Forwarder(parts, self._channel("forwarding"))
+        declare_quorum_metrics(self.metrics, metadata)
         metadata.subscribe(self._published)
         self._own("controller", controller.run())
         metadata.on_leadership(controller.on_leadership)

@@ -159,6 +159,9 @@ def test_a_half_open_connection_is_known_to_one_side_alone(echo: Echo) -> None:
         far.recv(10)
     near.sendall(b"ask")
     assert _is_silent(near)
+    echo.network.heal()
+    with pytest.raises(ConnectionResetError):
+        near.recv(10)
 
 
 def test_the_proxy_refuses_while_nobody_listens_behind_it(echo: Echo) -> None:

@@ -282,6 +282,8 @@ class Network:
         elif order["do"] == "heal":
             self.faults.clear()
             self._update()
+            for link in [link for link in self.links if link.is_half_open]:
+                link.reset()
         elif order["do"] == "half-open":
             for link in list(self.links):
                 if order["node"] in (link.route.node, ANY) and link.ends:

@@ -210,6 +210,8 @@ def clients_cut_off(arena: Arena) -> None:
         arena.progress_everywhere()
     arena.note(f"node {leader} forgets its connections")
     arena.cluster.network.half_open(leader)
+    arena.wait(2.0)
+    arena.heal(leader)
     arena.progress_everywhere()
 
 

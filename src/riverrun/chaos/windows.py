@@ -42,10 +42,15 @@ def silences(
     at_least: float = SILENCE_SECONDS,
     until: float | None = None,
 ) -> list[Window]:
-    """Pauses between acknowledgements, from the first of them to ``until``."""
+    """Pauses between acknowledgements, from the first of them to ``until``; at the latest to the
+    last moment in which something was sent, for nobody misses an answer who does not ask.
+    """
     times = acknowledged_times(operations, partition)
+    asked = [o.time for o in operations if o.action is Action.SEND and o.kind is Kind.INVOKE]
     if not times:
         return []
+    if asked:
+        until = asked[-1] if until is None else min(until, asked[-1])
     if until is not None:
         times = [*(time for time in times if time <= until), until]
     return [

@@ -58,6 +58,7 @@ class Member:
         self.id = NodeId(number)
         self.name = f"node{number}"
         self.directory_id = UUID(int=1000 + number)
+        self.port = PORT
         self.renewals = 0
         self.options = options
         self.log: MetadataLog | None = None
@@ -69,7 +70,7 @@ class Member:
 
     @property
     def voter(self) -> Voter:
-        endpoints = {CONTROLLER: (self.name, PORT)}
+        endpoints = {CONTROLLER: (self.name, self.port)}
         return Voter(id=self.id, directory_id=self.directory_id, endpoints=endpoints)
 
     @property
@@ -132,7 +133,7 @@ class Member:
             files=files,
             node_id=self.id,
             directory_id=self.directory_id,
-            controller_endpoints={CONTROLLER: (self.name, PORT)},
+            controller_endpoints=self.voter.endpoints,
             clock=clock,
             settings=settings,
             cluster_settings={"min.insync.replicas": "1"},
@@ -174,7 +175,7 @@ class Member:
         listener = Listener(
             router, NetworkSettings(), clock=environment.clock, metrics=metrics, routers={}
         )
-        await listener.start(CONTROLLER, self.name, PORT)
+        await listener.start(CONTROLLER, self.name, self.port)
 
     def _published(self, delta: Delta, image: Image) -> None:
         self.deltas.append(delta)

@@ -284,6 +284,50 @@ def test_voters_are_added_and_removed_while_the_cluster_runs(world: World) -> No
     assert leader.running.leader == new.id, "who votes no more still follows"
 
 
+def test_a_node_alone_grows_into_three(world: World) -> None:
+    quorum = Quorum(world, size=1, settings=SMALL)
+    quorum.start()
+    for value in range(60):
+        quorum.commit(value)
+    alone = quorum.members[0]
+    for number in (2, 3):
+        quorum.member(number, joins=True, settings=SMALL).start()
+        quorum.wait_for(lambda n=number: len(alone.running.voters) == n, 20)  # type: ignore[misc]
+    quorum.commit(100)
+    quorum.wait_for_value(100)
+    quorum.wait_for(lambda: all(len(member.running.voters) == 3 for member in quorum.members))
+    alone.kill()
+    quorum.commit(101)
+    alone.start()
+    quorum.wait_for_value(101)
+
+
+def test_an_observer_that_reads_from_the_beginning_knows_who_votes(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    quorum.commit(1)
+    observer = quorum.member(4, is_controller=False)
+    observer.start()
+    quorum.wait_for_value(1)
+    assert [voter.id for voter in observer.running.voters] == [1, 2, 3]
+
+
+def test_a_voter_that_moved_is_known_where_it_is(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    for moved in (others(quorum, leader)[0], leader):
+        moved.kill()
+        moved.port = 9999
+        moved.start()
+        quorum.commit(2)
+
+        def is_known(moved: Member = moved) -> bool:
+            return all(moved.voter in member.running.voters for member in quorum.members)
+
+        quorum.wait_for(is_known, 20)
+
+
 def test_a_leader_hands_over_when_it_stops(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()

@@ -397,7 +397,8 @@ class MetadataStore:
             store.enforce_retention(self._clock.now_ms())
             await self._sync_names()
         store.delete_records_before(oldest.offset)
-        self._before = EpochEnd(oldest.epoch, oldest.offset)
+        if store.start_offset == oldest.offset:  # else a leader's snapshot was installed meanwhile
+            self._before = EpochEnd(oldest.epoch, oldest.offset)
         await self.in_thread(self._remove_dropped)
 
     async def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:

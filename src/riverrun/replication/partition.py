@@ -22,10 +22,10 @@ from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicParti
 from riverrun.replication.leading import Leading, Proposal, Verdict
 from riverrun.replication.peers import Peers
 from riverrun.replication.progress import Contact, Follower
+from riverrun.replication.waiting import Told, Waits
 from riverrun.storage.log import Appended, Log, Origin
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-Committed = Callable[[ErrorCode], None]
 
 
 class FetchWait(Protocol):
@@ -110,9 +110,9 @@ class Partition:
         self._leading: Leading | None = None
         self.followers: dict[NodeId, Follower] = {}
         """Those that we lead; nobody where we do not."""
-        self._produces: deque[tuple[Offset, Committed, bool]] = deque()
-        self._syncs: deque[tuple[Offset, Committed]] = deque()
-        self._deletions: list[tuple[Offset, Committed]] = []
+        self._produces = Waits()
+        self._syncs = Waits()
+        self._deletions = Waits()
         self._fetches: dict[FetchWait, None] = {}
         self._watches: tuple[FollowerWatch, ...] = ()
         # Bytes appended in all, and for what is appended but not committed the sum after each
@@ -173,13 +173,8 @@ class Partition:
         self._abandon(why)
 
     def _abandon(self, why: ErrorCode) -> None:
-        produces, self._produces = self._produces, deque()
-        syncs, self._syncs = self._syncs, deque()
-        deletions, self._deletions = self._deletions, []
-        for _, committed, _ in produces:
-            committed(why)
-        for _, committed in [*syncs, *deletions]:
-            committed(why)
+        for waits in (self._produces, self._syncs, self._deletions):
+            waits.fail(why)
         for fetch in list(self._fetches):
             fetch.interrupted()
         self._tell_followers(is_urgent=True)
@@ -244,16 +239,15 @@ class Partition:
         held = log.end_offset
         # With flush.before.ack the leader counts what it has synced itself, so that neither a
         # producer nor a reader sees what a power cut could take back.
-        if log.settings.flush_before_ack or self._syncs:
+        if log.settings.flush_before_ack or self._syncs.queue:
             held = self._synced()
         if self.followers:
             held = self._held_by_all(held)
         if held <= log.high_watermark:
             return
         log.advance_high_watermark(held)
-        produces = self._produces
-        while produces and produces[0][0] <= held:
-            produces.popleft()[1](ErrorCode.NONE)
+        if self._produces.queue:
+            self._produces.reached(held)
         invisible = self._invisible
         seen = self._visible_bytes
         while invisible and invisible[0][0] <= held:
@@ -274,7 +268,7 @@ class Partition:
         if held > high_watermark and len(self.isr) < self.min_in_sync():
             # Fewer replicas than were asked for hold it: nobody may read it, and who wrote it must
             # not believe that it is safe (KIP-966).
-            self._refuse_produces(held)
+            self._produces.refuse(held, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             return high_watermark
         return held
 
@@ -284,17 +278,8 @@ class Partition:
         synced = log.flushed_offset
         if synced < log.end_offset:
             self._request_sync(self)
-        while self._syncs and self._syncs[0][0] <= synced:
-            self._syncs.popleft()[1](ErrorCode.NONE)
+        self._syncs.reached(synced)
         return synced if log.settings.flush_before_ack else log.end_offset
-
-    def _refuse_produces(self, held: Offset) -> None:
-        waiting = self._produces
-        reached = [wait for wait in waiting if wait[0] <= held and not wait[2]]
-        if reached:
-            self._produces = deque(wait for wait in waiting if wait[0] > held or wait[2])
-            for _, committed, _ in reached:
-                committed(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     # -- Followers, as their leader sees them -----------------------------------------------------
 
@@ -336,8 +321,8 @@ class Partition:
         if leading.outside and leading.pending is None:
             leading.consider_joins(log.end_offset, log.high_watermark)
             self._proposed(leading)
-        if is_trimmed and self._deletions:
-            self._settle_deletions()
+        if is_trimmed and self._deletions.queue:
+            self._deletions.reached(self.low_watermark)
 
     def follower_served(self, follower: Follower) -> None:
         """Records are on their way to a follower."""
@@ -373,8 +358,8 @@ class Partition:
         if leading.outside:
             # Somebody who held back the high watermark may have fallen too far behind to count.
             self.advance()
-        if self._deletions:
-            self._settle_deletions()
+        if self._deletions.queue:
+            self._deletions.reached(self.low_watermark)
 
     def _proposed(self, leading: Leading) -> None:
         if leading.pending is not None:
@@ -421,34 +406,25 @@ class Partition:
 
     # -- Waiting ----------------------------------------------------------------------------------
 
-    def when_committed(
-        self, end: Offset, committed: Committed, *, is_patient: bool = False
-    ) -> None:
+    def when_committed(self, end: Offset, committed: Told, *, is_patient: bool = False) -> None:
         """Call back once the high watermark has reached ``end``, or with the reason why it won't.
 
-        Offsets of waiting producers only grow, except for a duplicate that waits like its original:
-        it is put where it belongs. Who is patient waits on while too few replicas are in sync.
+        A duplicate waits like its original. Who is patient waits on while too few are in sync.
         """
         assert end > self.log.high_watermark, f"{end} is committed already"
-        place = len(self._produces)
-        while place > 0 and self._produces[place - 1][0] > end:
-            place -= 1
-        self._produces.insert(place, (end, committed, is_patient))
+        self._produces.add(end, committed, is_patient=is_patient)
 
-    def when_synced(self, end: Offset, synced: Committed) -> None:
+    def when_synced(self, end: Offset, synced: Told) -> None:
         """Call back once our own log is durable up to ``end``: acks=1 with flush.before.ack."""
         assert end > self.log.flushed_offset, f"{end} is durable already"
-        place = len(self._syncs)
-        while place > 0 and self._syncs[place - 1][0] > end:
-            place -= 1
-        self._syncs.insert(place, (end, synced))
+        self._syncs.add(end, synced)
         self._request_sync(self)
 
-    def forget_produce(self, committed: Committed) -> None:
+    def forget_produce(self, told: Told) -> None:
         """The producer's time is up."""
-        self._produces = deque(wait for wait in self._produces if wait[1] is not committed)
-        if self._syncs:
-            self._syncs = deque(wait for wait in self._syncs if wait[1] is not committed)
+        for waits in (self._produces, self._syncs):
+            if waits.queue:
+                waits.give_up(told)
 
     def watch(self, fetch: FetchWait) -> None:
         self._fetches[fetch] = None
@@ -480,17 +456,10 @@ class Partition:
         """Records at the beginning were deleted: followers must hear of it."""
         self._tell_followers(is_urgent=True)
 
-    def when_deleted(self, offset: Offset, deleted: Committed) -> None:
+    def when_deleted(self, offset: Offset, deleted: Told) -> None:
         """Call back once no living replica has records below ``offset`` (KIP-107)."""
-        self._deletions.append((offset, deleted))
-        self._settle_deletions()
+        self._deletions.add(offset, deleted)
+        self._deletions.reached(self.low_watermark)
 
-    def forget_deletion(self, deleted: Committed) -> None:
-        self._deletions = [wait for wait in self._deletions if wait[1] != deleted]
-
-    def _settle_deletions(self) -> None:
-        low = self.low_watermark
-        done = [wait for wait in self._deletions if wait[0] <= low]
-        self._deletions = [wait for wait in self._deletions if wait[0] > low]
-        for _, deleted in done:
-            deleted(ErrorCode.NONE)
+    def forget_deletion(self, deleted: Told) -> None:
+        self._deletions.give_up(deleted)

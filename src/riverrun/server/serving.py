@@ -230,13 +230,18 @@ class Serving:
             self._fetchers.update(touched)
 
     def _configure(self, delta: Delta, image: Image) -> None:
-        replicas = self._parts.replicas
+        parts, fetchers = self._parts, self._fetchers
+        assert fetchers is not None, "settings changed before anything was built"
         if any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs):
-            replicas.configure(image)
+            parts.replicas.configure(image)
+            follower = parts.configs.effective(image, parts.settings.follower)
+            fetchers.configure(parts.replicas, follower.throttled_rate)
             return
         topics = {name: None for kind, name in delta.changed_configs if kind is ConfigType.TOPIC}
         if topics:
-            replicas.configure(image, topics)
+            parts.replicas.configure(image, topics)
+            for name in topics:
+                fetchers.configure(parts.replicas.by_name.get(name, {}).values())
 
     async def _watch_directory(self) -> None:
         """Make logs that found no room before. Ends with an error when the disk has failed: nobody

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -28,13 +28,11 @@ from riverrun.server.outgoing import Outgoing
 from riverrun.server.requests import fetch, produce
 from riverrun.server.sparing import Sparing
 from riverrun.storage.settings import LogSettings
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.codec import encode_request
 from riverrun.wire.fetch import FetchPartition
-from riverrun.wire.fetch_client import (
-    FetchAnswer,
-    FetchRequest,
-    encode_fetch_request,
-    parse_fetch_response,
-)
+from riverrun.wire.fetch_client import FetchAnswer, FetchRequest, parse_fetch_response
+from riverrun.wire.messages import fetch_request as codec
 from tests.storage.machines import NOW_MS, Machine, batch
 from tests.storage.virtual_loop import VirtualLoop
 
@@ -112,8 +110,7 @@ class Node:
         self, request: FetchRequest, wanted: list[FetchPartition], forgotten: Any = ()
     ) -> asyncio.Future[FetchAnswer]:
         """A follower's fetch; what it gives is done when the answer is there."""
-        frame = encode_fetch_request(VERSION, 1, CLIENT_ID, request, wanted, forgotten)
-        body = self.call(fetch, bytes(frame[4:]), 8 + 2 + len(CLIENT_ID) + 1, VERSION)
+        body = self.call(fetch, encoded(request, wanted, forgotten), 0, VERSION)
         answered: asyncio.Future[FetchAnswer] = asyncio.get_running_loop().create_future()
 
         def take(buffers: list[Any]) -> None:
@@ -131,6 +128,46 @@ class Node:
 
     def produce(self, frame: bytes, version: int) -> Any:
         return self.call(produce, frame, 0, version)
+
+
+def encoded(
+    request: FetchRequest, wanted: list[FetchPartition], forgotten: Iterable[tuple[UUID, int]]
+) -> bytes:
+    """A follower's fetch by the generated codec, of which nobody here is the author."""
+    return encode_request(
+        ApiKey.FETCH,
+        VERSION,
+        codec.FetchRequest(
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            replica_state=codec.ReplicaState(
+                replica_id=request.replica_id, replica_epoch=request.replica_epoch
+            ),
+            topics=tuple(
+                codec.FetchTopic(
+                    topic_id=TOPIC,
+                    partitions=(
+                        codec.FetchPartition(
+                            partition=row.partition,
+                            fetch_offset=row.offset,
+                            partition_max_bytes=row.max_bytes,
+                            log_start_offset=row.log_start_offset,
+                            current_leader_epoch=row.leader_epoch,
+                            last_fetched_epoch=row.last_fetched_epoch,
+                        ),
+                    ),
+                )
+                for row in wanted
+            ),
+            forgotten_topics_data=tuple(
+                codec.ForgottenTopic(topic_id=topic, partitions=(index,))
+                for topic, index in forgotten
+            ),
+        ),
+    )
 
 
 def image_of(

@@ -106,6 +106,12 @@ class Member:
         assert process is not None, f"{self.name} is not up"
         process.arrive(lambda: process.create_task(work()))
 
+    def replace_disk(self) -> None:
+        """The cluster that it comes back to is known to its seeds."""
+        self.directory_id = UUID(int=self.directory_id.int + 5000)
+        peers = tuple((one.name, PORT) for one in self.quorum.members if one is not self)
+        self.options = {**self.options, "founds": False, "bootstrap": peers}
+
     def _renew(self) -> UUID:
         self.renewals += 1
         self.directory_id = UUID(int=2000 + 100 * self.renewals + self.id)

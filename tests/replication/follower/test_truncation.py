@@ -236,6 +236,29 @@ def test_a_change_of_leader_during_a_story_of_many_appends_keeps_logs_equal() ->
     tell(telling, LogSettings(segment_bytes=300))
 
 
+def test_a_damaged_replica_is_fetched_again_but_not_while_it_counts_as_in_sync() -> None:
+    async def telling(story: Story) -> None:
+        led, replica = story.leads(story.first), story.replica()
+        for number in range(10):
+            led.append(b"%d" % number)
+        led.commit()
+        story.follow(replica)
+        await story.caught_up(led, replica)
+        story.machine.find("00000000000000000000.log")[70] ^= 1
+        replica.isr = (FIRST, ME)
+        assert not story.fetchers.refetch(replica)
+        replica.isr = (FIRST,)
+        before = story.loop.time()
+        assert story.fetchers.refetch(replica)
+        cuts = story.metrics.counter("riverrun_replica_truncations_total", "")
+        await story.until(lambda: cuts.value == 1)
+        await story.caught_up(led, replica)
+        assert story.loop.time() - before < 0.1, "it does not wait for a held request"
+        assert same(led, replica.log)
+
+    tell(telling)
+
+
 @pytest.mark.parametrize(
     ("start", "end", "cut"),
     [(0, 3, Cut(3)), (0, 5, None), (2, 9, None), (7, 9, Cut(7, 7)), (0, 0, Cut(0, 0))],

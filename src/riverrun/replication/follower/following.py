@@ -41,6 +41,7 @@ class Following:
         "asked",
         "attempts",
         "due",
+        "is_damaged",
         "key",
         "leader_epoch",
         "leader_high_watermark",
@@ -63,6 +64,8 @@ class Following:
         self.due = 0.0
         """When it is tried again."""
         self.reason = ""
+        self.is_damaged = False
+        """Whether all of it is to be fetched again."""
         self.leader_high_watermark = -1
 
     @property

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.ports.metrics import Counter
 from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.backoff import pause_seconds
 from riverrun.replication.follower.following import Following, Key, State
+from riverrun.replication.follower.metrics import Counters
 from riverrun.replication.follower.session import INITIAL_EPOCH, Session
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.throttle import Throttle
@@ -31,6 +31,15 @@ from riverrun.wire.fetch_client import FetchAnswer
 SLICE_BYTES = 256 * 1024
 SLICE_BATCHES = 256
 """What is appended before others may run: some milliseconds at most."""
+_PATIENCE = 4
+_NOT_HEARD_YET = (
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.FENCED_LEADER_EPOCH,
+)
+"""One of us has not heard of the newest leader: nothing to speak of unless it lasts."""
 _logger = structlog.get_logger("riverrun.replication")
 
 
@@ -42,19 +51,6 @@ class Ask(NamedTuple):
     wanted: list[FetchPartition]
     forgotten: list[Key]
     max_wait_ms: int
-
-
-class Counters:
-    """Shared by all fetchers of a node."""
-
-    __slots__ = ("bytes", "corrupt", "errors", "requests", "truncations")
-
-    def __init__(self) -> None:
-        self.requests = Counter()
-        self.bytes = Counter()
-        self.errors = Counter()
-        self.corrupt = Counter()
-        self.truncations = Counter()
 
 
 class Plan:
@@ -177,6 +173,8 @@ class Plan:
                     continue
                 following.enter(State.FETCHING)
                 self._changed[following] = None
+                if following.is_damaged:
+                    self.refetch(following.key)
 
     # -- The answer -------------------------------------------------------------------------------
 
@@ -273,8 +271,17 @@ class Plan:
             self.out_of_range[following] = None
             self._changed[following] = None
         else:
-            # Mostly one of us has not heard of the newest leader yet.
-            self.delay(following, now, code.name)
+            patience = _PATIENCE if code in _NOT_HEARD_YET else 0
+            self._pause(following, State.DELAYED, now, code.name, patience=patience)
+
+    def refetch(self, key: Key) -> None:
+        """What we hold of it is damaged: drop it, and begin where the leader's log does."""
+        following = self.following[key]
+        following.is_damaged = True
+        if following.state is State.FETCHING:
+            following.enter(State.TRUNCATING)
+            self.out_of_range[following] = None
+            self._changed[following] = None
 
     # -- Cutting ----------------------------------------------------------------------------------
 
@@ -283,6 +290,7 @@ class Plan:
         self.diverged.pop(following, None)
         self.out_of_range.pop(following, None)
         if self.following.get(following.key) is following:
+            following.is_damaged = False
             following.enter(State.FETCHING)
             self._changed[following] = None
 
@@ -296,14 +304,17 @@ class Plan:
         """Try again later: our disk did not take it."""
         self._pause(following, State.FAILED, now, reason)
 
-    def _pause(self, following: Following, state: State, now: float, reason: str) -> None:
+    def _pause(
+        self, following: Following, state: State, now: float, reason: str, *, patience: int = 0
+    ) -> None:
         self.diverged.pop(following, None)
         self.out_of_range.pop(following, None)
         if self.following.get(following.key) is not following:
             return
         self._counters.errors.value += 1
         pause = pause_seconds(following.attempts, self.settings.backoff_ms / 1000, self._randomness)
-        if reason != following.reason or following.attempts % 64 == 16:
+        is_new = reason != following.reason and not patience
+        if is_new or (patience and following.attempts == patience):
             _logger.warning(
                 "replica is not fetched", partition=str(following.partition.name), reason=reason,
                 leader=following.partition.leader, state=state.value,

@@ -26,12 +26,13 @@ from riverrun.metadata.image import NO_LEADER
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
-from riverrun.ports.metrics import Metrics, Sample
+from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.backoff import pause_seconds
-from riverrun.replication.follower.following import Following, Key, State
+from riverrun.replication.follower.following import Following, Key
 from riverrun.replication.follower.lookup import Ends, LookUp
-from riverrun.replication.follower.plan import Ask, Counters, Plan, code_of
+from riverrun.replication.follower.metrics import Counters, declare
+from riverrun.replication.follower.plan import Ask, Plan, code_of
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.throttle import Throttle
 from riverrun.replication.follower.truncation import Cut, cut_out_of_range
@@ -127,7 +128,7 @@ class Fetchers:
         self._news = asyncio.Event()
         self._is_stopping = False
         if metrics is not None:
-            self._declare(metrics)
+            declare(metrics, self._world.counters, self.following)
 
     # -- Whom to follow ---------------------------------------------------------------------------
 
@@ -173,6 +174,20 @@ class Fetchers:
             self.throttle.rate = throttled_rate
         self.update(partitions)
 
+    def refetch(self, partition: Partition) -> bool:
+        """Repair a damaged replica: drop it, and fetch all of it again from its leader.
+
+        Not while it counts as in sync: it could be chosen to lead with what it no longer has. False
+        then, and when nobody leads it; the controller must hear of the damage first.
+        """
+        key: Key = (partition.topic_id, partition.name.partition)
+        owner = self._owners.get(key)
+        if owner is None or self._node_id in partition.isr:
+            return False
+        owner.plan.refetch(key)
+        owner.hurry()
+        return True
+
     # -- Running ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -202,47 +217,6 @@ class Fetchers:
     def following(self) -> Iterable[Following]:
         for fetcher in self._fetchers.values():
             yield from fetcher.plan.following.values()
-
-    def _declare(self, metrics: Metrics) -> None:
-        counters = self._world.counters
-        counters.requests = metrics.counter(
-            "riverrun_replica_fetch_requests_total", "Fetches that this node sent to leaders"
-        )
-        counters.bytes = metrics.counter(
-            "riverrun_replica_fetch_bytes_total", "Bytes that this node appended as a follower"
-        )
-        counters.errors = metrics.counter(
-            "riverrun_replica_fetch_errors_total", "Partitions whose fetch failed for a while"
-        )
-        counters.corrupt = metrics.counter(
-            "riverrun_replica_fetch_corrupt_total", "Damaged batches that leaders sent"
-        )
-        counters.truncations = metrics.counter(
-            "riverrun_replica_truncations_total", "Logs that were cut to agree with their leader"
-        )
-        metrics.gauges(
-            "riverrun_replica_fetch_lag_records",
-            "Committed records that this follower lacks, as far as it knows",
-            self._lags,
-        )
-        metrics.gauges(
-            "riverrun_replica_fetch_partitions",
-            "Partitions that this node follows, by state",
-            self._states,
-        )
-
-    def _lags(self) -> Iterable[Sample]:
-        for following in self.following():
-            name = following.partition.name
-            labels = {"topic": str(name.topic), "partition": str(name.partition)}
-            yield labels, following.lag
-
-    def _states(self) -> Iterable[Sample]:
-        counts = dict.fromkeys(State, 0)
-        for following in self.following():
-            counts[following.state] += 1
-        for state, count in counts.items():
-            yield {"state": state.value}, count
 
 
 class _Fetcher:
@@ -469,6 +443,8 @@ class _Fetcher:
                 plan.delay(following, now, f"no offsets from the leader: {found}")
                 continue
             cut = cut_out_of_range(following.log, found.start, found.end)
+            if following.is_damaged:
+                cut = Cut(found.start, found.start)
             if cut is None:
                 # It has moved since; ask for the same again, but not at once.
                 plan.delay(following, now, "out of the leader's range")

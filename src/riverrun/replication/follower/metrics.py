@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from riverrun.ports.metrics import Counter, Metrics, Sample
 from riverrun.replication.follower.following import Following, State
@@ -45,18 +46,18 @@ def declare(
             name = each.partition.name
             yield {"topic": str(name.topic), "partition": str(name.partition)}, each.lag
 
-    def states() -> Iterable[Sample]:
-        counts = dict.fromkeys(State, 0)
-        for each in following():
-            counts[each.state] += 1
-        for state, count in counts.items():
-            yield {"state": state.value}, count
+    def in_state(state: State) -> float:
+        return sum(1 for each in following() if each.state is state)
 
     metrics.gauges(
         "riverrun_replica_fetch_lag_records",
         "Committed records that this follower lacks, as far as it knows",
         lags,
     )
-    metrics.gauges(
-        "riverrun_replica_fetch_partitions", "Partitions that this node follows, by state", states
-    )
+    for state in State:
+        metrics.gauge(
+            "riverrun_replica_fetch_partitions",
+            "Partitions that this node follows, by state",
+            partial(in_state, state),
+            state=state.value,
+        )

@@ -44,6 +44,12 @@ class Scene:
             self.observer.began(process, lambda log=log: log)  # type: ignore[misc, return-value]
         self.look()
 
+    def restart(self, number: int) -> None:
+        process = self.world.hosts[f"node-{number}"].process
+        assert process is not None
+        log = self.logs[number] = FakeLog(number)
+        self.observer.began(process, lambda: log)  # type: ignore[arg-type, return-value]
+
     def look(self) -> None:
         for number in self.logs:
             process = self.world.hosts[f"node-{number}"].process
@@ -113,10 +119,20 @@ def test_an_epoch_that_goes_back_is_noticed(scene: Scene) -> None:
 
 
 def test_a_node_without_its_disk_may_begin_anew(scene: Scene) -> None:
+    scene.publish(1, image(3, epoch=LeaderEpoch(5)))
+    scene.restart(1)
+    with pytest.raises(SafetyViolation, match="went back from epoch 5 to 1"):
+        scene.look()
+    scene.world.failure = None
+    scene.observer.forget("node-1")
+    scene.restart(1)
+    scene.look()
+
+
+def test_an_epoch_that_was_never_on_the_disk_may_be_forgotten(scene: Scene) -> None:
     scene.logs[1].epoch = 5
     scene.look()
-    scene.observer.forget("node-1")
-    scene.logs[1].epoch = 0
+    scene.restart(1)
     scene.look()
 
 

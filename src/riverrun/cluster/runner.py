@@ -308,6 +308,8 @@ class ControllerRunner(Requests):
             return False
         if isinstance(committed, Coroutine):
             committed.close()  # without records there is nothing to wait for
+        elif isinstance(committed, asyncio.Future):
+            committed.add_done_callback(_retrieve)  # nobody waits for it
         return True
 
     # -- Suspicion --------------------------------------------------------------------------------

@@ -77,10 +77,9 @@ class Observer:
 
     def _check(self, name: str, seen: _Seen, log: MetadataLog) -> None:
         epoch, leader, high_watermark = int(log.epoch), log.leader, int(log.high_watermark)
-        newest = self._epochs.get(name, -1)
+        newest = max(seen.epoch, self._epochs.get(name, -1))
         if epoch < newest:
             self._fail(f"{name} went back from epoch {newest} to {epoch}")
-        self._epochs[name] = epoch
         if high_watermark < seen.high_watermark:
             self._fail(
                 f"{name}: the high watermark of the metadata went back from "
@@ -108,7 +107,9 @@ class Observer:
     def _published(self, name: str, delta: Delta | None, image: Image) -> None:
         offset = int(image.offset)
         self.images += 1
-        if offset % self.compare_every == 0:
+        # What a process believes may be lost with it; what it has published it had on its disk.
+        self._epochs[name] = max(self._epochs.get(name, -1), int(image.epoch))
+        if offset >= 0 and offset % self.compare_every == 0:
             author, known = self._images.setdefault(offset, (name, image))
             if known is not image and known != image:
                 self._fail(

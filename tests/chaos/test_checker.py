@@ -228,6 +228,15 @@ def test_metadata_that_is_right_has_no_anomaly() -> None:
     assert story.metadata_anomalies() == []
 
 
+def test_a_setting_of_unknown_fate_may_take_effect_after_a_later_one() -> None:
+    story = Story()
+    for number, kind in ((1, Kind.INFO), (2, Kind.OK)):
+        story.add("a", Action.SET, Kind.INVOKE, value="t", offset=number)
+        story.add("a", Action.SET, kind, value="t", offset=number)
+    story.add("a", Action.FOUND, value="t", offset=1)
+    assert story.metadata_anomalies() == []
+
+
 def test_what_was_not_read_back_is_not_called_lost() -> None:
     assert Story().three().sent("p/1/0", 0).read_back(*THREE).anomalies() == []
 

@@ -92,16 +92,20 @@ class Arena:
         if clients:
             self.cluster.network.separate(number, CLIENTS, mode=mode)
 
-    def mute(self, number: int) -> None:
+    def mute(self, number: int, *, clients: bool = False) -> None:
         """The others do not hear the node, but it hears them."""
         self._fault(number, "mute", f"nobody hears node {number}")
         for other in self.others(number):
             self.cluster.network.block(number, other)
+        if clients:
+            self.cluster.network.block(number, CLIENTS)
 
-    def deafen(self, number: int) -> None:
+    def deafen(self, number: int, *, clients: bool = False) -> None:
         self._fault(number, "deaf", f"node {number} hears nobody")
         for other in self.others(number):
             self.cluster.network.block(other, number)
+        if clients:
+            self.cluster.network.block(CLIENTS, number)
 
     def slow_link(self, source: int, target: int, *, bytes_per_second: int) -> None:
         """Replication alone: the channel of controllers stays quick."""

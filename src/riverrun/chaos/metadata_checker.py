@@ -48,9 +48,13 @@ def _check_topics(operations: Iterable[Operation], findings: Findings) -> None:
 
 
 def _check_numbers(operations: Iterable[Operation], findings: Findings) -> None:
-    """One administrator counts up in a setting of each topic; the last confirmed number stands."""
+    """One administrator counts up in a setting of each topic; the last confirmed number stands.
+
+    A change of unknown fate may take effect late, even after a later one, so it is excused.
+    """
     confirmed: dict[str, int] = {}
     asked: dict[str, int] = {}
+    unknown: dict[tuple[str, int], None] = {}
     for operation in operations:
         name = operation.value
         if operation.action is Action.SET:
@@ -58,7 +62,11 @@ def _check_numbers(operations: Iterable[Operation], findings: Findings) -> None:
                 asked[name] = max(asked.get(name, -1), operation.offset)
             elif operation.kind is Kind.OK:
                 confirmed[name] = max(confirmed.get(name, -1), operation.offset)
+            else:
+                unknown[(name, operation.offset)] = None
         elif operation.action is Action.FOUND and name in confirmed:
+            if (name, operation.offset) in unknown:
+                continue
             if operation.offset < confirmed[name]:
                 text = f"setting of {name}: {confirmed[name]} confirmed, {operation.offset} found"
                 findings.add(Anomaly.METADATA_LOST, text)

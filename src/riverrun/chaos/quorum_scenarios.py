@@ -43,17 +43,20 @@ def each_paused(arena: Arena) -> None:
     _each(arena, arena.pause, arena.resume)
 
 
+# From clients as well: an administrator who knows no better than to ask the lonely one, which
+# cannot know that it is, waits for ever; that is so with any Kafka.
+
+
 def each_cut_off(arena: Arena) -> None:
-    # From clients as well: an administrator who asks the lonely one waits for nothing.
     _each(arena, lambda number: arena.cut_off(number, clients=True), arena.heal)
 
 
 def each_mute(arena: Arena) -> None:
-    _each(arena, arena.mute, arena.heal)
+    _each(arena, lambda number: arena.mute(number, clients=True), arena.heal)
 
 
 def each_deaf(arena: Arena) -> None:
-    _each(arena, arena.deafen, arena.heal)
+    _each(arena, lambda number: arena.deafen(number, clients=True), arena.heal)
 
 
 def two_of_three_gone(arena: Arena) -> None:

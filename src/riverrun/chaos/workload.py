@@ -63,8 +63,9 @@ class Workload:
         )  # fmt: skip
 
     def start(self) -> None:
-        # It tells every reconnect; what matters is in the history.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        # They tell every reconnect and every late timeout; what matters is in the history.
+        for name in ("aiokafka", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         create_topic(self._bootstrap, self.topic, self.load)
         self._start_writers()
         self._start_readers()

@@ -178,7 +178,10 @@ class Riverrun(Server):
         line = process.stdout.readline() if readable else ""
         if not line:
             raise RuntimeError(f"riverrun up printed no line of JSON: {self.logs()}")
-        node = json.loads(line)["nodes"][0]
+        self._take(json.loads(line)["nodes"][0])
+
+    def _take(self, node: Mapping[str, Any]) -> None:
+        """What `riverrun up` tells of a node."""
         host, port_text = node["client"].rsplit(":", 1)
         self.address = (host, int(port_text))
         self.http = node["http"]

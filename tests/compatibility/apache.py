@@ -43,8 +43,11 @@ class ApacheTools:
             )
 
     def run(self, main: str, *arguments: object, given: str = "") -> Ran:
-        """Runs a tool by its main class, under `org.apache.kafka.tools` unless it has a dot."""
+        """Runs a tool by its main class, under `org.apache.kafka.tools` unless it is whole, or a
+        program of our own by its file under `java/`."""
         name = main if main.startswith(("kafka.", "org.")) else TOOLS + main
+        if main.endswith(".java"):
+            name = str(SOURCE.with_name(main))
         words = [base64.b64encode(given.encode()).decode(), name, *map(str, arguments)]
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\t".join(words).encode() + b"\n")
@@ -58,10 +61,14 @@ class ApacheTools:
         text = self._process.stdout.read(int(length)).decode(errors="replace")
         return _ran(int(code), text)
 
+    def command(self, main: str, *arguments: object) -> list[str]:
+        """What starts a tool in a JVM of its own."""
+        return [*self._java, TOOLS + main, *map(str, arguments)]
+
     def run_alone(self, main: str, *arguments: object) -> Ran:
         """In a JVM of its own, for tools that end their work when the JVM ends."""
         done = subprocess.run(
-            [*self._java, TOOLS + main, *map(str, arguments)],
+            self.command(main, *arguments),
             text=True,
             capture_output=True,
             timeout=SECONDS_MAX,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.compatibility.apache import ApacheTools
 from tests.processes import Server, serve, until
 
 MakeTopic = Callable[..., str]
@@ -53,3 +54,11 @@ def make_topic(
 @pytest.fixture
 def make_name(numbers: Iterator[int], request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: f"{request.node.originalname}-{next(numbers)}"
+
+
+@pytest.fixture(scope="package")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheTools]:
+    """One JVM for all, the tests of clusters included."""
+    opened = ApacheTools(tmp_path_factory.mktemp("tools"))
+    yield opened
+    opened.close()

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,6 @@ from tests.compatibility.conftest import MakeTopic
 from tests.processes import Server, until
 
 pytestmark = pytest.mark.peer
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheTools]:
-    opened = ApacheTools(tmp_path_factory.mktemp("tools"))
-    yield opened
-    opened.close()
 
 
 def test_kafka_topics(tools: ApacheTools, server: Server, make_name: Callable[[], str]) -> None:

@@ -1,6 +1,7 @@
 // Runs many of Apache Kafka's command line tools in one JVM, for each start costs seconds of CPU.
 // A line on standard input is one run: standard input in base64, main class and arguments, between
-// tabs. The answer is a line with exit code and length, then what the tool printed.
+// tabs. The answer is a line with exit code and length, then what the tool printed. A main class may
+// also be a file of source, which is compiled first.
 
 import java.io.BufferedReader;
 import java.io.ByteArrayInputStream;
@@ -8,9 +9,14 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Base64;
+import javax.tools.ToolProvider;
 import org.apache.kafka.common.utils.Exit;
 
 public class Tools {
@@ -50,7 +56,7 @@ public class Tools {
         System.setErr(stream);
         try {
             String[] arguments = Arrays.copyOfRange(words, 2, words.length);
-            Class.forName(words[1]).getMethod("main", String[].class).invoke(null, (Object) arguments);
+            load(words[1]).getMethod("main", String[].class).invoke(null, (Object) arguments);
         } catch (InvocationTargetException error) {
             if (error.getCause() != exited) {
                 error.getCause().printStackTrace(stream);
@@ -64,5 +70,19 @@ public class Tools {
         }
         stream.flush();
         return exited.code;
+    }
+
+    static Class<?> load(String name) throws Exception {
+        if (!name.endsWith(".java")) {
+            return Class.forName(name);
+        }
+        Path folder = Files.createTempDirectory("riverrun-tools");
+        String libraries = System.getProperty("java.class.path");
+        String[] words = {"-proc:none", "-cp", libraries, "-d", folder.toString(), name};
+        if (ToolProvider.getSystemJavaCompiler().run(null, System.out, System.err, words) != 0) {
+            throw new IllegalArgumentException(name + " cannot be compiled");
+        }
+        URLClassLoader loader = new URLClassLoader(new URL[] {folder.toUri().toURL()});
+        return loader.loadClass(Path.of(name).getFileName().toString().replace(".java", ""));
     }
 }

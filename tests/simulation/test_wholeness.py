@@ -32,6 +32,7 @@ class FakeObserver:
 class FakeCluster:
     trouble: str | None = None
     voting: int = 3
+    dismissed: tuple[str, ...] = ()
     observer: FakeObserver = field(default_factory=FakeObserver)
 
     def __post_init__(self) -> None:
@@ -83,6 +84,8 @@ def test_a_disk_is_destroyed_only_while_all_is_well(scene: Scene) -> None:
 def test_a_quorum_of_two_keeps_its_disks(scene: Scene) -> None:
     scene.cluster.voting = 2
     assert not scene.wholeness.may_damage("node-1", WIPE)
+    scene.cluster.voting, scene.cluster.dismissed = 3, ("node-2",)
+    assert not scene.wholeness.may_damage("node-1", WIPE), "it may be gone in a moment"
 
 
 def test_whoever_registered_since_and_is_in_sync_is_whole_again(scene: Scene) -> None:

@@ -88,6 +88,7 @@ class ClusterScenario:
         )
         self._judged: tuple[object, ...] = ()
         self._wholeness = Wholeness(world, self.cluster, self.checker)
+        self.workload.may_dismiss = lambda: self._wholeness.is_whole
         supervisor = self.cluster.supervisor
         self._injector = Injector(
             world,

@@ -7,6 +7,7 @@ held against the newest image that was ever published, not against the next answ
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -67,6 +68,8 @@ class ClusterWorkload(Workload):
         self._cluster = cluster
         self._observer = cluster.observer
         self.is_administering = True
+        self.may_dismiss: Callable[[], bool] = lambda: True
+        """To dismiss a voter while another is gone for good is to lose the quorum."""
         self.changes = 0
 
     # -- Administration -------------------------------------------------------------------------
@@ -168,7 +171,7 @@ class ClusterWorkload(Workload):
             directory = cluster.directory_id(name)
             if directory is not None:
                 await self._add_voter(environment, name, directory)
-        elif len(cluster.voters()) > VOTERS_MIN:
+        elif len(cluster.voters()) > VOTERS_MIN and self.may_dismiss():
             voter = chance.choice(cluster.voters())
             cluster.dismissed[node_name(int(voter.id))] = None
             remove = RemoveRaftVoterRequest(

@@ -40,12 +40,16 @@ class Wholeness:
         """Nodes of which a log holds a bit that flipped and may not have been found yet."""
         return [name for name, damage in self._damages.items() if damage.is_hidden]
 
-    def may_damage(self, name: str, kind: FaultKind) -> bool:
+    @property
+    def is_whole(self) -> bool:
         self._forget_repaired()
+        return not self._damages and self._cluster.unsettled() is None
+
+    def may_damage(self, name: str, kind: FaultKind) -> bool:
         if kind in ON_CLUSTERS:
-            if self._damages or self._cluster.unsettled() is not None:
+            if not self.is_whole:
                 return False
-            if len(self._cluster.voters()) < VOTERS_MIN:
+            if len(self._cluster.voters()) < VOTERS_MIN or self._cluster.dismissed:
                 return False
             self._note(name, kind)
             if kind is not FaultKind.BIT_ROT:
@@ -53,6 +57,7 @@ class Wholeness:
             return True
         if self._checker.is_synced_before_ack:
             return True
+        self._forget_repaired()
         others = [damage for other, damage in self._damages.items() if other != name]
         return not any(damage.is_destroyed for damage in others)
 

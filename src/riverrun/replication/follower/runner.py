@@ -381,8 +381,9 @@ class _Fetcher:
             try:
                 await self._world.logs.flushed(following.log, following.log.end_offset)
             except KafkaError as error:
-                if self.plan.is_current(following):
-                    self.plan.fail(following, self._clock.monotonic(), str(error))
+                # Also when the log is offline: else it would be found unsynced again at once, and
+                # the loop would never turn.
+                self.plan.fail(following, self._clock.monotonic(), str(error))
 
         if len(unsynced) == 1:
             await sync(unsynced[0])

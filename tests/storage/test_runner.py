@@ -359,3 +359,28 @@ def test_a_deleted_log_does_not_take_the_directory_with_it() -> None:
         assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
 
     run(machine.clock, story)
+
+
+def test_a_disk_that_fails_in_recovery_is_reported_as_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine()
+
+    async def first_life(_: VirtualLoop) -> None:
+        node = Node(machine)
+        append(await node.start(), b"value")
+        await node.runner.stop()
+        node.directory.close()
+
+    async def second_life(_: VirtualLoop) -> None:
+        node = Node(machine)
+
+        def fail(_: object) -> list[Log]:
+            raise OSError(5, "the disk is gone")
+
+        monkeypatch.setattr(node.directory, "open_logs", fail)
+        with pytest.raises(OSError, match="the disk is gone"):
+            await node.start()
+
+    run(first_life)
+    run(second_life)

@@ -139,9 +139,13 @@ class LogRunner:
                 for log in await self.in_thread(partial(directory.open_logs, pairs)):
                     self._adopt(log)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(directory.settings.recovery_threads):
-                group.create_task(open_some())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(directory.settings.recovery_threads):
+                    group.create_task(open_some())
+        except ExceptionGroup as failed:
+            # One disk failed, however many threads met it: say so in its own words.
+            raise failed.exceptions[0] from failed
         await self.in_thread(directory.trust)
         await self.in_thread(partial(self._cleaner.load, directory.logs))
         logs = directory.logs.values()

@@ -382,5 +382,5 @@ def test_a_disk_that_fails_in_recovery_is_reported_as_itself(
         with pytest.raises(OSError, match="the disk is gone"):
             await node.start()
 
-    run(first_life)
-    run(second_life)
+    run(machine.clock, first_life)
+    run(machine.clock, second_life)

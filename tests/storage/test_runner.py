@@ -368,7 +368,7 @@ def test_a_disk_that_fails_in_recovery_is_reported_as_itself(
 
     async def first_life(_: VirtualLoop) -> None:
         node = Node(machine)
-        append(await node.start(), b"value")
+        append_only(await node.start())
         await node.runner.stop()
         node.directory.close()
 

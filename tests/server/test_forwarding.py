@@ -23,6 +23,8 @@ from riverrun.server.network_settings import NetworkSettings
 from riverrun.server.router import Router
 from riverrun.wire.apis import ALL_APIS, CONTROLLER_APIS, ApiKey
 from riverrun.wire.codec import decode_response
+from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from riverrun.wire.messages.envelope_request import EnvelopeRequest
 from tests.server.requests.node import Node
@@ -174,3 +176,20 @@ async def test_many_clients_share_one_connection_without_waiting_for_each_other(
         channel.close()
     codes = sorted(a.topics[0].error_code.name for a in answers)
     assert codes == ["NONE", "TOPIC_ALREADY_EXISTS", "TOPIC_ALREADY_EXISTS"]
+
+
+@in_loop
+async def test_a_refusal_of_this_very_node_is_an_answer_as_from_any_other() -> None:
+    node = Node()
+    channel = ControllerChannel(
+        node.parts.metadata, SystemRandomness(), parts=lambda: node.parts, name="test"
+    )
+    beat = BrokerHeartbeatRequest(
+        broker_id=9, broker_epoch=1, current_metadata_offset=1, want_fence=False,
+        want_shut_down=False,
+    )  # fmt: skip
+    answer = await channel.ask(ApiKey.BROKER_HEARTBEAT, beat, timeout_s=5)
+    assert answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+    ids = AllocateProducerIdsRequest(broker_id=9, broker_epoch=1)
+    answer = await channel.ask(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=5)
+    assert answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)

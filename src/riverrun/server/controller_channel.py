@@ -25,6 +25,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness
 from riverrun.server.context import CONTROLLER, RequestContext
+from riverrun.server.router import failure_of
 from riverrun.wire.apis import ALL_APIS, ApiKey
 
 CONNECT_SECONDS_MAX: Final = 1.0
@@ -107,7 +108,11 @@ class ControllerChannel:
         except KafkaError as error:
             if error.code is ErrorCode.NOT_CONTROLLER:
                 raise ConnectionError("we are not the controller any more") from None
-            raise
+            # As it would come over the network: in the answer.
+            answer = failure_of(key, getattr(module, "failed", None), message, error)
+            if answer is None:
+                raise
+            return answer
 
     async def _connected(self) -> Connection:
         async with self._connecting:

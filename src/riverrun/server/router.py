@@ -16,11 +16,11 @@ import asyncio
 import inspect
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import UnionType
 from typing import Any, Final, get_origin
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Histogram, Metrics
@@ -41,6 +41,7 @@ Frame = bytes | list[Buffer]
 """A framed response, whole or as the buffers to be written one after the other."""
 
 
+Failed = Callable[[Any, ErrorCode, str | None], Any]
 Handle = Callable[[Any, RequestContext, Any], Any]
 Forward = Callable[[Api, RequestContext, Any, Handle], Any]
 
@@ -59,7 +60,7 @@ class Route:
 
     api: Api
     handle: Callable[..., Any]
-    failed: Callable[[Any, ErrorCode, str | None], Any] | None
+    failed: Failed | None
     is_hot: bool
     flexible_header_from: int
     requests: Counter
@@ -225,20 +226,10 @@ class Router:
 
     def _failure(self, call: Call, error: KafkaError) -> Any:
         """The response that says what went wrong with the request as a whole."""
-        if call.route.failed is not None:
-            return call.route.failed(call.request, error.code, error.message)
-        response = message_class(call.route.api.key, "response")
-        known, defaults = response.types(), response.defaults()
-        if "error_code" not in known:
+        response = failure_of(call.route.api.key, call.route.failed, call.request, error)
+        if response is None:
             raise self._bug(call, error) from error
-        values: dict[str, Any] = {
-            name: _empty(kind)
-            for name, kind in known.items()
-            if name not in defaults and name != "error_code"
-        }
-        if "error_message" in known:
-            values["error_message"] = error.message
-        return response(error_code=error.code, **values)
+        return response
 
     def _bug(self, call: Call, error: BaseException) -> Refused:
         if self._on_bug is not None:
@@ -289,6 +280,24 @@ class Router:
         )
         self._routes[key] = route
         return route
+
+
+def failure_of(key: ApiKey, failed: Failed | None, request: Any, error: KafkaError) -> Any:
+    """The answer to a request that failed as a whole; None if the API has no word for that."""
+    if failed is not None:
+        return failed(request, error.code, error.message)
+    response = message_class(key, "response")
+    known, defaults = response.types(), response.defaults()
+    if "error_code" not in known:
+        return None
+    values: dict[str, Any] = {
+        name: _empty(kind)
+        for name, kind in known.items()
+        if name not in defaults and name != "error_code"
+    }
+    if "error_message" in known:
+        values["error_message"] = error.message
+    return response(error_code=error.code, **values)
 
 
 def _empty(kind: Any) -> Any:

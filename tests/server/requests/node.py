@@ -67,6 +67,7 @@ class Node:
             controller=ControllerRunner(log, Controller(self.configs, SeededRandomness())),
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             answers=Answers(),
+            brokers_by_connection={},
         )
         channel = ControllerChannel(log, SeededRandomness(), parts=lambda: self.parts, name="test")
         lifecycle: Any = SimpleNamespace(

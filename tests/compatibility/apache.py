@@ -42,7 +42,9 @@ class ApacheTools:
                 stderr=log,
             )
 
-    def run(self, main: str, *arguments: object, given: str = "") -> Ran:
+    def run(
+        self, main: str, *arguments: object, given: str = "", seconds: float = SECONDS_MAX
+    ) -> Ran:
         """Runs a tool by its main class, under `org.apache.kafka.tools` unless it is whole, or a
         program of our own by its file under `java/`."""
         name = main if main.startswith(("kafka.", "org.")) else TOOLS + main
@@ -52,23 +54,19 @@ class ApacheTools:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\t".join(words).encode() + b"\n")
         self._process.stdin.flush()
-        readable, _, _ = select.select([self._process.stdout], [], [], SECONDS_MAX)
+        readable, _, _ = select.select([self._process.stdout], [], [], seconds)
         head = self._process.stdout.readline() if readable else b""
         if not head:
             self._process.kill()
-            raise AssertionError(f"{main} did not end within {SECONDS_MAX} s or took the JVM along")
+            raise AssertionError(f"{main} did not end within {seconds} s or took the JVM along")
         code, length = head.decode().split("\t")
         text = self._process.stdout.read(int(length)).decode(errors="replace")
         return _ran(int(code), text)
 
-    def command(self, main: str, *arguments: object) -> list[str]:
-        """What starts a tool in a JVM of its own."""
-        return [*self._java, TOOLS + main, *map(str, arguments)]
-
     def run_alone(self, main: str, *arguments: object) -> Ran:
         """In a JVM of its own, for tools that end their work when the JVM ends."""
         done = subprocess.run(
-            self.command(main, *arguments),
+            [*self._java, TOOLS + main, *map(str, arguments)],
             text=True,
             capture_output=True,
             timeout=SECONDS_MAX,

@@ -1,0 +1,145 @@
+"""Clients of others while nodes die and restart: nothing is lost, and no error is shown."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.cli.commands import Cli
+from tests.clusters import Cluster
+from tests.compatibility.apache import ApacheTools
+from tests.compatibility.cluster.writers import (
+    PARTITIONS,
+    AiokafkaWriter,
+    ConfluentWriter,
+    JavaWriter,
+    Writer,
+)
+from tests.compatibility.confluent import consumer, read, send
+from tests.compatibility.conftest import MakeTopic
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+
+
+@contextlib.contextmanager
+def _writing(
+    cluster: Cluster, tools: ApacheTools, topic: str, folder: Path
+) -> Iterator[list[Writer]]:
+    """All producers at once; at the end everything that was acknowledged is read back."""
+    writers: list[Writer] = [
+        JavaWriter(cluster.bootstrap, topic, tools=tools, folder=folder),
+        ConfluentWriter(cluster.bootstrap, topic),
+        AiokafkaWriter(cluster.bootstrap, topic),
+    ]
+    with contextlib.ExitStack() as stack:
+        for writer in writers:
+            writer.start()
+            stack.callback(writer.stop)
+        for writer in writers:
+            writer.wait_for_more(20)
+        yield writers
+        for writer in writers:
+            writer.wait_for_more()
+    for writer in writers:
+        assert not writer.errors, f"{writer.name}: {writer.errors[:3]}"
+    _check(cluster, topic, writers)
+
+
+def _check(cluster: Cluster, topic: str, writers: list[Writer]) -> None:
+    """Each acknowledged value lies at its offset, once, and each producer's in order."""
+    acked = [row for writer in writers for row in writer.acked]
+    with consumer(cluster.bootstrap, f"{topic}-check") as reader:
+        for partition in range(PARTITIONS):
+            found = _read_all(reader, topic, partition)
+            values = [value for _, value in sorted(found.items())]
+            assert len(values) == len(set(values)), f"duplicates in {partition}"
+            own = [row for row in acked if row.partition == partition]
+            lost = [row for row in own if found.get(row.offset) != row.value]
+            assert not lost, f"{len(lost)} of {len(own)} lost: {lost[:3]}"
+            for writer in writers:
+                mine = [v for v in values if v.startswith(writer.name.encode())]
+                numbers = [int(v.rpartition(b"-")[2]) for v in mine]
+                assert numbers == sorted(numbers), f"{writer.name} reordered in {partition}"
+
+
+def _read_all(reader: Consumer, topic: str, partition: int) -> dict[int, bytes | None]:
+    place = TopicPartition(topic, partition, 0)
+    _, end = reader.get_watermark_offsets(place, timeout=30)
+    reader.assign([place])
+    return {message.offset(): message.value() for message in read(reader, end)}
+
+
+def test_producers_ride_through_the_death_of_a_leader(
+    cluster: Cluster, tools: ApacheTools, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """First of a leader that is not the active controller, then of the controller itself."""
+    topic = make_topic(partitions=PARTITIONS)
+    with _writing(cluster, tools, topic, tmp_path) as writers:
+        controller = cluster.controller()
+        leaders = [cluster.leader(topic, partition) for partition in range(PARTITIONS)]
+        plain = next(leader for leader in leaders if leader != controller)
+        for victim in (plain, controller):
+            cluster.nodes[victim].kill()
+            for writer in writers:
+                writer.wait_for_more()
+            cluster.nodes[victim].restart()
+            cluster.wait_healthy()
+
+
+def test_producers_ride_through_a_rolling_restart(
+    cluster: Cluster, tools: ApacheTools, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(partitions=PARTITIONS)
+    with _writing(cluster, tools, topic, tmp_path) as writers:
+        for node in cluster.nodes:
+            cluster.bounce(node)
+            for writer in writers:
+                writer.wait_for_more(5)
+
+
+def test_a_group_goes_on_when_its_coordinator_dies(
+    cluster: Cluster, make_topic: MakeTopic, make_name: Callable[[], str]
+) -> None:
+    topic = make_topic(partitions=3)
+    for partition in range(3):
+        values = [b"%d" % number for number in range(100)]
+        send(cluster.bootstrap, topic, values, partition=partition, acks="all")
+    group = make_name()
+    coordinator = cluster.coordinator(group)
+    with consumer(cluster.bootstrap, group, enable_auto_commit=False) as reader:
+        reader.subscribe([topic])
+        seen = read(reader, 120)
+        reader.commit(asynchronous=False)
+        cluster.nodes[coordinator].kill()
+        seen += read(reader, 120, seconds=90)
+        reader.commit(asynchronous=False)
+        assert cluster.coordinator(group) != coordinator
+        committed = reader.committed([TopicPartition(topic, number) for number in range(3)])
+        assert sum(max(row.offset, 0) for row in committed) == 240
+        cluster.nodes[coordinator].restart()
+    cluster.wait_healthy()
+    with consumer(cluster.bootstrap, group, enable_auto_commit=False) as reader:
+        reader.subscribe([topic])
+        seen += read(reader, 60)
+    places = [(message.partition(), message.offset()) for message in seen]
+    assert len(places) == len(set(places)) == 300
+
+
+def test_the_command_line_with_a_node_down(cluster: Cluster, make_topic: MakeTopic) -> None:
+    """produce, consume, topics and cluster, all told the address of a dead node first."""
+    topic = make_topic(partitions=3)
+    dead = cluster.leader(topic)
+    bootstrap = f"{cluster.nodes[dead].bootstrap},{cluster.others(dead)}"
+    cli = Cli(bootstrap)
+    cli.process("produce", topic, text="".join(f"before-{number}\n" for number in range(30)))
+    cluster.nodes[dead].kill(signal.SIGKILL)
+    cli.process("produce", topic, text="".join(f"after-{number}\n" for number in range(30)))
+    found = cli.process("consume", topic, "--from-beginning", "-n", "60").splitlines()
+    wanted = [f"{word}-{number}" for word in ("before", "after") for number in range(30)]
+    assert sorted(found) == sorted(wanted)
+    assert cli.process("cluster", "status", "--json")
+    cluster.nodes[dead].restart()
+    cluster.wait_healthy()

@@ -7,9 +7,9 @@ leaders would compute; then a group does not care who leads it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from riverrun.client.consumer_protocol import Assignment
+from riverrun.model.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

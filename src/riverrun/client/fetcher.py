@@ -7,13 +7,13 @@ they are asked for; control batches are passed over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
 from riverrun.client.pool import Pool
 from riverrun.client.together import together
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.records.batch import CorruptBatch, batches, crc_matches

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from riverrun.client.pool import Pool
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import read_header
 from riverrun.wire.apis import ApiKey

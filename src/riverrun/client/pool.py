@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
 from riverrun.client.connection import Connection
 from riverrun.client.retry import RETRIABLE, STALE_COORDINATOR, STALE_LEADER, RetryPolicy
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.wire.apis import ApiKey

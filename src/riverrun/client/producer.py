@@ -8,12 +8,12 @@ says that enough has been gathered), as is where the records come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from riverrun.client.partitioner import StickyChoice, partition_of_key
 from riverrun.client.partitions import produce
 from riverrun.client.pool import Pool
 from riverrun.client.together import together
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.records.compression import Compression

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from riverrun.cluster.config_values import BadValue, parse, render
 from riverrun.cluster.configs import CLUSTER, Configs, Source, family
 from riverrun.cluster.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import Kind, Setting
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs

@@ -7,10 +7,10 @@ described as Kafka keeps and describes them, so that tools find what they look f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from riverrun.cluster.config_values import BadValue, check_texts, parse
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.settings import Kind, Setting, Value
 

@@ -5,9 +5,9 @@ Only replaying the records changes anything. The answer leaves once they are com
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

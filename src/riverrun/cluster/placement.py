@@ -9,9 +9,9 @@ replicas times brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from riverrun.metadata.image import BrokerImage, Image
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness

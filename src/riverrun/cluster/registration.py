@@ -12,7 +12,6 @@ given the same number, and then the one that is alive stays (DUPLICATE_BROKER_RE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -33,6 +32,7 @@ from riverrun.metadata.records import (
     RegisterControllerRecord,
 )
 from riverrun.metadata.registrations import controller_of
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest

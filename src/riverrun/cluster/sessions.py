@@ -12,12 +12,12 @@ Times are those of the monotonic clock, in seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 
 GRACE_HEARTBEATS: Final = 3

@@ -8,13 +8,13 @@ coordinator; the rest is known to the members themselves, who bring it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from riverrun.coordinator.hashing import hash_map_bucket
 from riverrun.coordinator.records import StoredGroup, StoredMember
 from riverrun.coordinator.subscription import subscribed_topics
 from riverrun.coordinator.turn import Waiter
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.join_group_response import JoinGroupResponse, JoinGroupResponseMember
 

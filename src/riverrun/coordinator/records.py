@@ -9,11 +9,11 @@ retention time of its own.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.coordinator.schema.group_metadata_key import GroupMetadataKey
 from riverrun.coordinator.schema.group_metadata_value import GroupMetadataValue, MemberMetadata
+from riverrun.model.dataclasses import dataclass
 from riverrun.wire.stored import (
     UnknownRecord,
     read_int16,

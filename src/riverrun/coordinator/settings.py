@@ -1,7 +1,8 @@
 """Settings of the group coordinator, by Kafka's names and with Kafka's defaults."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import (
     INT_MAX,
     KiB,

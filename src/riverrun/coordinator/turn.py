@@ -7,13 +7,13 @@ are committed; so nothing here waits, and a test is a list of turns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType
 
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.records import CoordinatorRecord
 from riverrun.coordinator.settings import GroupSettings
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.ports.randomness import Randomness
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.join_group_response import JoinGroupResponse

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from riverrun.coordinator.records import CoordinatorRecord, encode
 from riverrun.coordinator.turn import Response, Turn, Waiter
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode
 from riverrun.records.record import NewRecord, build_batch
 

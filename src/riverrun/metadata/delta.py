@@ -10,7 +10,6 @@ our requests are single batches, but a log that Kafka began may hold them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
@@ -41,6 +40,7 @@ from riverrun.metadata.records import (
     UnknownRecord,
     UnregisterBrokerRecord,
 )
+from riverrun.model.dataclasses import replace
 from riverrun.model.ids import (
     LeaderEpoch,
     NodeId,
@@ -329,7 +329,7 @@ class Delta:
             fencing = cast("FenceBrokerRecord | UnfenceBrokerRecord", record)
             broker = self._broker(fencing.id)
             assert fencing.epoch == broker.epoch, f"{record} is not of epoch {broker.epoch}"
-            self._set_broker(dataclasses.replace(broker, is_fenced=key == FENCE_BROKER))
+            self._set_broker(replace(broker, is_fenced=key == FENCE_BROKER))
             return
         changed, stays = replay_entry(record)
         if stays:

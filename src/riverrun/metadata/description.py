@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from riverrun.metadata.quorum import Voter
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from riverrun.raft.core import Raft
 from riverrun.raft.types import Endpoints, ReplicaKey

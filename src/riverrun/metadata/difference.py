@@ -6,12 +6,12 @@ What is equal in both is taken from the old image, for subscribers compare by id
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image, TopicImage
+from riverrun.model.dataclasses import replace
 from riverrun.model.ids import TopicId, TopicName
 
 K = TypeVar("K")
@@ -45,7 +45,7 @@ class Difference:
         delta.changed_controllers.update(_changed(old.controllers, new.controllers))
         delta.changed_configs.update(_changed(old.configs, new.configs))
         delta.changed_features.update(_changed(old.features, new.features))
-        self.image = dataclasses.replace(new, topics_by_id=topics, topics_by_name=names)
+        self.image = replace(new, topics_by_id=topics, topics_by_name=names)
 
     def _topic(self, topic: TopicImage) -> TopicImage:
         before = self.delta.image.topics_by_id.get(topic.id)
@@ -59,7 +59,7 @@ class Difference:
             known[index] if index < len(known) and known[index] == partition else partition
             for index, partition in enumerate(topic.partitions)
         )
-        return dataclasses.replace(topic, partitions=partitions)
+        return replace(topic, partitions=partitions)
 
 
 def _changed(old: Mapping[K, V], new: Mapping[K, V]) -> dict[K, None]:

@@ -9,11 +9,11 @@ nodes that hold the same image also iterate alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import (
     NO_OFFSET,
     LeaderEpoch,

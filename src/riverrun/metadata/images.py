@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import MetadataError
 from riverrun.metadata.records import UnknownRecord, decode
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import Record as StoredRecord

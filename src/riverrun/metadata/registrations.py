@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from riverrun.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
+from riverrun.model.dataclasses import replace
 from riverrun.model.ids import NodeId
 
 FENCED = 1
@@ -47,7 +47,7 @@ def changed(broker: BrokerImage, record: BrokerRegistrationChangeRecord) -> Brok
     cordoned = broker.cordoned_directories
     if record.cordoned_log_dirs is not None:
         cordoned = _ids(record.cordoned_log_dirs)
-    return dataclasses.replace(
+    return replace(
         broker,
         is_fenced=is_fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown == 1,

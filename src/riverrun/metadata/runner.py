@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -30,6 +29,7 @@ from riverrun.metadata.records import METADATA_VERSION_FEATURE, AbortTransaction
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshots.runner import FailedSync, Snapshots
 from riverrun.metadata.store.runner import MetadataStore
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.clock import Clock

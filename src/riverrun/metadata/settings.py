@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import DAY_MS, HOUR_MS, INT_MAX, GiB, Kind, MiB, Settings, setting
 
 

@@ -1,8 +1,11 @@
 """Identities. Each is a type of its own, so that mixing two of them is a type error."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
 from typing import NewType
 from uuid import UUID
+
+from riverrun.model.dataclasses import dataclass
 
 NodeId = NewType("NodeId", int)
 TopicName = NewType("TopicName", str)

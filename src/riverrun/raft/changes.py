@@ -8,8 +8,7 @@ up first, or the cluster would wait for it with every record.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.effects import AppendControl, SetVoters
 from riverrun.raft.leading import Leading

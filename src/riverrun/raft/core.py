@@ -9,9 +9,9 @@ votes in ``changes``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, assert_never
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.changes import Changes

@@ -7,8 +7,7 @@ node before what it depends on is on the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft.messages import Request, Response
 from riverrun.raft.types import Endpoint, QuorumState, SnapshotId, VoterSet

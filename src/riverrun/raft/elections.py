@@ -6,9 +6,9 @@ itself in a new epoch and asks again. Votes are on the disk before they are spok
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.effects import AppendControl, ControlRecord, LeaderChange, SetVoters
 from riverrun.raft.member import STAGGER_SECONDS, Member, place_among

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 from riverrun.raft.messages import Request, Response
 from riverrun.raft.types import SnapshotId

@@ -8,9 +8,9 @@ offset says to the leader that everything before it is durable here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft.effects import Append, InstallSnapshot, Truncate, WriteSnapshot

@@ -8,9 +8,9 @@ flushed offset among them; it moves only when it covers a record of the leader's
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.raft.effects import ReadLog, ReadSnapshot

@@ -7,9 +7,9 @@ that depends on it, and a leader that falls leaves nobody waiting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, TypeVar
 
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.randomness import Randomness

@@ -7,8 +7,7 @@ topic names are left to ``server``, which answers for a wrong cluster itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NO_EPOCH, NO_OFFSET, LeaderEpoch, NodeId, Offset
 from riverrun.raft.types import (

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final, Protocol, assert_never
 
 import structlog
 
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.clock import Clock

@@ -7,9 +7,9 @@ these values: ``elections``, ``following``, ``leading``, ``changes``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft.messages import (
     AddVoterRequest,

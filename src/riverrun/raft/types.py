@@ -10,10 +10,10 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
 
 KRAFT_VERSION: Final = 1

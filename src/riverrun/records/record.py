@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.records.batch import (
     COMPRESSION_MASK,
     CONTROL_BIT,

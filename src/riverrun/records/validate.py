@@ -8,11 +8,11 @@ Sequences of idempotent producers are the log's affair.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
 
 from crc32c import crc32c
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import (
     COMPRESSION_MASK,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 
 NEVER = -math.inf

@@ -10,9 +10,9 @@ Followers read up to the end, and by the offset from which they read acknowledge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.ports.files import Buffer

@@ -9,10 +9,10 @@ written once and not for every client. Nothing here is more than a cache: the an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from riverrun.metadata.image import BrokerImage, Image, TopicImage
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NodeId, TopicName
 
 KINDS_MAX: Final = 64

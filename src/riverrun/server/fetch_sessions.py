@@ -8,9 +8,9 @@ full; a client whose session is gone is told so and starts over with a full fetc
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from uuid import UUID
 
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness
 from riverrun.server.replica_sessions import ReplicaSessions

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import structlog
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Metrics
 from riverrun.server.connection import Connection

@@ -15,10 +15,10 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
 from riverrun.model.synonyms import overridden

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import INT_MAX, MINUTE_MS, SECOND_MS, Kind, MiB, Settings, setting
 
 

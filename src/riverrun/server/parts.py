@@ -7,9 +7,9 @@ served, and a node that is a controller only never has it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.server.answers import Answers
 from riverrun.server.sparing import Sparing
 

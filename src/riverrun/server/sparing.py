@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from riverrun.model.dataclasses import dataclass, field
 
 INTERVAL_SECONDS = 10.0
 SUBJECTS_MAX = 1000

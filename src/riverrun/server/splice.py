@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Self
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.wire.apis import APIS, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse

@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.ports.files import Files
 from riverrun.records.batch import (
     COMPRESSION_MASK,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 from riverrun.ports.files import Files, read_whole, write_atomically
 from riverrun.ports.randomness import Randomness

@@ -11,8 +11,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.ports.files import Buffer
 
 OFFSET_ENTRY = struct.Struct(">II")

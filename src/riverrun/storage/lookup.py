@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import BatchHeader

@@ -7,8 +7,7 @@ append that was refused a moment ago outweighs what the disk says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import SECOND_MS, MiB
 
 MARGIN_BYTES_MAX = 64 * MiB

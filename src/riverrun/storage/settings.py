@@ -7,9 +7,9 @@ Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack`` and the two lim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Self
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import (
     DAY_MS,
     HOUR_MS,

@@ -6,10 +6,11 @@ The versions are those of Apache Kafka 4.3. docs/compatibility.md is generated f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
+
+from riverrun.model.dataclasses import dataclass
 
 
 class ApiKey(IntEnum):

@@ -17,9 +17,9 @@ nothing. Asking, storing and answering is left to ``runner.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from uuid import UUID
 
+from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NodeId
 from riverrun.raft.types import Voter
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically

@@ -11,12 +11,12 @@ import base64
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, assert_never
 
 import structlog
 
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files

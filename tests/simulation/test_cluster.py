@@ -1,0 +1,108 @@
+"""Simulated clusters of the unchanged broker under faults.
+
+How many seeds run is a matter of time: at least ``SEEDS_MIN``, then more until the budget is used
+(``RIVERRUN_SIMULATION_SECONDS``, two minutes by default).
+"""
+
+import dataclasses
+import os
+import time
+
+import pytest
+
+from riverrun.simulation.cluster_plan import ClusterPlan, draw_cluster_plan
+from riverrun.simulation.faults import parse_schedule
+from riverrun.simulation.outcome import Outcome
+from riverrun.simulation.report import describe, judge, run_any, shrink_plan, tell_failure
+
+BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "120"))
+SEEDS_MIN = 12
+SIZES = (3, 3, 3, 5, 4)
+
+SURVIVED = {
+    "the-controller-killed": "kill@1+1:controller kill@4+1:controller",
+    "the-controller-paused": "pause@1+4:controller",
+    "the-controller-cut-off": "partition@1+4:controller",
+    "the-controller-not-heard": "cut-requests@1+4:controller",
+    "the-controller-deaf": "cut-responses@1+4:controller",
+    "the-leader-killed": "kill@1+1:leader kill@4+1:leader",
+    "the-leader-paused": "pause@1+4:leader",
+    "the-leader-cut-off": "partition@1+4:leader",
+    "a-follower-cut-off-from-its-leader": "partition@1+4:leader|follower",
+    "a-follower-slow": "slow-link@1+4:leader|follower=300",
+    "each-node-killed": "kill@1+1:node-1 kill@3+1:node-2 kill@5+1:node-3",
+    "each-node-stopped": "terminate@1+1:node-1 terminate@3.5+1:node-2 terminate@6+1:node-3",
+    "each-node-without-power": "power-loss@1+1:node-1 power-loss@4+1:node-2 power-loss@7+1:node-3",
+    "two-killed": "kill@1+4:node-1,node-2",
+    "all-killed": "kill@2+1:node-1,node-2,node-3",
+    "all-stopped": "terminate@2+1:node-1,node-2,node-3",
+    "all-without-power": "power-loss@2+1:node-1,node-2,node-3",
+    "a-disk-wiped": "wipe-disk@2+1:node-2",
+    "the-leaders-disk-wiped": "wipe-disk@2+1:leader",
+    "a-metadata-log-cut-short": "lost-tail@2+1:node-3=500",
+    "clocks-jump": "clock-jump@1+0:node-1=3600 clock-jump@2+0:node-2=-3600 kill@3+1:controller",
+    "slow-syncs": "slow-disk@1+4:controller=100",
+    "the-controllers-disk-full": "disk-full@1+3:controller=300",
+    "the-leaders-disk-full": "disk-full@1+3:leader=300",
+    "a-sync-fails": "sync-error@1+2:leader=1",
+    "the-leader-killed-while-a-follower-catches-up": "kill@1+2:follower kill@3.2+1:leader",
+    "nobody-sees-anybody": "partition@1+4:node-1|node-2,node-3 partition@1+4:node-2|node-3",
+    "a-storm": " ".join(f"kill@{1 + n * 0.7:g}+0.5:node-{n % 3 + 1}" for n in range(9)),
+}
+
+
+def plan_with(seed: int, faults: str, nodes: int = 3, **changes: str) -> ClusterPlan:
+    """The plan of a seed with other faults and some settings changed."""
+    plan = draw_cluster_plan(seed, nodes)
+    settings = {**plan.settings, **{name.replace("_", "."): v for name, v in changes.items()}}
+    return dataclasses.replace(
+        plan,
+        faults=parse_schedule(faults),
+        settings=settings,
+        faulty_seconds=10.0,
+        forms_under_faults=False,
+    )
+
+
+def expect_no_failure(outcome: Outcome) -> None:
+    assert outcome.failure is None, "\n".join(
+        tell_failure(describe(outcome), schedule=outcome.plan.faults, whole_story=False)
+    )
+
+
+def test_a_cluster_without_faults_gets_work_done() -> None:
+    outcome = run_any(plan_with(1, ""))
+    expect_no_failure(outcome)
+    assert outcome.acknowledged > 50
+    assert outcome.commits > 5
+    assert outcome.reads > outcome.acknowledged
+
+
+def test_a_cluster_replays() -> None:
+    first, second = (run_any(plan_with(2, "kill@1+1:controller")) for _ in range(2))
+    expect_no_failure(first)
+    assert first.fingerprint == second.fingerprint
+
+
+def test_one_node_is_a_cluster_too() -> None:
+    expect_no_failure(run_any(plan_with(3, "kill@1+1:node-1 power-loss@3+1:node-1", nodes=1)))
+
+
+@pytest.mark.parametrize("name", list(SURVIVED))
+def test_it_survives(name: str) -> None:
+    synced = "true" if len(name) % 2 else "false"
+    expect_no_failure(run_any(plan_with(4, SURVIVED[name], log_flush_before_ack=synced)))
+
+
+@pytest.mark.timeout(BUDGET_SECONDS + 900)  # the budget, and time to make a failure smaller
+def test_every_promise_of_a_cluster_holds_under_drawn_faults() -> None:
+    deadline = time.monotonic() + BUDGET_SECONDS
+    seed = 0
+    while seed < SEEDS_MIN or time.monotonic() < deadline:
+        seed += 1
+        plan = draw_cluster_plan(seed, SIZES[seed % len(SIZES)])
+        outcome = run_any(plan)
+        if outcome.failure is not None:
+            smallest = shrink_plan(plan, judge(outcome.failure), runs_max=30)
+            expect_no_failure(run_any(smallest))
+            expect_no_failure(outcome)

@@ -1,0 +1,51 @@
+"""A hundred brokers in one simulated cluster: they form it, elect, and outlive their leader."""
+
+from collections.abc import Callable
+
+import pytest
+
+from riverrun.simulation.cluster import Cluster, node_settings
+from riverrun.simulation.story_logs import story_logs
+from riverrun.simulation.world import World
+
+NODES, CONTROLLERS = 100, 3
+SETTINGS = {"auto.create.topics.enable": "false"}
+SECONDS_MAX = 20.0
+
+
+def holds(world: World, condition: Callable[[], bool]) -> bool:
+    """Whether it comes to hold within the limit; asked now and then, for it takes a while to
+    answer for a hundred nodes."""
+    end = world.now + SECONDS_MAX
+    while not condition() and world.now < end:
+        world.run(0.05)
+    return condition()
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_brokers_form_a_cluster_and_outlive_their_leader() -> None:
+    with World(1) as world, story_logs(world):
+        settings = [
+            node_settings(number, nodes=NODES, controllers=CONTROLLERS, texts=SETTINGS)
+            for number in range(1, NODES + 1)
+        ]
+        cluster = Cluster(world, settings)
+        cluster.observer.compare_every = 20
+        cluster.supervisor.begin()
+        assert holds(world, lambda: len(cluster.ready) == NODES), world.story[-40:]
+        assert holds(world, lambda: cluster.unsettled() is None)
+
+        leader = cluster.leader
+        assert leader is not None
+        world.kill(leader)
+        cluster.supervisor.restart_after(leader, 3.0)
+        killed_at = world.now
+        assert holds(world, lambda: cluster.leader not in (None, leader))
+        assert world.now - killed_at < 2.0
+        # Only the one that died was fenced: nobody else was blamed for the time of the election.
+        world.run(2.5)
+        brokers = cluster.observer.latest.brokers.values()
+        fenced = [f"node-{broker.id}" for broker in brokers if broker.is_fenced]
+        assert fenced == [leader]
+        assert holds(world, lambda: cluster.unsettled() is None)
+        assert len(cluster.observer.latest.brokers) == NODES

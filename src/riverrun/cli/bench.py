@@ -174,7 +174,8 @@ def compare(
     """
     _check_extra()
     from riverrun.cli.benchmark import compare as comparison
-    from riverrun.cli.benchmark import three
+    from riverrun.cli.benchmark import load, three
+    from riverrun.cli.benchmark.peers import PeerUnavailable
 
     if any(count not in (1, 3) for count in nodes):
         fail("--nodes: there are tables of 1 node and of 3", USAGE)
@@ -184,7 +185,10 @@ def compare(
         shapes = few if quick else comparison.SHAPES
         tables[1] = comparison.compare(rounds=rounds, shapes=shapes, with_kafka=kafka)
     if 3 in nodes:
-        tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka)
+        try:
+            tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka)
+        except (load.BenchmarkError, PeerUnavailable) as error:
+            fail(str(error))
     text = "\n".join(table.as_markdown() for table in tables.values())
     if as_json:
         print(json.dumps({str(count): table.as_json() for count, table in tables.items()}))

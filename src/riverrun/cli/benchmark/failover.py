@@ -17,7 +17,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from riverrun.cli.benchmark.clusters import Nodes
-from riverrun.cli.benchmark.load import BenchmarkError, Latency, paced
+from riverrun.cli.benchmark.load import BenchmarkError, Latency, end_of, paced
 
 AGAIN_SECONDS_MAX = 60.0
 SETTLE_SECONDS = 1.5
@@ -135,7 +135,9 @@ def rolling_restart(nodes: Nodes, topic: str) -> tuple[int, float]:
     return len(producer.failed), silence
 
 
-def replication_lag(bootstrap: str, topic: str, *, rate: int, seconds: int) -> Latency:
+def replication_lag(
+    bootstrap: str, topic: str, *, rate: int, seconds: int, record_bytes: int
+) -> Latency:
     """From the leader's own acknowledgement (acks=1) until a consumer has the record, which is not
     before all replicas in sync have it.
     """
@@ -145,7 +147,7 @@ def replication_lag(bootstrap: str, topic: str, *, rate: int, seconds: int) -> L
             "fetch.wait.max.ms": 100, "queued.min.messages": 1000,
         }
     )  # fmt: skip
-    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=10)
+    end = end_of(consumer, topic)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
     producer = confluent_kafka.Producer(
         {
@@ -165,7 +167,7 @@ def replication_lag(bootstrap: str, topic: str, *, rate: int, seconds: int) -> L
 
     def read() -> None:
         while len(readable) < total and not done.is_set():
-            for message in consumer.consume(1000, 0.002):
+            for message in consumer.consume(100, 0.002):
                 offset = message.offset()
                 if message.error() is None and offset is not None:
                     readable[offset] = time.monotonic()
@@ -173,7 +175,7 @@ def replication_lag(bootstrap: str, topic: str, *, rate: int, seconds: int) -> L
     with contextlib.closing(consumer):
         reader = threading.Thread(target=read)
         reader.start()
-        value = b"x" * 1000
+        value = b"x" * record_bytes
         for number in paced(rate, total):
             producer.produce(topic, value, partition=0, on_delivery=delivered)
             if number % 10 == 0:

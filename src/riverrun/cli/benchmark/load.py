@@ -123,6 +123,20 @@ def create_topic(
         time.sleep(0.1)
 
 
+def end_of(consumer: confluent_kafka.Consumer, topic: str) -> int:
+    """Where a partition ends; a topic that was just made is not known to every node at once."""
+    limit = time.monotonic() + 30
+    while True:
+        try:
+            place = confluent_kafka.TopicPartition(topic, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            return int(end)
+        except confluent_kafka.KafkaException as error:
+            if time.monotonic() > limit:
+                raise BenchmarkError(f"cannot find the end of {topic}: {error}") from error
+            time.sleep(0.05)
+
+
 # -- Producing ------------------------------------------------------------------------------------
 
 
@@ -271,7 +285,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
         {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "log_level": 0}
     )
     # From the end: what an earlier run left in the topic would count with its age.
-    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=10)
+    end = end_of(consumer, topic)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}

@@ -37,8 +37,9 @@ COUNT = 3
 LATENCY_RATE = 1000
 LATENCY_SECONDS = 8
 LAG_SECONDS = 6
-LAG_RATE_MAX = 20_000
-"""Records of 1 KB per second that one Python client can send and time."""
+LAG_RECORD_BYTES = 10_000
+LAG_RATE_MAX = 5_000
+"""Records per second that one Python client can send, read and time."""
 FAILOVERS = 5
 
 Starter = Callable[[], AbstractContextManager[clusters.Nodes]]
@@ -125,12 +126,15 @@ def _latencies(name: str, nodes: clusters.Nodes, table: Table, capacity: float) 
     words = f"{LATENCY_RATE} records/s, acks=all"
     table.add(name, Row("end to end", words, "p50 ms"), found.p50_ms)
     table.add(name, Row("end to end", words, "p99 ms"), found.p99_ms)
-    rate = min(int(capacity * 1000 / 2), LAG_RATE_MAX)
+    rate = min(int(capacity * load.MB / LAG_RECORD_BYTES / 2), LAG_RATE_MAX)
     load.create_topic(nodes.bootstrap, "lag", 1, COUNT)
-    lag = failover.replication_lag(nodes.bootstrap, "lag", rate=rate, seconds=LAG_SECONDS)
+    lag = failover.replication_lag(
+        nodes.bootstrap, "lag", rate=rate, seconds=LAG_SECONDS, record_bytes=LAG_RECORD_BYTES
+    )
     # Each server at half of what it can do itself.
     table.add(name, Row("replication lag", "at half of the capacity", "p99 ms"), lag.p99_ms)
-    table.notes.append(f"{name}: replication lag was measured at {rate:,} records/s of 1 KB.")
+    words = f"{rate * LAG_RECORD_BYTES / load.MB:.0f} MB/s, half of its capacity"
+    table.notes.append(f"{name}: the replication lag was measured at {words}.")
     progress(f"  {name}: lag p50 {lag.p50_ms:.1f} p99 {lag.p99_ms:.1f} ms at {rate} records/s")
 
 

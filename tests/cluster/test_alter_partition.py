@@ -216,3 +216,13 @@ def test_a_leader_that_may_not_lead_any_more_hears_of_the_new_one() -> None:
     (answer,) = answers(outcome)
     assert answer.error_code is ErrorCode.NEW_LEADER_ELECTED
     assert state(after(image, outcome.records)) == P(2, (1, 2))
+
+
+def test_a_replica_that_was_reported_as_damaged_does_not_join() -> None:
+    """It is about to be cut, though its leader may believe that it has everything."""
+    lost = PartitionChangeRecord(
+        partition_id=0, topic_id=TOPIC, directories=(directory(1), DIRECTORY_LOST, directory(3))
+    )
+    image = replayed(cluster(P(1, (1, 3))), [lost])
+    wanted = proposal(image, (1, 2, 3), partition_epoch=8)
+    assert code(image, wanted) is ErrorCode.INELIGIBLE_REPLICA

@@ -78,7 +78,7 @@ def test_a_corrupt_replica_that_was_eligible_is_so_no_more() -> None:
 
 
 def test_a_replica_that_is_found_again_leads_only_if_nobody_else_may() -> None:
-    image, _ = assign(cluster(P(1, (1,), replicas=(1,))), DIRECTORY_LOST, 0)
+    image, _ = assign(cluster(P(1, (1,), replicas=(1,))), OTHER, 0)
     assert state(topic(image).partitions[0]) == P(NONE, (), last=(1,), replicas=(1,))
     image, _ = assign(image, directory(1), 0)
     assert state(topic(image).partitions[0]) == P(1, (1,), replicas=(1,), recovering=True)
@@ -88,10 +88,29 @@ def test_a_replica_that_is_found_again_leads_only_if_nobody_else_may() -> None:
 
 
 def test_a_corrupt_replica_is_not_the_last_resort_where_there_are_others() -> None:
-    image, _ = assign(cluster(P(1, (1,))), DIRECTORY_LOST, 0)
+    image, _ = assign(cluster(P(1, (1,))), OTHER, 0)
     assert state(topic(image).partitions[0]) == P(NONE, ())
     image, _ = assign(image, directory(1), 0)
     assert topic(image).partitions[0].leader == NONE
+
+
+def test_a_corrupt_leader_leads_until_somebody_else_can() -> None:
+    """What is sound in it would be served no more, and could be fetched from nobody."""
+    for alone in (P(1, (1,)), P(1, (1,), replicas=(1,))):
+        image = cluster(alone)
+        assert assign(image, DIRECTORY_LOST, 0) == (
+            image,
+            [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE],
+        )
+    image, codes = assign(cluster(P(1, (1, 3))), DIRECTORY_LOST, 0)
+    assert codes == [ErrorCode.NONE]
+    assert state(topic(image).partitions[0]) == P(3, (3,))
+
+
+def test_a_corrupt_replica_that_does_not_lead_is_out_even_if_nobody_leads() -> None:
+    image, codes = assign(cluster(P(NONE, (), elr=(1, 2))), DIRECTORY_LOST, 0)
+    assert codes == [ErrorCode.NONE]
+    assert 1 not in topic(image).partitions[0].elr
 
 
 def test_each_partition_is_judged_alone() -> None:

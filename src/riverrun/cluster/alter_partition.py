@@ -16,7 +16,13 @@ from riverrun.cluster.outcome import Outcome
 from riverrun.cluster.partition_change import Candidates, change, election_of
 from riverrun.cluster.topic_rules import rules_of
 from riverrun.metadata import partitions
-from riverrun.metadata.image import Image, LeaderRecoveryState, PartitionImage, TopicImage
+from riverrun.metadata.image import (
+    DIRECTORY_LOST,
+    Image,
+    LeaderRecoveryState,
+    PartitionImage,
+    TopicImage,
+)
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicId
 from riverrun.wire.messages import alter_partition_request as asked
@@ -133,13 +139,17 @@ class _Judgement:
             len(nodes) > 1 or partition.leader_recovery_state is LeaderRecoveryState.RECOVERED
         ):
             return ErrorCode.INVALID_REQUEST
-        if any(not self._is_eligible(node, epoch) for node, epoch in isr):
+        if any(not self._is_eligible(partition, node, epoch) for node, epoch in isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
-    def _is_eligible(self, node: int, epoch: int) -> bool:
+    def _is_eligible(self, partition: PartitionImage, node: int, epoch: int) -> bool:
         broker = self._image.brokers.get(NodeId(node))
         if broker is None or broker.is_fenced or broker.in_controlled_shutdown:
+            return False
+        directory = partition.directories[partition.replicas.index(NodeId(node))]
+        if directory == DIRECTORY_LOST and node not in partition.isr:
+            # It was reported as damaged, and is about to be cut; Kafka would let it in.
             return False
         return epoch in (UNKNOWN_EPOCH, broker.epoch)
 

@@ -2,7 +2,9 @@
 
 A replica that is assigned to a directory that is not online is lost to its broker: others lead, and
 it is neither in sync nor eligible any more. So a broker also reports a replica that it found to be
-corrupt, before it fetches it again.
+corrupt, before it fetches it again. A leader is refused that (ELIGIBLE_LEADERS_NOT_AVAILABLE) while
+nobody could lead in its place: nothing could be fetched from anybody, and what is sound in it would
+be served no more.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from riverrun.cluster.outcome import Outcome, check_size
 from riverrun.cluster.partition_change import Candidates, change, election_of, is_online
 from riverrun.cluster.topic_rules import TopicRules, rules_of
 from riverrun.metadata.image import (
+    DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
     NO_LEADER,
     BrokerImage,
@@ -110,7 +113,10 @@ class _Assignment:
             directories=tuple(directories),
         )
         if record is not None:
-            self._keep(topic, index, changed(partition, record), record)
+            after = changed(partition, record)
+            if directory == DIRECTORY_LOST and partition.leader == node and after.leader < 0:
+                return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+            self._keep(topic, index, after, record)
             self._elect(topic, index, rules)
         return ErrorCode.NONE
 

@@ -13,9 +13,8 @@ At the end of the epoch all of it is forgotten: positions are claims made to one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from riverrun.metadata.image import LeaderRecoveryState, PartitionImage
+from riverrun.metadata.image import DIRECTORY_LOST, LeaderRecoveryState, PartitionImage
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.replication.isr import (
@@ -71,6 +70,7 @@ class Leading:
     """One epoch of leadership over one partition. Offsets of our own log come as arguments."""
 
     __slots__ = (
+        "_lost",
         "_me",
         "_not_before",
         "_peers",
@@ -112,6 +112,12 @@ class Leading:
     def take(self, state: PartitionImage) -> None:
         """A newer state of the same epoch; it settles a proposal that is older than it."""
         self.replicas = state.replicas
+        # A replica that its broker found damaged is about to be cut, whatever we believe it has.
+        self._lost = tuple(
+            node
+            for node, place in zip(state.replicas, state.directories, strict=False)
+            if place == DIRECTORY_LOST
+        )
         self.is_recovering = state.leader_recovery_state is LeaderRecoveryState.RECOVERING
         now = self._peers.now()
         for node in state.replicas:
@@ -163,6 +169,7 @@ class Leading:
         peers = self._peers
         return (
             follower.end_offset >= self.epoch_start
+            and follower.node not in self._lost
             and is_within(
                 peers.limits,
                 leader_end=leader_end,

@@ -49,6 +49,8 @@ class Replicas:
         self.by_id: dict[UUID, dict[int, Partition]] = {}
         self.unopened: dict[str, None] = {}
         """Topics some of whose logs found no room when they were to be made."""
+        self.on_damage: Callable[[Partition], None] | None = None
+        """Told of a replica in which damage is found."""
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_name.values():
@@ -77,6 +79,17 @@ class Replicas:
         for topic in image.topics_by_name.values():
             touched += self.apply_topic(image, topic)
         return touched
+
+    def is_any_missing(self, image: Image) -> bool:
+        """Whether the log of a partition that we hold is gone, before it is made anew."""
+        return any(
+            self._node_id in state.replicas
+            and self._directory.is_missing(
+                TopicPartition(TopicName(topic.name), PartitionIndex(index))
+            )
+            for topic in image.topics_by_name.values()
+            for index, state in enumerate(topic.partitions)
+        )
 
     def _remove_strays(self, image: Image) -> None:
         """A topic deleted while we were down, or deleted and made again, must not revive old
@@ -167,7 +180,13 @@ class Replicas:
         opened = self._directory.logs.get(name)
         if opened is None:
             opened = self._directory.create(name, topic.id, settings)
-        return Partition(opened, topic.id, self._node_id, self._request_sync, self.peers)
+        partition = Partition(opened, topic.id, self._node_id, self._request_sync, self.peers)
+        opened.on_damage = lambda _: self._damaged(partition)
+        return partition
+
+    def _damaged(self, partition: Partition) -> None:
+        if self.on_damage is not None:
+            self.on_damage(partition)
 
     def remove_topic(self, topic: str) -> list[Partition]:
         """The topic is gone from the metadata: answer who waits, then put its files away."""

@@ -1,8 +1,10 @@
 """Settings of replication, of the leader's side; those of followers are declared with them."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
 from typing import Final
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import SECOND_MS, Kind, Settings, setting
 from riverrun.replication.isr import IsrLimits
 
@@ -40,6 +42,14 @@ class ReplicationSettings(Settings):
         at_least=0,
         doc="A follower that is so many records behind for two seconds, and falls back further, "
         "leaves the in-sync replicas; 0 to look at the time alone.",
+    )
+    full_disk_ms: int = setting(
+        5 * SECOND_MS,
+        name="log.full.leadership.ms",
+        at_least=-1,
+        kind=Kind.LONG,
+        doc="After so long without room on the disk, partitions that are led here and that enough "
+        "others hold are led by others, until there is room again; -1 for never.",
     )
     replica_selector: str = setting(
         "",

@@ -250,7 +250,12 @@ class Broker:
             rack=self.settings.identity.rack or None,
             directories=(parts.logs.directory_id,),
             features=SUPPORTED_FEATURES,
-            previous_epoch=last_life.continued_epoch(self._files, parts.logs, self._boot_id),
+            previous_epoch=last_life.continued_epoch(
+                self._files,
+                parts.logs,
+                self._boot_id,
+                is_missing=parts.replicas.is_any_missing(parts.metadata.current),
+            ),
         )
 
     def _channel(self, name: str) -> ControllerChannel:
@@ -367,6 +372,7 @@ class Broker:
             "ready": self._is_serving and is_in and not self._ending.is_set() and not offline,
             "node": int(self.settings.node_id),
             "log_directory": offline or "online",
+            "replicas": self._serving.troubles() if self._serving is not None else {},
             "failure": _reason(self._failure) if self._failure is not None else None,
             "broker": phase.value if phase is not None else None,
             "quorum": None

@@ -21,16 +21,18 @@ NAME: Final = "broker-epoch-checkpoint"
 UNKNOWN: Final = -1
 
 
-def continued_epoch(files: Files, directory: LogDirectory, boot_id: str) -> int:
+def continued_epoch(
+    files: Files, directory: LogDirectory, boot_id: str, *, is_missing: bool = False
+) -> int:
     """The epoch of the registration that this start continues; -1 when something may be gone.
 
-    To be asked when the logs are recovered.
+    To be asked when the logs are recovered. ``is_missing``: some log was not even found.
     """
+    if is_missing or any(log.cut_bytes or log.is_corrupt for log in directory.logs.values()):
+        return UNKNOWN
     if directory.was_clean:
         known = directory.previous_broker_epoch
         return UNKNOWN if known is None else known
-    if any(log.cut_bytes or log.is_corrupt for log in directory.logs.values()):
-        return UNKNOWN
     epoch, boot = _read(files, _path(directory))
     return epoch if boot_id and boot == boot_id else UNKNOWN
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
@@ -120,6 +120,7 @@ class Lifecycle:
         self._session_seconds = session_ms / 1000
         self._registered = registered
         self._wants_to_leave = False
+        self._offline: tuple[UUID, ...] = ()
         self._hurry = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -204,6 +205,7 @@ class Lifecycle:
             current_metadata_offset=self._metadata.current.offset,
             want_fence=False,
             want_shut_down=self._wants_to_leave,
+            offline_log_dirs=self._offline,
         )
         try:
             answer: BrokerHeartbeatResponse = await self._channel.ask(
@@ -251,6 +253,11 @@ class Lifecycle:
                     await self._changed.wait()
             except TimeoutError:
                 pass
+
+    async def fail(self, limit_s: float) -> bool:
+        """Our disk has failed: let others lead at once; whether the controller has heard."""
+        self._offline = self.identity.directories
+        return await self.leave(limit_s)
 
     async def leave(self, limit_s: float) -> bool:
         """Controlled shutdown: whether the controller has let us go within the limit."""

@@ -13,14 +13,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
 
+import structlog
+
 from riverrun.coordinator.runner import GroupCoordinators
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.settings import SECOND_MS
 from riverrun.replication.follower.runner import Fetchers
 from riverrun.replication.isr_changes.runner import IsrChanges
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
+from riverrun.replication.repair.runner import Disk, Repairs
 from riverrun.replication.replicas import Replicas
 from riverrun.replication.runner import Flusher
 from riverrun.server.controller_channel import ControllerChannel
@@ -31,11 +36,20 @@ from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.parts import Parts
 from riverrun.server.producer_ids import ProducerIds
+from riverrun.storage import recovery
+from riverrun.storage.log import Log
+from riverrun.storage.scrubbing.runner import ScrubRunner
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
+from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
+from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
+
+log = structlog.get_logger("riverrun")
 
 DIRECTORY_CHECK_SECONDS: Final = 0.25
+HAND_OVER_SECONDS_MAX: Final = 2.0
+"""For a node whose disk has failed to tell the controller."""
 ISR_SECONDS_MAX: Final = 10.0
 REGISTRATION_SECONDS_MAX: Final = 60.0
 
@@ -66,6 +80,8 @@ class Serving:
         self._offsets: OffsetsTopic | None = None
         self._fetchers: Fetchers | None = None
         self._isr_changes: IsrChanges | None = None
+        self._repairs: Repairs | None = None
+        self._directory_failed = asyncio.Event()
         self.is_recovered = False
 
     async def build(self) -> None:
@@ -90,6 +106,7 @@ class Serving:
         )
         self._fetchers = self._build_fetchers()
         self._isr_changes = self._build_isr_changes()
+        self._repairs = self._build_repairs(self._fetchers)
         parts.groups = GroupCoordinators(
             settings.group,
             clock=parts.clock,
@@ -118,6 +135,7 @@ class Serving:
         metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
         self._own("log directory", parts.log_runner.run())
+        parts.logs.on_failure = self._directory_failed.set
         self._own("data directory", self._watch_directory())
 
     def _build_fetchers(self) -> Fetchers:
@@ -152,6 +170,36 @@ class Serving:
             clock=parts.clock,
         )
 
+    def _build_repairs(self, fetchers: Fetchers) -> Repairs:
+        parts, channel = self._parts, self._channel("repairs")
+
+        async def send(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+            answer: AssignReplicasToDirsResponse = await channel.ask(
+                ApiKey.ASSIGN_REPLICAS_TO_DIRS, request, timeout_s=ISR_SECONDS_MAX
+            )
+            return answer
+
+        async def forget_loss(log: Log) -> None:
+            files, path = parts.logs.files, log.path
+            await parts.log_runner.in_thread(lambda: recovery.forget_loss(files, path))
+
+        return Repairs(
+            parts.replicas,
+            parts.settings.node_id,
+            image=lambda: parts.metadata.current,
+            fetchers=fetchers,
+            send=send,
+            broker_epoch=lambda: parts.lifecycle.epoch,
+            disk=Disk(
+                directory_id=parts.logs.directory_id,
+                is_full=lambda: parts.log_runner.room.is_full,
+                hand_over_seconds=parts.settings.replication.full_disk_ms / SECOND_MS,
+                forget_loss=forget_loss,
+            ),
+            clock=parts.clock,
+            metrics=parts.metrics,
+        )
+
     def _endpoint_of(self, node: NodeId) -> tuple[str, int] | None:
         """Where another broker serves us: on the listener that we have first ourselves."""
         broker = self._parts.metadata.current.brokers.get(node)
@@ -169,6 +217,8 @@ class Serving:
         await parts.image_waits.until(
             lambda image: image.offset >= lifecycle.epoch, REGISTRATION_SECONDS_MAX
         )
+        assert self._repairs is not None, "registered before it was built"
+        await self._repairs.report_losses()
 
     def start(self) -> None:
         """Follow leaders and coordinate groups from now on: the broker is registered."""
@@ -178,6 +228,16 @@ class Serving:
         parts.groups.start()
         assert self._fetchers is not None, "started before it was built"
         assert self._isr_changes is not None, "started before it was built"
+        assert self._repairs is not None, "started before it was built"
+        self._own("repairs", self._repairs.run())
+        scrub = ScrubRunner(
+            parts.logs,
+            parts.settings.scrub,
+            clock=parts.clock,
+            randomness=parts.randomness,
+            metrics=parts.metrics,
+        )
+        self._own("scrub", scrub.run())
         self._own("followers", self._fetchers.run())
         self._own("in-sync replicas", self._isr_changes.run())
 
@@ -228,6 +288,8 @@ class Serving:
     def _follow(self, touched: list[Partition]) -> None:
         if touched and self._fetchers is not None:
             self._fetchers.update(touched)
+        if touched and self._repairs is not None:
+            self._repairs.touched(touched)
 
     def _configure(self, delta: Delta, image: Image) -> None:
         parts, fetchers = self._parts, self._fetchers
@@ -249,7 +311,35 @@ class Serving:
         """
         parts = self._parts
         while not parts.logs.is_offline:
-            await asyncio.sleep(DIRECTORY_CHECK_SECONDS)
+            try:
+                async with asyncio.timeout(DIRECTORY_CHECK_SECONDS):
+                    await self._directory_failed.wait()
+            except TimeoutError:
+                pass
             if parts.replicas.unopened:
                 self._follow(parts.replicas.open_missing(parts.metadata.current))
+        await self._give_up_directory()
         raise OSError(parts.logs.offline_reason)
+
+    async def _give_up_directory(self) -> None:
+        """Nothing is acknowledged any more, and others lead before we are gone."""
+        parts = self._parts
+        for partition in parts.replicas:
+            partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
+                if parts.metadata.is_active:
+                    # Who writes the metadata has the same disk: another controller must decide.
+                    await parts.metadata.resign()
+                await parts.lifecycle.fail(HAND_OVER_SECONDS_MAX)
+        except (OSError, KafkaError, TimeoutError) as error:
+            log.warning("gone without the controller's knowledge", reason=str(error))
+
+    def troubles(self) -> dict[str, object]:
+        """What is the matter with replicas of this node, for ``/health/ready``."""
+        parts = self._parts
+        damaged = [] if self._repairs is None else self._repairs.damaged()
+        return {
+            "damaged": {str(partition.name): partition.log.damage for partition in damaged},
+            "is_disk_full": parts.log_runner.room.is_full,
+        }

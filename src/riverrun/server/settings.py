@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
@@ -18,6 +17,7 @@ from typing import Self
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
+from riverrun.model.dataclasses import dataclass, replace
 from riverrun.model.dotted import flattened, not_toml
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
@@ -28,6 +28,7 @@ from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.network_settings import NetworkSettings
 from riverrun.storage.cleaner import CleanerSettings
+from riverrun.storage.scrub import ScrubSettings
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
@@ -146,6 +147,7 @@ class NodeSettings:
     log: LogSettings
     directory: DirectorySettings
     cleaner: CleanerSettings
+    scrub: ScrubSettings
     metadata: MetadataSettings
     controller: ControllerSettings
     replication: ReplicationSettings
@@ -267,6 +269,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "log": LogSettings,
     "directory": DirectorySettings,
     "cleaner": CleanerSettings,
+    "scrub": ScrubSettings,
     "metadata": MetadataSettings,
     "controller": ControllerSettings,
     "replication": ReplicationSettings,

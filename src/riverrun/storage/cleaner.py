@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import Offset, TopicPartition
 from riverrun.model.settings import LONG_MAX, KiB, Kind, MiB, Settings, setting
 from riverrun.ports.clock import Clock
@@ -141,6 +141,7 @@ class Cleaner:
         self._job: Job | None = None
         self.uncleanable: dict[Log, str] = {}
         """Logs with damage that must not be copied, and what it is."""
+        self._layouts: dict[Log, int] = {}
         self._cleanings = metrics.counter(
             "riverrun_log_cleaner_runs_total", "Compactions that were completed"
         )
@@ -180,8 +181,10 @@ class Cleaner:
         failures in putting a segment in place, after which the directory must not be trusted.
         """
         now_ms = self._clock.now_ms()
-        for log in [log for log in self.uncleanable if logs.get(log.partition) is not log]:
-            del self.uncleanable[log]
+        for log in list(self.uncleanable):
+            # Gone, or repaired: what lies there now is to be judged anew.
+            if logs.get(log.partition) is not log or log.layout != self._layouts[log]:
+                del self.uncleanable[log], self._layouts[log]
         found = choose(
             candidate
             for log in logs.values()
@@ -289,6 +292,8 @@ class Cleaner:
         _logger.error("compaction failed", partition=str(log.partition), problem=str(error))
         if isinstance(error, CorruptBatch):
             self.uncleanable[log] = str(error)
+            self._layouts[log] = log.layout
+            log.is_suspect = True
 
     def _tidy(self, log: Log) -> None:
         try:

@@ -12,12 +12,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
 import structlog
 
+from riverrun.model.dataclasses import dataclass, replace
 from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, Lock, read_whole, write_atomically
@@ -33,7 +33,7 @@ from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
 from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.recovery import Situation, begin, recover
+from riverrun.storage.recovery import Situation, begin, recover, write_loss
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 __all__ = ["Checkpoint", "DirectoryError", "LogDirectory", "Removal", "Space"]
@@ -121,6 +121,7 @@ class LogDirectory:
         self.created: list[Log] = []
         """Logs whose directory is not durable yet."""
         self.on_create: Callable[[Log], None] | None = None
+        self.on_failure: Callable[[], None] | None = None
         self.offline_reason: str | None = None
         self.open_files = OpenFiles(files, settings.open_files_max)
         self._lock = lock
@@ -245,6 +246,8 @@ class LogDirectory:
             with contextlib.suppress(OSError):  # a disk that takes nothing has nothing to hide
                 # Not synced: a power cut takes it together with what it warns of.
                 self.files.open(os.path.join(self.path, DOUBT), create=True).close()
+            if self.on_failure is not None:
+                self.on_failure()
 
     def trust(self) -> None:
         """All logs were read and written afresh where that was needed. Waits for the disk."""
@@ -308,6 +311,7 @@ class LogDirectory:
             is_doubtful=self._is_doubtful,
             start_offset=self._start_offsets.get(partition, 0),
             recovery_point=self._recovery_points.get(partition, 0),
+            is_replica=partition != METADATA_PARTITION,
         )  # fmt: skip
         if is_new:
             recovered = begin(self.open_files, situation)
@@ -321,6 +325,8 @@ class LogDirectory:
 
     def add(self, log: Log) -> None:
         self._unloaded.pop(log.partition, None)
+        for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
+            offsets.pop(log.partition, None)
         self.logs[log.partition] = log
 
     def load(self, settings_for: SettingsFor) -> Iterator[Log]:
@@ -360,11 +366,22 @@ class LogDirectory:
         write_atomically(self.files, os.path.join(path, PARTITION_METADATA), metadata, sync=False)
         return path
 
+    def is_missing(self, partition: TopicPartition) -> bool:
+        """Whether the last process had records of it, and this one found none. To be asked when
+        all logs were found and before the log is made anew.
+        """
+        offsets = (self._start_offsets, self._recovery_points, self._high_watermarks)
+        return partition not in self._unloaded and any(one.get(partition, 0) > 0 for one in offsets)
+
     def create(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
         """A new log. It is made durable with its first flush."""
         assert partition not in self.logs, f"{partition} exists"
         is_new = not self.files.exists(self._path_of(partition))
         self._make(partition, topic_id)
+        if is_new and self.is_missing(partition):
+            _logger.error("the log of a partition is gone", partition=str(partition))
+            write_loss(self.files, self._path_of(partition), "its files are gone")
+            is_new = False
         for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
             offsets.pop(partition, None)
         log = self._open(partition, topic_id, settings, is_new=is_new)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.ports.files import Files, OsFiles
+from riverrun.storage.compaction import Cleaned
 from riverrun.storage.log import Log
-from riverrun.storage.worker import InlineJob, ProcessJob, StartJob
+from riverrun.storage.scrub import Scrubbed, StartScrub
+from riverrun.storage.worker import InlineJob, InlineScrub, ProcessJob, StartJob
 
 SLICE_LOGS = 500
 """Logs that a duty looks at before it lets others run."""
@@ -30,5 +32,11 @@ def slices(logs: list[Log]) -> Iterator[list[Log]]:
 def job_starter(files: Files) -> StartJob:
     """Compaction in a process of its own, which sees the real file system only."""
     if isinstance(files, OsFiles):
-        return ProcessJob
+        return ProcessJob[Cleaned]
     return lambda task, _: InlineJob(files, task)
+
+
+def scrub_starter(files: Files) -> StartScrub:
+    if isinstance(files, OsFiles):
+        return ProcessJob[Scrubbed]
+    return lambda task, _: InlineScrub(files, task)

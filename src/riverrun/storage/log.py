@@ -290,7 +290,7 @@ class Log(Upkeep):
                 segment = self.segments[self.segments.index(segment) + 1]
                 position = 0
         except CorruptBatch as error:
-            self._report_damage(str(error))
+            self.report_damage(str(error), offset)
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         except OSError as error:
             self.write_failed(error)
@@ -323,10 +323,17 @@ class Log(Upkeep):
                 del hints[next(iter(hints))]
             hints[offset] = (segment, position)
 
-    def _report_damage(self, problem: str) -> None:
+    def report_damage(self, problem: str, offset: int) -> None:
+        """The batch that holds this offset, or would hold it, cannot be believed."""
         if self.damage is None:
-            _logger.error("log damaged", partition=str(self.partition), problem=problem)
+            _logger.error(
+                "log damaged", partition=str(self.partition), offset=offset, problem=problem
+            )
         self.damage = problem
+        known = self.damaged_at
+        self.damaged_at = offset if known is None else min(known, offset)
+        if self.on_damage is not None:
+            self.on_damage(self)
 
     def _cold(
         self, segment: Segment, offset: int, position: int | None, max_bytes: int, end: int,
@@ -356,7 +363,7 @@ class Log(Upkeep):
         if not cold.is_current:
             return  # truncated or compacted meanwhile: positions mean something else
         if cold.damage is not None:
-            self._report_damage(cold.damage)
+            self.report_damage(cold.damage, cold.offset)
         for segment in self.segments:
             index = cold.indexes.get(segment.base_offset)
             if index is not None and segment.index is None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.files import Buffer, Files
 from riverrun.records.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, CorruptBatch, crc_matches
@@ -346,6 +346,10 @@ class ColdRead:
         self.checked = (view.base_offset, at, at + sound)
         self.next_offset = next_offset
         return result
+
+    @property
+    def offset(self) -> int:
+        return self._offset
 
     @property
     def is_current(self) -> bool:

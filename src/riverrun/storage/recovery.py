@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from dataclasses import dataclass
 
 import structlog
 
-from riverrun.ports.files import File, Files, read_whole
+from riverrun.model.dataclasses import dataclass
+from riverrun.ports.files import File, Files, read_whole, write_atomically
 from riverrun.storage.checkpoints import LEADER_EPOCHS
 from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX, parse_transactions
@@ -37,6 +37,8 @@ from riverrun.storage.segment import (
 from riverrun.storage.settings import LogSettings
 
 DAMAGED_SUFFIX = ".damaged"
+LOSS = "replica-loss"
+"""In a partition's directory: it lost what it had synced, and its cluster may not know yet."""
 _COPY_BYTES = 4 << 20
 _EVER = 2**63 - 1
 _logger = structlog.get_logger("riverrun.storage")
@@ -54,6 +56,8 @@ class Situation:
     now_ms: int
     is_doubtful: bool = False
     """Whether the disk failed under the last process: see ``_Recovery._write_again``."""
+    is_replica: bool = True
+    """Whether others have copies, and must hear of a loss. The quorum has rules of its own."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class Recovered:
     cut_bytes: int = 0
     damage: str | None = None
     """Said when something that had been synced is lost."""
+    damaged_at: int | None = None
+    """From where on what is left is not sound; None when the damage was cut away."""
     is_durable: bool = False
     """Whether the names of the files are known to survive a power cut."""
 
@@ -76,6 +82,26 @@ class Recovered:
 def recover(files: Files, open_files: OpenFiles, situation: Situation) -> Recovered:
     """Everything about the log of one partition, from its files."""
     return _Recovery(files, open_files, situation).run()
+
+
+def write_loss(files: Files, path: str, what: str) -> None:
+    """Durable when it returns."""
+    write_atomically(files, os.path.join(path, LOSS), what.encode())
+
+
+def read_loss(files: Files, path: str) -> str | None:
+    """What a replica lost that was not reported before the last process ended, if anything."""
+    name = os.path.join(path, LOSS)
+    if not files.exists(name):
+        return None
+    return read_whole(files, name).decode(errors="replace") or "lost"
+
+
+def forget_loss(files: Files, path: str) -> None:
+    """It is known where it must be. Waits for the disk."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(os.path.join(path, LOSS))
+        files.sync_directory(path)
 
 
 def begin(open_files: OpenFiles, situation: Situation) -> Recovered:
@@ -101,6 +127,7 @@ class _Recovery:
         self._path = situation.path
         self._cut_bytes = 0
         self._damage: str | None = None
+        self._damaged_at: int | None = None
 
     def run(self) -> Recovered:
         situation = self._situation
@@ -112,6 +139,8 @@ class _Recovery:
             problem = describe(self._files, segment, situation.settings)
             if problem is not None:
                 self._report(segment, problem)
+                known, base = self._damaged_at, segment.base_offset
+                self._damaged_at = base if known is None else min(known, base)
         with contextlib.closing(self._files.open(segments[first].path)) as file:
             trusted = _EVER if situation.was_clean else situation.recovery_point
             load_known_part(
@@ -138,7 +167,9 @@ class _Recovery:
             recovery_point=end if was_clean else min(max(situation.recovery_point, start), end),
             snapshots=snapshots,
             cut_bytes=self._cut_bytes,
-            damage=self._damage,
+            damage=self._damage
+            or (read_loss(self._files, self._path) if situation.is_replica else None),
+            damaged_at=self._damaged_at,
             is_durable=was_clean,
         )
 
@@ -148,6 +179,12 @@ class _Recovery:
             "log damaged below its recovery point", partition=os.path.basename(self._path),
             segment=os.path.basename(segment.path), problem=problem,
         )  # fmt: skip
+
+    def _note_loss(self) -> None:
+        """Before anything is cut: after a crash from then on, the log would look sound."""
+        assert self._damage is not None, "nothing was lost"
+        if self._situation.is_replica:
+            write_loss(self._files, self._path, self._damage)
 
     # Which files there are
 
@@ -189,6 +226,7 @@ class _Recovery:
         end, start = segments[-1].next_offset, self._situation.start_offset
         if end < self._situation.recovery_point:
             self._report(segments[-1], f"it ends at {end}, below the log's start offset {start}")
+            self._note_loss()
         _logger.warning("log starts over", path=self._path, end_offset=end, start_offset=start)
         self._drop(segments)
         for offset in snapshots:
@@ -306,6 +344,7 @@ class _Recovery:
         )
         if is_damage:
             self._report(segment, problem)
+            self._note_loss()
             self._copy_aside(file, segment, size)
         else:
             _logger.warning(

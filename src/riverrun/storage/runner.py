@@ -73,7 +73,7 @@ class LogRunner:
         self._rolled: dict[Log, None] = {}
         self._doomed: list[tuple[float, list[str]]] = []
         self._checkpointing = asyncio.Lock()
-        self._room = Room()
+        self.room = Room()
         self._last_flushed_ms: dict[Log, int] = {}
         self._cleaner = Cleaner(
             self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
@@ -173,7 +173,7 @@ class LogRunner:
     def _note_write_error(self, error: OSError) -> None:
         self._refused.value += 1
         if error.errno in _FULL:
-            if self._room.refused(self._clock.monotonic() * SECOND_MS):
+            if self.room.refused(self._clock.monotonic() * SECOND_MS):
                 _logger.error("disk full: nothing can be appended", path=self._directory.path)
         elif error.errno in _BROKEN:
             self._directory.fail(f"reading or writing failed: {error}")
@@ -355,13 +355,13 @@ class LogRunner:
         await self._flush_all(largest, whole=True)
         if largest or rolled:
             await self.checkpoint(RECOVERY_POINTS)
-        if self._room.is_full:
+        if self.room.is_full:
             await self._look_for_room()
 
     async def _look_for_room(self) -> None:
         space = await self.in_thread(self._directory.space)
         written = sum(log.end_offset for log in self._directory.logs.values())
-        if self._room.look(
+        if self.room.look(
             self._clock.monotonic() * SECOND_MS, written,
             free_bytes=space.usable_bytes, total_bytes=space.total_bytes,
         ):  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
@@ -89,8 +89,14 @@ class Expectation(NamedTuple):
     may_have_gaps: bool = True
 
 
+class Source(Protocol):
+    """What is walked over: a file, or one that is read slowly."""
+
+    def read_at(self, position: int, length: int) -> bytes: ...
+
+
 def scan(
-    file: File,
+    file: Source,
     segment: Segment,
     learned: Learned,
     *,
@@ -153,7 +159,7 @@ def _misshape(fields: tuple[int, ...], position: int) -> str:
     return f"the batch at {position} is cut short"
 
 
-def _read_large(file: File, position: int, end: int, size: int, crc: int) -> tuple[bool, bytes]:
+def _read_large(file: Source, position: int, end: int, size: int, crc: int) -> tuple[bool, bytes]:
     """A batch that reaches beyond the chunk: whether it is sound, and the chunk that it begins."""
     if end > CHUNK_BYTES:
         return _matches_in_pieces(file, position, end, crc), file.read_at(position, HEADER_BYTES)
@@ -164,7 +170,7 @@ def _read_large(file: File, position: int, end: int, size: int, crc: int) -> tup
 class Place(NamedTuple):
     """Where a batch lies in a file."""
 
-    file: File
+    file: Source
     start: int
     stop: int
     size: int
@@ -205,7 +211,7 @@ def _judge_jump(
     return None
 
 
-def _matches_in_pieces(file: File, position: int, size: int, crc: int) -> bool:
+def _matches_in_pieces(file: Source, position: int, size: int, crc: int) -> bool:
     """The CRC of a batch too large to be read at once: a length may be wrong, and then huge."""
     found = 0
     at = CRC_START

@@ -77,6 +77,10 @@ class Upkeep:
         self.producers = recovered.producers
         self.damage = recovered.damage
         """In words, when something durable was lost or is found to be corrupt."""
+        self.damaged_at = recovered.damaged_at
+        """From where on it is not to be believed; None when all that is left of it is sound."""
+        self.is_suspect = False
+        """Whether somebody met damage in it and cannot say where: it is to be scrubbed soon."""
         self.cut_bytes = recovered.cut_bytes
         self.cleaned_to = Offset(0)
         """Where the part begins that compaction has not seen."""
@@ -86,6 +90,7 @@ class Upkeep:
         """Whether its directory was made by this process, and is not durable yet."""
         self.on_roll: Callable[[Upkeep], None] | None = None
         self.on_write_error: Callable[[OSError], None] | None = None
+        self.on_damage: Callable[[Upkeep], None] | None = None
         self._jitter = jitter
         self._hints: dict[int, tuple[Segment, int]] = {}
         self._snapshots = dict.fromkeys(recovered.snapshots)
@@ -103,6 +108,11 @@ class Upkeep:
     @property
     def is_corrupt(self) -> bool:
         return self.damage is not None
+
+    @property
+    def layout(self) -> int:
+        """Another number when positions in the files mean other batches than before."""
+        return self._layout
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
@@ -403,6 +413,7 @@ class Upkeep:
         """Forget everything and begin again at an offset."""
         self._generation += 1
         self._layout += 1
+        self.damage = self.damaged_at = None
         self._take_out(0, len(self.segments))
         for known in list(self._snapshots):
             self._drop_snapshot(known)
@@ -420,6 +431,8 @@ class Upkeep:
 
     def _end_at(self, end: int) -> None:
         self.end_offset = Offset(end)
+        if self.damaged_at is not None and end <= self.damaged_at:
+            self.damage = self.damaged_at = None
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self.recovery_point = min(self.recovery_point, self.end_offset)

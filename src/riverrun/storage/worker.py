@@ -1,9 +1,9 @@
-"""Runs compaction in a process of its own, with the lowest priority.
+"""Runs compaction and scrubbing in a process of their own, with the lowest priority.
 
 Ten million records would hold the interpreter's lock for half a minute, and a thread cannot be
 niced. The process gets a task by its standard input and answers by its standard output, one frame
-for each new segment; it ends when its parent does, for a node that was started anew may be
-compacting the same log.
+for each result (a new segment, or one that was checked); it ends when its parent does, for a node
+that was started anew may be compacting the same log.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Protocol
+from typing import IO, Generic, Protocol, TypeVar, cast
 
 from riverrun.ports.files import Files, OsFiles
 from riverrun.records.batch import CorruptBatch
 from riverrun.storage.compaction import Cleaned, CompactionAborted, Task, compact
+from riverrun.storage.scrub import ScrubAborted, Scrubbed, ScrubTask, scrub
 
 _LENGTH = struct.Struct(">I")
 _NICENESS = 19
 _PR_SET_PDEATHSIG = 1
 _PAUSE_SECONDS_MAX = 1.0
 
-Answer = Cleaned | Exception | None
-"""A new segment, what went wrong, or None at the end."""
+Answer = Cleaned | Scrubbed | Exception | None
+"""A result, what went wrong, or None at the end."""
+Result = TypeVar("Result", Cleaned, Scrubbed)
 
 
 class Job(Protocol):
@@ -66,20 +68,34 @@ class InlineJob:
         self._is_aborted = True
 
 
-class ProcessJob:
+class InlineScrub:
+    """As ``InlineJob``; as fast as it can, for simulated time does not pass in it."""
+
+    def __init__(self, files: Files, task: ScrubTask) -> None:
+        self._is_aborted = False
+        self._results = scrub(files, task, lambda _: not self._is_aborted)
+
+    def next(self) -> Scrubbed | None:
+        return next(self._results, None)
+
+    def abort(self) -> None:
+        self._is_aborted = True
+
+
+class ProcessJob(Generic[Result]):
     """In a worker process, on the real file system."""
 
-    def __init__(self, task: Task, bytes_per_second_max: int) -> None:
+    def __init__(self, task: Task | ScrubTask, bytes_per_second_max: int) -> None:
         self._request = pickle.dumps((task, os.getpid(), bytes_per_second_max))
         self._process: subprocess.Popen[bytes] | None = None
         self._is_aborted = False
 
-    def next(self) -> Cleaned | None:
+    def next(self) -> Result | None:
         process = self._process or self._start()
         assert process.stdout is not None
         answer = _receive(process.stdout)
-        if isinstance(answer, Cleaned):
-            return answer
+        if isinstance(answer, Cleaned | Scrubbed):
+            return cast("Result", answer)
         self._end(process)
         if answer is not None:
             raise answer
@@ -154,11 +170,14 @@ class _Pace:
         return os.getppid() == self._parent
 
 
-def _answers(task: Task, pace: _Pace) -> Iterator[Answer]:
+def _answers(task: Task | ScrubTask, pace: _Pace) -> Iterator[Answer]:
     try:
-        yield from compact(OsFiles(), task, pace)
+        if isinstance(task, ScrubTask):
+            yield from scrub(OsFiles(), task, pace)
+        else:
+            yield from compact(OsFiles(), task, pace)
         yield None
-    except (CorruptBatch, CompactionAborted, OSError) as error:
+    except (CorruptBatch, CompactionAborted, ScrubAborted, OSError) as error:
         yield error
 
 

@@ -32,6 +32,8 @@ SLICE_BYTES = 256 * 1024
 SLICE_BATCHES = 256
 """What is appended before others may run: some milliseconds at most."""
 _PATIENCE = 4
+_CUTS_MAX = 3
+"""Failures to cut a damaged log where it is damaged, after which all of it goes."""
 _NOT_HEARD_YET = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -275,12 +277,22 @@ class Plan:
             self._pause(following, State.DELAYED, now, code.name, patience=patience)
 
     def refetch(self, key: Key) -> None:
-        """What we hold of it is damaged: drop it, and begin where the leader's log does."""
+        """What we hold of it is damaged: drop that and what follows, or if the beginning is, or
+        that did not work, all; and begin where the leader's log does.
+        """
         following = self.following[key]
         following.is_damaged = True
         if following.state is State.FETCHING:
             following.enter(State.TRUNCATING)
-            self.out_of_range[following] = None
+            log = following.log
+            if (
+                log.damaged_at is not None
+                and log.damaged_at > log.start_offset
+                and following.attempts < _CUTS_MAX
+            ):
+                self.diverged[following] = Cut(log.damaged_at)
+            else:
+                self.out_of_range[following] = None
             self._changed[following] = None
 
     # -- Cutting ----------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -23,6 +22,7 @@ import structlog
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.stream import StreamConnection, response_body
 from riverrun.metadata.image import NO_LEADER
+from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
@@ -175,7 +175,7 @@ class Fetchers:
         self.update(partitions)
 
     def refetch(self, partition: Partition) -> bool:
-        """Repair a damaged replica: drop it, and fetch all of it again from its leader.
+        """Repair a damaged replica: drop what is not sound of it, and fetch that from its leader.
 
         Not while it counts as in sync: it could be chosen to lead with what it no longer has. False
         then, and when nobody leads it; the controller must hear of the damage first.
@@ -187,6 +187,15 @@ class Fetchers:
         owner.plan.refetch(key)
         owner.hurry()
         return True
+
+    def lag(self, partition: Partition) -> int | None:
+        """Committed records that it lacks; None while that is not known, or it is to be cut."""
+        key: Key = (partition.topic_id, partition.name.partition)
+        owner = self._owners.get(key)
+        following = None if owner is None else owner.plan.following.get(key)
+        if following is None or following.is_damaged or following.leader_high_watermark < 0:
+            return None
+        return following.lag if following.is_valid else None
 
     # -- Running ----------------------------------------------------------------------------------
 

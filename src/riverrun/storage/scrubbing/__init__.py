@@ -1,0 +1,1 @@
+"""Scrubbing as it goes on beside everything else."""

@@ -1,0 +1,139 @@
+"""Three real nodes with rot on their disks: found by the scrub, fetched again, nothing lost."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.clusters import Cluster, Member, serve_three
+from tests.processes import until
+
+TOPIC = "orders"
+RECORDS = 600
+REPAIR_SECONDS_MAX = 60
+SETTINGS = {
+    "log.scrub.interval.ms": "1500",
+    "min.insync.replicas": "2",
+    "auto.create.topics.enable": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with serve_three(tmp_path_factory.mktemp("repair"), SETTINGS) as cluster:
+        cluster.wait_healthy()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        wanted = NewTopic(TOPIC, num_partitions=1, replication_factor=3)
+        admin.create_topics([wanted])[TOPIC].result(30)
+        cluster.leader(TOPIC)
+        yield cluster
+
+
+def produce(cluster: Cluster, start: int, count: int = RECORDS) -> None:
+    failures: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "batch.num.messages": 20,
+        }
+    )
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for number in range(start, start + count):
+        producer.produce(TOPIC, b"record %06d" % number, partition=0, callback=told)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert not failures
+
+
+def read(cluster: Cluster, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "readers",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[bytes] = []
+    while len(found) < count:
+        message = consumer.poll(30)
+        assert message is not None, f"only {len(found)} of {count}"
+        assert message.error() is None, message.error()
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+def segment(node: Member) -> Path:
+    return node.data / f"{TOPIC}-0" / "00000000000000000000.log"
+
+
+def flip(node: Member, *, where: float) -> None:
+    """A byte in the middle of the file is another one."""
+    with segment(node).open("r+b") as file:
+        file.seek(int(segment(node).stat().st_size * where))
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 0x55]))
+
+
+def metric(node: Member, name: str) -> float:
+    with urllib.request.urlopen(f"http://{node.http}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + " "))
+
+
+def health(node: Member) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://{node.http}/health/ready", timeout=10) as answer:
+        return dict(json.loads(answer.read()))
+
+
+def in_sync(cluster: Cluster) -> list[int]:
+    wanted = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}
+    (row,) = cluster.ask("metadata", 12, wanted)["topics"][0]["partitions"]
+    return sorted(row["isr_nodes"])
+
+
+def wait_repaired(cluster: Cluster, node: Member, before: float) -> None:
+    def is_repaired() -> bool:
+        done = metric(node, "riverrun_corrupt_replicas_repaired_total") > before
+        return done and in_sync(cluster) == [1, 2, 3]
+
+    until(is_repaired, seconds=REPAIR_SECONDS_MAX, what=f"repair: {cluster.logs()}")
+    assert metric(node, "riverrun_corrupt_replicas") == 0
+    assert metric(node, "riverrun_offline_replicas") == 0
+
+
+def are_equal(cluster: Cluster) -> bool:
+    return len({segment(node).read_bytes() for node in cluster.nodes.values()}) == 1
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_rot_is_found_and_repaired(cluster: Cluster, role: str) -> None:
+    start = 0 if role == "follower" else RECORDS
+    produce(cluster, start)
+    leader = cluster.leader(TOPIC)
+    number = leader if role == "leader" else next(n for n in cluster.nodes if n != leader)
+    node = cluster.nodes[number]
+    repaired = metric(node, "riverrun_corrupt_replicas_repaired_total")
+    flip(node, where=0.4)
+    wait_repaired(cluster, node, repaired)
+    if role == "leader":
+        assert cluster.leader(TOPIC) != leader, "who was damaged does not lead"
+    written = [b"record %06d" % n for n in range(start + RECORDS)]
+    assert read(cluster, len(written)) == written
+    until(lambda: are_equal(cluster), seconds=30, what="equal replicas")
+    assert metric(node, "riverrun_log_scrubbed_bytes_total") > 0
+    assert health(node)["replicas"] == {"damaged": {}, "is_disk_full": False}

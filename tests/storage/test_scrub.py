@@ -1,0 +1,278 @@
+"""Rot is found where nobody reads, told with its place, and gone with what is cut off."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from riverrun.ports.files import OsFiles
+from riverrun.ports.metrics import Metrics
+from riverrun.records.batch import batches
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.log import Log
+from riverrun.storage.recovery import LOSS
+from riverrun.storage.runner import LogRunner
+from riverrun.storage.scrub import Scrubbed, ScrubSettings, ScrubTask, extent_of, scrub
+from riverrun.storage.scrubbing.runner import ScrubRunner
+from riverrun.storage.settings import LogSettings
+from riverrun.storage.worker import ProcessJob
+
+from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all
+from .virtual_loop import VirtualLoop, run
+
+SETTINGS = LogSettings(segment_bytes=1 << 20)
+FIRST, SECOND = "00000000000000000000.log", "00000000000000000010.log"
+ROT_OFFSET = 4
+
+
+def filled(machine: Machine) -> tuple[LogDirectory, Log]:
+    """Ten batches in a closed segment, two in the active one."""
+    directory, log = machine.load(SETTINGS)
+    for number in range(12):
+        if number == 10:
+            log.roll(NOW_MS)
+        value = batch(b"value %d" % number)
+        log.append_as_leader(value, leader_epoch=EPOCH, now_ms=NOW_MS)
+    log.advance_high_watermark(log.end_offset)
+    return directory, log
+
+
+def rot(machine: Machine, name: str = FIRST, offset: int = ROT_OFFSET) -> None:
+    """The last byte of one batch is another one."""
+    content = machine.find(name)
+    for at, header in batches(bytes(content)):
+        if header.base_offset == offset:
+            content[at + header.size - 1] ^= 0x40
+
+
+def findings(machine: Machine, log: Log) -> list[Scrubbed]:
+    extent = extent_of(log)
+    assert extent is not None
+    return list(scrub(machine.files, ScrubTask((extent,)), lambda _: True))
+
+
+def test_a_sound_log_is_read_to_its_end() -> None:
+    machine = Machine()
+    _, log = filled(machine)
+    found = findings(machine, log)
+    assert [one.problem for one in found] == [None, None]
+    assert sum(one.size for one in found) == log.size_bytes
+
+
+@pytest.mark.parametrize(("name", "offset"), [(FIRST, 0), (FIRST, ROT_OFFSET), (SECOND, 11)])
+def test_rot_is_told_with_its_offset(name: str, offset: int) -> None:
+    machine = Machine()
+    _, log = filled(machine)
+    rot(machine, name, offset)
+    found = findings(machine, log)[-1]
+    assert found.problem is not None
+    assert found.offset == offset
+
+
+def test_batches_that_are_missing_at_the_end_of_a_segment_are_damage() -> None:
+    machine = Machine()
+    _, log = filled(machine)
+    content = machine.find(FIRST)
+    last = [at for at, _ in batches(bytes(content))][-1]
+    del content[last:]
+    found = findings(machine, log)[-1]
+    assert found.problem is not None
+    assert found.offset == 9
+
+
+def test_a_segment_that_cannot_be_read_is_damage() -> None:
+    machine = Machine()
+    _, log = filled(machine)
+    machine.files.unlink(f"{DATA}/{PARTITION}/{FIRST}")
+    found = findings(machine, log)[-1]
+    assert found.problem is not None
+    assert found.offset == 0
+
+
+def test_the_worker_process_finds_what_is_found_here(tmp_path: Path) -> None:
+    machine = Machine()
+    _, log = filled(machine)
+    rot(machine)
+    for name in (FIRST, SECOND):
+        (tmp_path / name).write_bytes(machine.find(name))
+    extent = extent_of(log)
+    assert extent is not None
+    moved = ScrubTask(
+        (type(extent)(directory=str(tmp_path), pieces=extent.pieces, may_have_gaps=False),)
+    )
+    job: ProcessJob[Scrubbed] = ProcessJob(moved, 100 << 20)
+    assert job.next() == next(iter(scrub(OsFiles(), moved, lambda _: True)))
+    assert job.next() is None
+
+
+async def scrubbing(machine: Machine, directory: LogDirectory, seconds: float) -> Metrics:
+    metrics = Metrics()
+    runner = ScrubRunner(
+        directory, ScrubSettings(interval_ms=60_000), clock=machine.clock,
+        randomness=machine.randomness, metrics=metrics,
+    )  # fmt: skip
+    task = asyncio.ensure_future(runner.run())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return metrics
+
+
+def counted(metrics: Metrics, name: str) -> float:
+    return sum(counter.value for counter in metrics.families[name].counters.values())
+
+
+def test_logs_are_scrubbed_once_in_each_interval() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        metrics = await scrubbing(machine, directory, 200)
+        assert counted(metrics, "riverrun_log_scrubbed_logs_total") == 3
+        assert counted(metrics, "riverrun_log_scrubbed_bytes_total") == 3 * log.size_bytes
+        assert log.damage is None
+
+    run(machine.clock, story)
+
+
+def test_who_has_other_copies_is_told_of_rot_once() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        told: list[object] = []
+        log.on_damage = told.append
+        rot(machine)
+        await scrubbing(machine, directory, 200)
+        assert told == [log]
+        assert log.damaged_at == ROT_OFFSET
+
+    run(machine.clock, story)
+
+
+def test_a_suspect_is_scrubbed_at_once() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        rot(machine)
+        log.is_suspect = True
+        await scrubbing(machine, directory, 2)
+        assert log.damaged_at == ROT_OFFSET
+
+    run(machine.clock, story)
+
+
+def test_what_was_found_in_files_that_are_replaced_meanwhile_is_not_believed() -> None:
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        rot(machine)
+        log.is_suspect = True
+        scrubs = asyncio.ensure_future(scrubbing(machine, directory, 2))
+        loop.is_holding = True
+        await asyncio.sleep(0.5)
+        log.truncate_to(2)
+        loop.is_holding = False
+        for work in loop.held:
+            work()
+        await scrubs
+        assert log.damage is None
+
+    run(machine.clock, story)
+
+
+def test_damage_goes_with_what_is_cut_off() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+        rot(machine)
+        await scrubbing(machine, directory, 100)
+        assert log.damaged_at is not None
+        await runner.truncate(log, 11)
+        assert log.is_corrupt, "it was cut behind the damage"
+        await runner.truncate(log, log.damaged_at)
+        assert not log.is_corrupt
+        assert [offset for offset, _ in read_all(log)] == list(range(ROT_OFFSET))
+
+    run(machine.clock, story)
+
+
+# What is lost at the start
+
+
+async def restarted(machine: Machine) -> tuple[LogRunner, LogDirectory]:
+    directory = machine.start()
+    runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+    await runner.recover(lambda _: SETTINGS)
+    return runner, directory
+
+
+def test_a_loss_is_remembered_until_it_was_reported() -> None:
+    """After the cut the log looks sound: a second crash must not make it lead."""
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        runner, directory = await restarted(machine)
+        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+        for number in range(5):
+            value = batch(b"value %d" % number)
+            log.append_as_leader(value, leader_epoch=EPOCH, now_ms=NOW_MS)
+        await runner.stop()
+        machine.kill()
+        rot(machine)
+        for _ in range(2):
+            _, directory = await restarted(machine)
+            log = directory.logs[PARTITION]
+            assert log.end_offset == ROT_OFFSET
+            assert log.is_corrupt
+            assert log.damaged_at is None, "all that is left is sound"
+            machine.kill()
+        machine.files.unlink(f"{DATA}/{PARTITION}/{LOSS}")
+        _, directory = await restarted(machine)
+        assert not directory.logs[PARTITION].is_corrupt
+
+    run(machine.clock, story)
+
+
+def test_a_log_whose_files_are_gone_is_made_anew_and_says_so() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        runner, directory = await restarted(machine)
+        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+        log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
+        await runner.stop()
+        machine.kill()
+        path = f"{DATA}/{PARTITION}"
+        for name in machine.files.list_directory(path):
+            machine.files.unlink(f"{path}/{name}")
+        machine.files.remove_directory(path)
+        _, directory = await restarted(machine)
+        assert directory.is_missing(PARTITION)
+        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+        assert log.is_corrupt
+        machine.kill()
+        _, directory = await restarted(machine)
+        assert directory.logs[PARTITION].is_corrupt, "it was not reported yet"
+
+    run(machine.clock, story)
+
+
+def test_a_log_that_is_deleted_and_made_again_is_not_missing() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        runner, directory = await restarted(machine)
+        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+        log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
+        await runner.stop()
+        machine.kill()
+        _, directory = await restarted(machine)
+        directory.delete(PARTITION)
+        assert not directory.create(PARTITION, TOPIC_ID, SETTINGS).is_corrupt
+
+    run(machine.clock, story)

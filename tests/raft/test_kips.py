@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from riverrun.model.errors import ErrorCode
@@ -85,6 +87,18 @@ def test_a_fetch_at_the_end_is_held_until_there_is_data() -> None:
     core.propose("a")
     responses = [effect for effect in core.made(do.Respond) if effect.read is not None]
     assert [effect.read for effect in responses] == [do.ReadLog(Offset(1), 1000)] * 2
+
+
+@pytest.mark.parametrize(("asked", "read"), [(0, 1), (2**31 - 1, 1024 * 1024)])
+def test_a_fetch_is_given_a_batch_at_least_and_the_leader_s_limit_at_most(
+    asked: int, read: int
+) -> None:
+    core = Lone()
+    core.lead()
+    core.propose("a")
+    core.ask(dataclasses.replace(fetch(2, 1, 1, 1), max_bytes=asked))
+    reads = [effect.read for effect in core.made(do.Respond)]
+    assert reads == [do.ReadLog(Offset(1), read)]
 
 
 def test_a_held_fetch_is_answered_empty_when_its_time_is_over() -> None:

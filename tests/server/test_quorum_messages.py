@@ -92,6 +92,23 @@ def test_a_fetch_arrives_as_far_as_its_version_can_say_it(version: int) -> None:
     assert arrived.high_watermark == (90 if version >= 18 else None)
 
 
+def test_a_fetch_of_apache_kafka_limits_the_request_and_not_the_partition() -> None:
+    """Its replicas leave partition_max_bytes at 0; taken by its word they would never catch up."""
+    sent = raft.FetchRequest(
+        replica=PEER,
+        epoch=LeaderEpoch(5),
+        fetch_offset=Offset(100),
+        last_fetched_epoch=LeaderEpoch(4),
+        max_wait_ms=500,
+        max_bytes=1000,
+        high_watermark=Offset(90),
+    )
+    key, message = requests.to_wire(sent, "cluster")
+    message.topics[0].partitions[0].partition_max_bytes = 0
+    body = encode_request(key, 18, message)
+    assert requests.fetch_from(parse_fetch(memoryview(body), 0, 18)) == sent
+
+
 RESPONSES: list[tuple[ApiKey, raft.Response, Any]] = [
     (ApiKey.VOTE, raft.VoteResponse(granted=True, **NOBODY), responses.vote_to),
     (

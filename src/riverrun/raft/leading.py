@@ -153,7 +153,9 @@ class Leading:
             del self._role.held[key]
             if replica is not None:
                 replica.told_high_watermark = member.high_watermark
-            self._answer(held, ReadLog(held.request.fetch_offset, held.request.max_bytes))
+            # Kafka's replicas may set no limit; and without one batch there is no progress.
+            limit = max(1, min(held.request.max_bytes, member.settings.fetch_bytes_max))
+            self._answer(held, ReadLog(held.request.fetch_offset, limit))
 
     def _answer(self, held: Held, read: ReadLog) -> None:
         has_data = read.max_bytes > 0 and read.offset < self._member.log.end_offset

@@ -200,7 +200,8 @@ def fetch_from(call: FetchCall) -> raft.FetchRequest:
         fetch_offset=Offset(partition.offset),
         last_fetched_epoch=LeaderEpoch(partition.last_fetched_epoch),
         max_wait_ms=call.max_wait_ms,
-        max_bytes=min(call.max_bytes, partition.max_bytes),
+        # Kafka's replicas leave the limit of the partition at 0, and mean the one of the request.
+        max_bytes=call.max_bytes,
         high_watermark=None if high_watermark == OFFSET_MAX else Offset(high_watermark),
     )
 

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from crc32c import crc32c
 
 from riverrun.cli.options import FAILED, NOT_FOUND, fail
 from riverrun.ports.files import File, Files, OsFiles, read_whole
@@ -30,6 +29,7 @@ from riverrun.records.batch import (
     crc_matches,
     read_header,
 )
+from riverrun.records.checksum import crc32c
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, Record, read_records
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from crc32c import crc32c
-
 from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import (
@@ -31,6 +29,7 @@ from riverrun.records.batch import (
     read_header,
     stamp_log_append_time,
 )
+from riverrun.records.checksum import crc32c
 from riverrun.records.compression import Compression
 from riverrun.records.record import Span, payload_of, read_headers, rebuild_batch, spans
 

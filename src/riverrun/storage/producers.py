@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from riverrun.records.checksum import crc32c
 from riverrun.storage.index import AbortedTransaction
 
 BATCHES_KEPT = 5

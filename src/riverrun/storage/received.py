@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from riverrun.ports.files import Buffer
 from riverrun.records.batch import (
     CRC_START,
@@ -22,6 +20,7 @@ from riverrun.records.batch import (
     CorruptBatch,
     check_remainder,
 )
+from riverrun.records.checksum import crc32c
 from riverrun.storage.index import OFFSETS_SPAN_MAX
 
 _unpack = HEADER.unpack_from

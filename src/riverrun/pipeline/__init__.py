@@ -1,0 +1,1 @@
+"""Pipelines on Spark: from topics and files, through SQL or Python, to tables and topics."""

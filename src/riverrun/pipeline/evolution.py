@@ -1,0 +1,125 @@
+"""How a table's columns grow with what is written to it: new columns, and wider types.
+
+Everything else is refused, for it would change what is already there. A type is wider if it holds
+every value of the other exactly; a column keeps the wider one of the table's and the batch's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from riverrun.pipeline.errors import CannotContinue
+
+_WIDER: dict[str, tuple[str, ...]] = {
+    "int8": ("int16", "int32", "int64", "float", "double"),
+    "int16": ("int32", "int64", "float", "double"),
+    "int32": ("int64", "double"),
+    "float": ("double",),
+    "date32[day]": (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """The columns that a table has after a commit, and what that changes."""
+
+    schema: pa.Schema
+    added: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+
+
+def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
+    """The table's columns in their order, then the new ones. CannotContinue for a conflict."""
+    names = [name.lower() for name in wanted.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CannotContinue(f"two columns are named {twice[0]}; name them apart in the SQL")
+    if current is None:
+        return Evolution(schema=wanted)
+    fields: list[pa.Field] = []
+    widened: list[str] = []
+    for old in current:
+        if old.name not in wanted.names:
+            fields.append(old)
+            continue
+        merged = _merge(old.type, wanted.field(old.name).type)
+        if merged is None:
+            raise CannotContinue(
+                f"column {old.name} is {old.type} in the table and {wanted.field(old.name).type} "
+                "in what would be written. Cast it in the SQL, or give it another name"
+            )
+        if merged != old.type:
+            widened.append(old.name)
+        fields.append(pa.field(old.name, merged, nullable=True))
+    added = tuple(name for name in wanted.names if name not in current.names)
+    fields += [wanted.field(name).with_nullable(True) for name in added]
+    return Evolution(schema=pa.schema(fields), added=added, widened=tuple(widened))
+
+
+def is_wider(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    return str(wide) in _WIDER.get(str(narrow), ())
+
+
+def _merge(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+    old, new = _plain(old), _plain(new)
+    if old == new or is_wider(old, new):
+        return old
+    if is_wider(new, old):
+        return new
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _merge_structs(old, new)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        inner = _merge(old.value_type, new.value_type)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        item = _merge(old.item_type, new.item_type)
+        same = _plain(old.key_type) == _plain(new.key_type)
+        return pa.map_(old.key_type, item) if same and item is not None else None
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new) and old.scale == new.scale:
+        return old if old.precision >= new.precision else new
+    return None
+
+
+def _merge_structs(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+    fields: list[pa.Field] = []
+    there = {new.field(index).name: new.field(index).type for index in range(new.num_fields)}
+    for index in range(old.num_fields):
+        field = old.field(index)
+        merged = _merge(field.type, there.pop(field.name, field.type))
+        if merged is None:
+            return None
+        fields.append(pa.field(field.name, merged))
+    fields += [pa.field(name, kind) for name, kind in there.items()]
+    return pa.struct(fields)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The same type where only its layout in memory differs."""
+    if pa.types.is_large_string(kind) or str(kind) == "string_view":
+        return pa.string()
+    if pa.types.is_large_binary(kind) or str(kind) == "binary_view":
+        return pa.binary()
+    if pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    return kind
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, plain_type(f.type), nullable=True) for f in schema])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The layout that files of a table have."""
+    kind = _plain(kind)
+    if pa.types.is_struct(kind):
+        inner = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([pa.field(f.name, plain_type(f.type)) for f in inner])
+    if pa.types.is_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    return kind

@@ -1,0 +1,112 @@
+"""What runs in executors: Arrow batches into Parquet files, which the driver then commits.
+
+A task that is tried again writes files of other names; those of the first try are in no list, so
+no table shows them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+FILE_BYTES_MAX = 256 * 1024 * 1024
+
+LISTED = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())])
+"""What a task tells of each file that it wrote."""
+LISTED_DDL = "path string, bytes bigint, rows bigint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    path: str
+    """Relative to the folder."""
+    bytes: int
+    rows: int
+
+
+def write_files(
+    batches: Iterator[pa.RecordBatch],
+    folder: str,
+    schema: pa.Schema,
+    file_bytes_max: int = FILE_BYTES_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """Writes all batches, as few files as the limit allows, and lists them at the end."""
+    files, base = fs.FileSystem.from_uri(folder) if "://" in folder else _local(folder)
+    written: list[dict[str, object]] = []
+    writer: _Writer | None = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        writer = writer or _Writer(files, base, schema)
+        writer.write(conform(batch, schema))
+        if writer.bytes >= file_bytes_max:
+            written.append(writer.close())
+            writer = None
+    if writer is not None:
+        written.append(writer.close())
+    if written:
+        yield pa.RecordBatch.from_pylist(written, schema=LISTED)
+
+
+def _local(folder: str) -> tuple[fs.FileSystem, str]:
+    folder = os.path.abspath(folder)
+    os.makedirs(folder, exist_ok=True)
+    return fs.LocalFileSystem(), folder
+
+
+class _Writer:
+    def __init__(self, files: fs.FileSystem, base: str, schema: pa.Schema) -> None:
+        self._name = f"part-{uuid4()}.parquet"
+        self._rows = 0
+        self._stream = files.open_output_stream(f"{base}/{self._name}")
+        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd")
+
+    @property
+    def bytes(self) -> int:
+        return int(self._stream.tell())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def close(self) -> dict[str, object]:
+        self._writer.close()
+        size = self.bytes
+        self._stream.close()
+        return {"path": self._name, "bytes": size, "rows": self._rows}
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the table's columns: others are null, and types are widened."""
+    columns = []
+    for field in schema:
+        place = batch.schema.get_field_index(field.name)
+        if place < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            columns.append(_cast(batch.column(place), field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
+        there = {column.type.field(i).name: i for i in range(column.type.num_fields)}
+        # Flattened fields bear the nulls of the struct too.
+        parts = column.flatten()
+        inner = [kind.field(i) for i in range(kind.num_fields)]
+        arrays = [
+            _cast(parts[there[f.name]], f.type)
+            if f.name in there
+            else pa.nulls(len(column), f.type)
+            for f in inner
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=inner, mask=column.is_null())
+    return column.cast(kind)

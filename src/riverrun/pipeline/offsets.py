@@ -1,0 +1,216 @@
+"""Which records a batch brings to a table, and which of them the table already has.
+
+A table remembers, in its own commits, the offset behind the last record of each partition that it
+has got, under the topic's id: a topic that was deleted and made again has other records under the
+same name. Batch ids alone would not do, for a lost checkpoint counts them anew. Queries that hold
+state (windows, joins) cannot be cut at an offset; for those the table also remembers the query's
+id, which lives and dies with its checkpoint, and the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from riverrun.pipeline.errors import CannotContinue
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A partition of one incarnation of a topic."""
+
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}/{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        topic_id, _, partition = text.rpartition("/")
+        return cls(topic_id, int(partition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What a table remembers of one sink."""
+
+    offsets: Mapping[Place, int] = field(default_factory=dict)
+    query: int | None = None
+    """A number made of the query's id; None where records are told by offset alone."""
+    batch: int | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.offsets and self.query is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a micro-batch reads: from ``start`` (where that is known) up to ``end``."""
+
+    id: int
+    start: Mapping[Place, int]
+    end: Mapping[Place, int]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Topic names by id, for people."""
+
+    def name_of(self, place: Place) -> str:
+        return f"{self.names.get(place.topic_id, place.topic_id)}-{place.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a commit makes the table remember: all of it, not only what changed."""
+
+    sink: str
+    offsets: Mapping[Place, int]
+    query: int | None = None
+    batch: int | None = None
+
+    def described(self) -> dict[str, object]:
+        offsets = {str(place): offset for place, offset in sorted(self.offsets.items())}
+        return {"offsets": offsets, "query": self.query, "batch": self.batch}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """Bring the batch to the table, but for records below these offsets."""
+
+    below: Mapping[Place, int]
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The table has all of the batch."""
+
+
+def stored_from(described: Mapping[str, object]) -> Stored:
+    """What ``Progress.described`` told."""
+    offsets = described.get("offsets")
+    query, batch = described.get("query"), described.get("batch")
+    assert isinstance(offsets, dict)
+    return Stored(
+        offsets={Place.parse(text): int(offset) for text, offset in offsets.items()},
+        query=query if isinstance(query, int) else None,
+        batch=batch if isinstance(batch, int) else None,
+    )
+
+
+def number_of_query(query_id: str) -> int:
+    """Delta remembers numbers only, so an id becomes one, of 62 bits."""
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8]) >> 2
+
+
+def judge_records(sink: str, batch: Batch, stored: Stored) -> Take | Skip:
+    """For queries without state: any batch can be cut where the table's records end."""
+    if stored.is_blank and batch.id > 0:
+        raise CannotContinue(
+            "the checkpoint has gone on, but the table knows nothing of this pipeline: it was "
+            "deleted, replaced, or filled under another name. Delete the checkpoint to fill the "
+            "table from the start"
+        )
+    if stored.query is not None:
+        raise CannotContinue(
+            "the table was filled by a query with state (a window, a join or a file source), "
+            "whose rows cannot be told by offset. Choose another path for this sink"
+        )
+    below: dict[Place, int] = {}
+    offsets = dict(stored.offsets)
+    is_new = stored.is_blank
+    for place, end in batch.end.items():
+        known = stored.offsets.get(place)
+        start = batch.start.get(place)
+        if known is None:
+            offsets[place] = end
+            is_new = True
+            continue
+        if start is not None and known < start:
+            raise CannotContinue(
+                f"{batch.name_of(place)}: the checkpoint goes on at offset {start}, but the table "
+                f"ends at {known}: it was restored to an older state. Delete the checkpoint; the "
+                "pipeline then goes on where the table ends"
+            )
+        if start is None or known > start:
+            below[place] = known
+        offsets[place] = max(known, end)
+        is_new = is_new or end > known
+    if not is_new:
+        return Skip()
+    return Take(below=below, progress=Progress(sink=sink, offsets=offsets))
+
+
+def judge_state(sink: str, batch: Batch, stored: Stored, query_id: str) -> Take | Skip:
+    """For queries with state: whole batches of one checkpoint, each once."""
+    query = number_of_query(query_id)
+    if stored.is_blank:
+        if batch.id > 0:
+            raise CannotContinue(
+                "the checkpoint has gone on, but the table knows nothing of this pipeline. "
+                "Delete the checkpoint to fill the table from the start"
+            )
+    elif stored.query != query:
+        raise CannotContinue(
+            "the table was filled from another checkpoint, which held the state of the query's "
+            "windows and joins: without it rows would be lost or doubled. Bring that checkpoint "
+            "back, or delete the table together with the checkpoint to fill it from the start"
+        )
+    assert stored.batch is not None or stored.query is None, "a query is stored with its batch"
+    done = stored.batch
+    if done is not None and done >= batch.id:
+        return Skip()
+    if done is not None and done + 1 < batch.id:
+        raise CannotContinue(
+            f"the checkpoint goes on with batch {batch.id}, but the table ends with batch {done}: "
+            "it was restored to an older state. Delete table and checkpoint to fill it anew"
+        )
+    offsets = {**stored.offsets, **batch.end}
+    progress = Progress(sink=sink, offsets=offsets, query=query, batch=batch.id)
+    return Take(below={}, progress=progress)
+
+
+def read_offset_log(text: str) -> dict[str, dict[int, int]]:
+    """The offsets by topic and partition that Spark wrote for a batch before it began.
+
+    The first line is the format's version, the second describes the batch; then each source has
+    one, ``-`` where it has read nothing. Sources of files write something else than topics do.
+    """
+    lines = text.splitlines()
+    found: dict[str, dict[int, int]] = {}
+    for line in lines[2:]:
+        if not line.startswith("{"):
+            continue
+        for topic, partitions in json.loads(line).items():
+            if isinstance(partitions, dict):
+                rows = {int(index): int(offset) for index, offset in partitions.items()}
+                found.setdefault(topic, {}).update(rows)
+    return found
+
+
+def placed(offsets: Mapping[str, Mapping[int, int]], ids: Mapping[str, str]) -> dict[Place, int]:
+    """Offsets by topic name as offsets by topic id; topics that are gone are left out."""
+    return {
+        Place(ids[topic], partition): offset
+        for topic, partitions in offsets.items()
+        if topic in ids
+        for partition, offset in partitions.items()
+    }
+
+
+def starting_offsets(
+    partitions: Mapping[str, Iterable[int]],
+    ids: Mapping[str, str],
+    stored: Stored,
+    default: int,
+) -> str:
+    """Where a query without a checkpoint begins: behind what the table has."""
+    found = {
+        topic: {
+            str(index): stored.offsets.get(Place(ids[topic], index), default) for index in indexes
+        }
+        for topic, indexes in partitions.items()
+    }
+    return json.dumps(found)

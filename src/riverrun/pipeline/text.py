@@ -1,0 +1,117 @@
+"""TOML and YAML with the lines where things stand, so that an error can point at one."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun.pipeline.errors import DeclarationError, Problem
+
+Path_ = tuple[str, ...]
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    file: str
+    values: Mapping[str, object]
+    lines: Mapping[Path_, int]
+
+    def line_of(self, path: Path_) -> int | None:
+        """Of the field, or of the nearest that encloses it."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[:-1]
+        return None
+
+
+def read_document(path: Path) -> Document:
+    """DeclarationError when the file is not there or is not text of its format."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _broken(path, None, reason, "make one with `riverrun pipeline init`") from error
+    if path.suffix in (".yaml", ".yml"):
+        return _read_yaml(path, text)
+    if path.suffix == ".toml":
+        return _read_toml(path, text)
+    raise _broken(path, None, "neither TOML nor YAML", "name it *.toml, *.yaml or *.yml")
+
+
+def _broken(path: Path, line: int | None, text: str, remedy: str) -> DeclarationError:
+    return DeclarationError(str(path), [Problem(field="", line=line, text=text, remedy=remedy)])
+
+
+def _read_toml(path: Path, text: str) -> Document:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found.group(1)) if found else None
+        raise _broken(path, line, f"not TOML: {error}", "correct the line") from error
+    return Document(file=str(path), values=values, lines=_toml_lines(text))
+
+
+def _toml_lines(text: str) -> dict[Path_, int]:
+    """tomllib tells no lines; headers and keys are found well enough by their looks."""
+    lines: dict[Path_, int] = {}
+    section: Path_ = ()
+    closing: str | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if closing is not None:
+            if closing in line:
+                closing = None
+            continue
+        header = _HEADER.match(line)
+        key = _KEY.match(line)
+        if header:
+            section = _parts(header.group(1))
+            lines.setdefault(section, number)
+        elif key:
+            lines.setdefault((*section, *_parts(key.group(1))), number)
+        for mark in ('"""', "'''"):
+            if line.count(mark) % 2:
+                closing = mark
+    return lines
+
+
+def _parts(text: str) -> Path_:
+    return tuple(part.strip("\"'") for part in _PART.findall(text))
+
+
+def _read_yaml(path: Path, text: str) -> Document:
+    try:
+        import yaml
+    except ImportError as error:
+        raise _broken(path, None, "YAML needs PyYAML", "pip install pyyaml, or use TOML") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        problem = getattr(error, "problem", None) or str(error)
+        raise _broken(path, line, f"not YAML: {problem}", "correct the line") from error
+    if not isinstance(values, dict):
+        raise _broken(path, 1, "no fields", "see `riverrun pipeline init` for one that runs")
+    lines: dict[Path_, int] = {}
+
+    def visit(node: object, place: Path_) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inner = (*place, str(key.value))
+                lines[inner] = key.start_mark.line + 1
+                visit(value, inner)
+
+    visit(node, ())
+    return Document(file=str(path), values=values, lines=lines)

@@ -1,0 +1,174 @@
+"""A declaration is understood, or refused with the line, the field and the remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from riverrun.pipeline.declaration import FileSource, TableSink, TopicSink, TopicSource
+from riverrun.pipeline.errors import DeclarationError
+from riverrun.pipeline.reading import read_pipeline
+
+GOOD = """\
+[pipeline]
+name = "shop"
+bootstrap = "127.0.0.1:9092"
+
+[sources.orders]
+topic = "orders"
+schema = "id BIGINT, amount DOUBLE, time TIMESTAMP"
+watermark = { column = "time", delay = "10 minutes" }
+
+[transforms.large]
+sql = \"\"\"
+SELECT id, amount
+FROM orders
+WHERE amount > 100
+\"\"\"
+
+[sinks.large_table]
+input = "large"
+
+[sinks.large_topic]
+input = "large"
+topic = "large-orders"
+key = "id"
+"""
+
+SAME_IN_YAML = """\
+pipeline:
+  name: shop
+  bootstrap: 127.0.0.1:9092
+sources:
+  orders:
+    topic: orders
+    schema: id BIGINT, amount DOUBLE, time TIMESTAMP
+    watermark: {column: time, delay: 10 minutes}
+transforms:
+  large:
+    sql: |
+      SELECT id, amount
+      FROM orders
+      WHERE amount > 100
+sinks:
+  large_table: {input: large}
+  large_topic:
+    input: large
+    topic: large-orders
+    key: id
+"""
+
+
+def problems(tmp_path: Path, text: str, name: str = "shop.toml") -> list[str]:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(DeclarationError) as caught:
+        read_pipeline(file)
+    shown = str(caught.value).replace(f"{tmp_path}/", "")
+    assert shown.count("Remedy: ") == len(caught.value.problems)
+    return shown.splitlines()
+
+
+def test_a_declaration_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(GOOD)
+    pipeline = read_pipeline(file)
+    source = pipeline.sources["orders"]
+    assert isinstance(source, TopicSource)
+    assert (source.topics, source.values, source.dead_letters) == (
+        ("orders",), "json", "orders.dead-letters",
+    )  # fmt: skip
+    table, topic = pipeline.sinks["large_table"], pipeline.sinks["large_topic"]
+    assert isinstance(table, TableSink)
+    assert isinstance(topic, TopicSink)
+    assert (table.format, table.path) == ("delta", str(tmp_path / "tables/large_table"))
+    sources, transforms = pipeline.needed(table)
+    assert [each.name for each in sources] == ["orders"]
+    assert [each.name for each in transforms] == ["large"]
+
+
+def test_yaml_says_the_same(tmp_path: Path) -> None:
+    toml, yaml = tmp_path / "shop.toml", tmp_path / "shop.yaml"
+    toml.write_text(GOOD)
+    yaml.write_text(SAME_IN_YAML)
+    one, other = read_pipeline(toml), read_pipeline(yaml)
+    assert one.sources == other.sources
+    assert one.sinks == other.sinks
+    assert one.name == other.name
+
+
+def test_files_are_a_source(tmp_path: Path) -> None:
+    file = tmp_path / "in.toml"
+    file.write_text(
+        '[sources.lines]\nfiles = "in/*.csv"\nformat = "csv"\nschema = "a INT"\n'
+        '[sinks.out]\ntopic = "lines"\n'
+    )
+    source = read_pipeline(file).sources["lines"]
+    assert isinstance(source, FileSource)
+    assert source.path == str(tmp_path / "in/*.csv")
+
+
+def test_a_misspelt_field_is_named_with_its_line(tmp_path: Path) -> None:
+    shown = problems(tmp_path, GOOD.replace("watermark =", "watermarks ="))
+    assert shown == [
+        "shop.toml:8: sources.orders.watermarks: is not a field; did you mean watermark?",
+        "  Remedy: known here are dead_letters, files, registry_header, required, "
+        "rows_per_batch, schema, start, tombstones, topic, topics, values, watermark.",
+    ]
+
+
+def test_lines_behind_a_long_text_are_right(tmp_path: Path) -> None:
+    shown = problems(tmp_path, GOOD.replace('key = "id"', "key = 5"))
+    assert shown == [
+        "shop.toml:23: sinks.large_topic.key: 5 is no text",
+        '  Remedy: write key = "...".',
+    ]
+
+
+def test_yaml_errors_have_lines_too(tmp_path: Path) -> None:
+    text = SAME_IN_YAML.replace("key: id", "kee: id")
+    assert problems(tmp_path, text, "shop.yaml")[0].startswith(
+        "shop.yaml:20: sinks.large_topic.kee: is not a field; did you mean key?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('input = "large"', 'input = "lage"', "there is no source or transform lage; did you mean"),
+        ('bootstrap = "127.0.0.1:9092"', 'bootstrap = "here"', "'here' is no address"),
+        ('delay = "10 minutes"', 'delay = "soon"', "'soon' is no duration"),
+        ('topic = "large-orders"', 'topic = "orders"', "would feed itself for ever"),
+        ("FROM orders", "FROM nothing", "reads from no source"),
+        ("[sinks.large_table]", "[sinks.large-table]", "'large-table' is no name"),
+        ('topic = "orders"', "", "nothing to read from"),
+        ("[sinks.large_table]", '[sinks.large_table]\nformat = "orc"', "'orc' is unknown"),
+        (
+            "[sinks.large_table]",
+            '[sinks.large_table]\nmode = "merge"\nformat = "iceberg"',
+            "iceberg tables are append only",
+        ),
+        ("[sinks.large_table]", '[sinks.large_table]\noutput = "update"', "again and again"),
+        ('topic = "orders"', 'topic = "orders"\nvalues = "avro"\nschema_file = "x"', "x: No such"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    assert any(said in line for line in problems(tmp_path, GOOD.replace(old, new, 1)))
+
+
+def test_a_circle_is_shown(tmp_path: Path) -> None:
+    text = (
+        '[sources.a]\ntopic = "a"\n[transforms.b]\nsql = "SELECT * FROM a JOIN c"\n'
+        '[transforms.c]\nsql = "SELECT * FROM b"\n[sinks.d]\ninput = "c"\n'
+    )
+    assert problems(tmp_path, text)[0] == "shop.toml:3: transforms.b: b needs c needs b"
+
+
+def test_text_that_is_no_toml_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert problems(tmp_path, "[pipeline]\nname = \n")[0].startswith("shop.toml:2: not TOML")
+    assert problems(tmp_path, "a: [1", "shop.yaml")[0].startswith("shop.yaml:1: not YAML")
+
+
+def test_all_problems_are_shown_at_once(tmp_path: Path) -> None:
+    shown = problems(tmp_path, GOOD.replace('key = "id"', 'keys = "id"').replace('"shop"', "7"))
+    assert len(shown) == 4

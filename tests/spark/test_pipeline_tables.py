@@ -1,0 +1,307 @@
+"""Every record once in a table, whatever happens to checkpoints, drivers and handles.
+
+No Spark here: a batch is a range of offsets whose records are those numbers.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+
+from riverrun.pipeline.errors import CannotContinue, CommitConflict
+from riverrun.pipeline.evolution import evolve
+from riverrun.pipeline.files import WrittenFile, write_files
+from riverrun.pipeline.offsets import (
+    Batch,
+    Place,
+    Progress,
+    Skip,
+    Stored,
+    judge_records,
+    judge_state,
+    read_offset_log,
+    starting_offsets,
+)
+from riverrun.pipeline.tables import Attempt, open_table
+
+SINK = "shop/orders"
+ZERO = Place("topic-a", 0)
+ONE = Place("topic-a", 1)
+SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+FORMATS = ("delta", "iceberg", "parquet")
+
+Look = Callable[[], Attempt]
+
+
+@pytest.fixture(params=FORMATS)
+def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
+    """A fresh look at the table, as a driver takes it for each batch."""
+    return lambda: open_table(request.param, str(tmp_path / "table"), name="orders")
+
+
+def batch(
+    number: int, start: dict[Place, int] | None = None, end: dict[Place, int] | None = None
+) -> Batch:
+    return Batch(id=number, start=start or {}, end=end or {})
+
+
+def written(
+    attempt: Attempt, rows: Sequence[dict[str, Any]], schema: pa.Schema = SCHEMA
+) -> list[WrittenFile]:
+    whole = pa.RecordBatch.from_pylist(list(rows), schema=schema)
+    wanted = evolve(attempt.schema, schema).schema
+    listed = write_files(iter([whole]), attempt.folder, wanted)
+    return [WrittenFile(**row) for told in listed for row in told.to_pylist()]
+
+
+def records(batch: Batch, below: Any) -> list[dict[str, int]]:
+    return [
+        {"partition": place.partition, "offset": offset}
+        for place, end in batch.end.items()
+        for offset in range(batch.start.get(place, 0), end)
+        if offset >= below.get(place, 0)
+    ]
+
+
+def bring(attempt: Attempt, batch: Batch) -> bool:
+    """What a driver does with a batch; False if the table had it."""
+    decision = judge_records(SINK, batch, attempt.stored(SINK, batch.end))
+    if isinstance(decision, Skip):
+        return False
+    files = written(attempt, records(batch, decision.below))
+    attempt.commit(files, evolve(attempt.schema, SCHEMA).schema, decision.progress)
+    return True
+
+
+def rows_of(look: Look) -> list[dict[str, Any]]:
+    attempt: Any = look()
+    kind = type(attempt).__name__
+    if kind == "DeltaAttempt":
+        table = attempt._table.to_pyarrow_table()
+    elif kind == "IcebergAttempt":
+        table = attempt._table.scan().to_arrow()
+    else:
+        found = pads.dataset(attempt._path, schema=attempt.schema, partitioning=None)
+        table = found.to_table()
+    return sorted(table.to_pylist(), key=json.dumps)
+
+
+def offsets_of(look: Look, partition: int = 0) -> list[int]:
+    return sorted(row["offset"] for row in rows_of(look) if row["partition"] == partition)
+
+
+def test_batches_follow_each_other(look: Look) -> None:
+    assert bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    assert bring(look(), batch(1, {ZERO: 3}, {ZERO: 5, ONE: 2}))
+    assert offsets_of(look) == [0, 1, 2, 3, 4]
+    assert offsets_of(look, 1) == [0, 1]
+    assert look().stored(SINK, [ZERO, ONE]).offsets == {ZERO: 5, ONE: 2}
+
+
+def test_a_replayed_batch_is_passed_over(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    assert not bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    assert offsets_of(look) == [0, 1, 2]
+
+
+def test_a_lost_checkpoint_goes_on_where_the_table_ends(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    stored = look().stored(SINK, [ZERO, ONE])
+    told = starting_offsets({"orders": [0, 1]}, {"orders": "topic-a"}, stored, -2)
+    assert json.loads(told) == {"orders": {"0": 3, "1": -2}}
+    assert bring(look(), batch(0, {ZERO: 3}, {ZERO: 4}))
+    assert offsets_of(look) == [0, 1, 2, 3]
+
+
+def test_a_lost_checkpoint_that_begins_anew_doubles_nothing(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    bring(look(), batch(1, {ZERO: 3}, {ZERO: 6}))
+    assert bring(look(), batch(0, {ZERO: 0}, {ZERO: 8}))
+    assert offsets_of(look) == list(range(8))
+
+
+def test_of_two_drivers_that_saw_the_same_table_one_commits(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    first, second = look(), look()
+    assert bring(first, batch(1, {ZERO: 2}, {ZERO: 4}))
+    with pytest.raises(CommitConflict):
+        bring(second, batch(1, {ZERO: 2}, {ZERO: 5}))
+    assert bring(look(), batch(1, {ZERO: 2}, {ZERO: 5})), "the second looks again"
+    assert offsets_of(look) == [0, 1, 2, 3, 4]
+
+
+def test_of_two_drivers_that_make_the_table_one_does(look: Look) -> None:
+    first, second = look(), look()
+    assert bring(first, batch(0, {ZERO: 0}, {ZERO: 2}))
+    with pytest.raises(CommitConflict):
+        bring(second, batch(0, {ZERO: 0}, {ZERO: 2}))
+    assert offsets_of(look) == [0, 1]
+
+
+def test_a_driver_that_looked_long_ago_is_refused(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    stale = look()
+    for number in range(1, 4):
+        bring(look(), batch(number, {ZERO: number * 2}, {ZERO: number * 2 + 2}))
+    with pytest.raises(CommitConflict):
+        bring(stale, batch(1, {ZERO: 2}, {ZERO: 4}))
+    assert offsets_of(look) == list(range(8))
+
+
+def test_a_stale_driver_with_new_columns_is_refused_too(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    stale = look()
+    stale.stored(SINK, [ZERO])
+    bring(look(), batch(1, {ZERO: 2}, {ZERO: 4}))
+    wider = SCHEMA.append(pa.field("note", pa.string()))
+    row = {"partition": 0, "offset": 2, "note": "again"}
+    files = written(stale, [row], wider)
+    with pytest.raises(CommitConflict):
+        stale.commit(files, wider, Progress(sink=SINK, offsets={ZERO: 4}))
+    assert offsets_of(look) == [0, 1, 2, 3]
+
+
+def test_a_batch_without_rows_moves_the_offsets(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 0}))
+    assert look().stored(SINK, [ZERO]).offsets == {ZERO: 0}
+    assert rows_of(look) == []
+
+
+def test_new_columns_and_wider_types_evolve_the_table(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 1}))
+    attempt = look()
+    stored = attempt.stored(SINK, [ZERO])
+    wider = pa.schema([("partition", pa.int64()), ("offset", pa.int64()), ("note", pa.string())])
+    row = {"partition": 2**40, "offset": 1, "note": "new"}
+    decision = judge_records(SINK, batch(1, {ZERO: 1}, {ZERO: 2}), stored)
+    assert not isinstance(decision, Skip)
+    attempt.commit(written(attempt, [row], wider), wider, decision.progress)
+    assert rows_of(look) == sorted(
+        [row, {"partition": 0, "offset": 0, "note": None}], key=json.dumps
+    )
+    assert look().stored(SINK, [ZERO]).offsets == {ZERO: 2}
+
+
+def test_other_changes_of_a_column_are_refused(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 1}))
+    with pytest.raises(CannotContinue, match="column offset is int64 in the table and string"):
+        evolve(look().schema, pa.schema([("offset", pa.string())]))
+
+
+def test_two_sinks_of_one_table_do_not_know_each_other(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    assert look().stored("another", [ZERO]).is_blank
+    other = look()
+    other.stored("another", [ZERO])
+    other.commit([], SCHEMA, Progress(sink="another", offsets={ZERO: 9}))
+    assert look().stored(SINK, [ZERO]).offsets == {ZERO: 2}
+    assert look().stored("another", [ZERO]).offsets == {ZERO: 9}
+
+
+def test_files_of_a_task_that_was_tried_again_are_not_in_the_table(look: Look) -> None:
+    attempt = look()
+    attempt.stored(SINK, [ZERO])
+    row = {"partition": 0, "offset": 0}
+    written(attempt, [row])
+    attempt.commit(written(attempt, [row]), SCHEMA, Progress(sink=SINK, offsets={ZERO: 1}))
+    assert rows_of(look) == [row]
+
+
+def test_a_query_with_state_brings_each_batch_of_its_checkpoint_once(look: Look) -> None:
+    for number in (0, 1, 1, 0, 2):
+        attempt = look()
+        brought = batch(number, {}, {ZERO: number})
+        decision = judge_state(SINK, brought, attempt.stored(SINK, [ZERO]), "query")
+        if not isinstance(decision, Skip):
+            files = written(attempt, [{"partition": 0, "offset": number}])
+            attempt.commit(files, SCHEMA, decision.progress)
+    assert offsets_of(look) == [0, 1, 2]
+    with pytest.raises(CannotContinue, match="another checkpoint"):
+        judge_state(SINK, batch(3), look().stored(SINK, [ZERO]), "another query")
+    with pytest.raises(CannotContinue, match="older state"):
+        judge_state(SINK, batch(9), look().stored(SINK, [ZERO]), "query")
+
+
+def test_a_table_that_is_behind_its_checkpoint_stops_the_pipeline() -> None:
+    with pytest.raises(CannotContinue, match="topic-a-0: the checkpoint goes on at offset 7"):
+        judge_records(SINK, batch(4, {ZERO: 7}, {ZERO: 9}), Stored(offsets={ZERO: 5}))
+
+
+def test_a_table_that_was_deleted_stops_the_pipeline() -> None:
+    with pytest.raises(CannotContinue, match="knows nothing"):
+        judge_records(SINK, batch(4, {ZERO: 7}, {ZERO: 9}), Stored())
+
+
+def test_a_topic_made_again_begins_anew() -> None:
+    again = Place("topic-b", 0)
+    decision = judge_records(SINK, batch(1, {again: 0}, {again: 3}), Stored(offsets={ZERO: 50}))
+    assert not isinstance(decision, Skip)
+    assert decision.below == {}
+    assert decision.progress.offsets == {ZERO: 50, again: 3}
+
+
+def test_spark_writes_the_offsets_of_a_batch_before_it_begins() -> None:
+    text = 'v1\n{"batchWatermarkMs":0}\n{"clicks":{"0":5,"1":7}}\n-\n{"logOffset":3}\n'
+    assert read_offset_log(text) == {"clicks": {0: 5, 1: 7}}
+
+
+def merged(path: Path, number: int, rows: list[dict[str, Any]]) -> None:
+    from riverrun.pipeline.tables.delta import DeltaAttempt
+
+    attempt = DeltaAttempt(str(path))
+    decision = judge_records(
+        SINK, batch(number, {ZERO: number}, {ZERO: number + 1}), attempt.stored(SINK, [ZERO])
+    )
+    assert not isinstance(decision, Skip)
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("_offset", pa.int64())])
+    attempt.merge(
+        pa.Table.from_pylist(rows, schema=schema), decision.progress,
+        keys=["id"], order="_offset", delete="source.name IS NULL",
+    )  # fmt: skip
+
+
+def test_changes_are_merged_by_offset(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    merged(path, 0, [{"id": 1, "name": "a", "_offset": 0}, {"id": 2, "name": "b", "_offset": 1}])
+    merged(path, 1, [{"id": 1, "name": "c", "_offset": 2}, {"id": 2, "name": None, "_offset": 3}])
+    merged(path, 2, [{"id": 1, "name": "old", "_offset": 1}])
+    merged(path, 3, [{"id": 9, "name": None, "_offset": 4}])
+    attempt = open_table("delta", str(path), name="t")
+    assert rows_of(lambda: attempt) == [{"id": 1, "name": "c", "_offset": 2}]
+    assert attempt.stored(SINK, [ZERO]).offsets == {ZERO: 4}
+
+
+def test_a_stale_merge_is_refused(tmp_path: Path) -> None:
+    from riverrun.pipeline.tables.delta import DeltaAttempt
+
+    path = tmp_path / "table"
+    merged(path, 0, [{"id": 1, "name": "a", "_offset": 0}])
+    stale = DeltaAttempt(str(path))
+    stale.stored(SINK, [ZERO])
+    merged(path, 1, [{"id": 1, "name": "b", "_offset": 1}])
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("_offset", pa.int64())])
+    for rows in ([{"id": 1, "name": "c", "_offset": 2}], []):
+        with pytest.raises(CommitConflict):
+            stale.merge(
+                pa.Table.from_pylist(rows, schema=schema),
+                Progress(sink=SINK, offsets={ZERO: 2}),
+                keys=["id"], order="_offset", delete=None,
+            )  # fmt: skip
+
+
+def test_small_files_are_compacted_without_a_change_of_rows(tmp_path: Path) -> None:
+    from riverrun.pipeline.tables.delta import DeltaAttempt
+
+    def look() -> Attempt:
+        return DeltaAttempt(str(tmp_path / "table"))
+
+    for number in range(5):
+        bring(look(), batch(number, {ZERO: number}, {ZERO: number + 1}))
+    assert DeltaAttempt(str(tmp_path / "table")).compact() == 5
+    assert offsets_of(look) == [0, 1, 2, 3, 4]
+    assert look().stored(SINK, [ZERO]).offsets == {ZERO: 5}
+    assert bring(look(), batch(5, {ZERO: 5}, {ZERO: 6}))

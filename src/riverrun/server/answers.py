@@ -8,7 +8,7 @@ written once and not for every client. Nothing here is more than a cache: the an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from riverrun.metadata.image import BrokerImage, Image, TopicImage
@@ -17,6 +17,9 @@ from riverrun.model.ids import NodeId, TopicName
 
 KINDS_MAX: Final = 64
 """Versions times listeners that are kept; more begin anew."""
+
+LISTED_AFTER_FENCING_SECONDS: Final = 10.0
+"""How long clients still hear of a broker that was fenced; about Kafka's session of a broker."""
 
 Kind = tuple[int, str]
 """Version and listener: what else makes two answers about one topic differ."""
@@ -27,7 +30,8 @@ class TopicAnswers:
     """The written topics of one kind."""
 
     by_name: dict[TopicName, tuple[TopicImage, bytes]] = field(default_factory=dict)
-    whole: tuple[Image, bytes] | None = None
+    whole: tuple[Image, tuple[NodeId, ...], bytes] | None = None
+    """An answer about all topics, the image that it describes and the brokers that it lists."""
 
     def get(self, topic: TopicImage) -> bytes | None:
         kept = self.by_name.get(topic.name)
@@ -46,6 +50,8 @@ class Answers:
         self._api_versions: dict[Kind, tuple[Image, bytes]] = {}
         self._topics: dict[Kind, TopicAnswers] = {}
         self._brokers: object = None
+        self._seen: Mapping[NodeId, BrokerImage] = {}
+        self._fenced_at: dict[NodeId, float] = {}
 
     def api_versions(
         self, version: int, listener: str, image: Image, write: Callable[[], bytes]
@@ -62,6 +68,35 @@ class Answers:
             self._brokers = image.brokers
             self._topics.clear()
         return self._topics.setdefault((version, listener), TopicAnswers())
+
+    def listed_brokers(self, image: Image, listener: str, now: float) -> dict[NodeId, BrokerImage]:
+        """The live ones, and those that were fenced a moment ago.
+
+        A leader that dies is fenced and replaced by one record. librdkafka (2.16) drops a broker
+        that is not listed any more together with the partitions that it is just about to move to
+        their new leader, and looks for that again after a second. So the list changes later.
+        """
+        if self._seen is not image.brokers:
+            self._note_fenced(image.brokers, now)
+        live = live_brokers(image, listener)
+        for broker_id, since in list(self._fenced_at.items()):
+            if now - since > LISTED_AFTER_FENCING_SECONDS:
+                del self._fenced_at[broker_id]
+            elif listener in image.brokers[broker_id].endpoints:
+                live[broker_id] = image.brokers[broker_id]
+        return live
+
+    def _note_fenced(self, brokers: Mapping[NodeId, BrokerImage], now: float) -> None:
+        before, self._seen = self._seen, brokers
+        self._fenced_at = {
+            broker.id: self._fenced_at.get(broker.id, now)
+            for broker in brokers.values()
+            if broker.is_fenced
+            and (
+                broker.id in self._fenced_at
+                or (broker.id in before and not before[broker.id].is_fenced)
+            )
+        }
 
 
 def live_brokers(image: Image, listener: str) -> dict[NodeId, BrokerImage]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from riverrun.metadata.image import Endpoint, Image
 from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.server.answers import LISTED_AFTER_FENCING_SECONDS
 from riverrun.server.requests import metadata as handler
 from riverrun.server.splice import Splice
 from riverrun.wire.apis import APIS, ApiKey
@@ -320,6 +322,26 @@ def test_a_change_of_brokers_changes_every_topic() -> None:
     assert ask(node, 13, ALL).topics[0].partitions[0].offline_replicas == ()
     node.log.current = fenced(image, 2)
     assert ask(node, 13, ALL).topics[0].partitions[0].offline_replicas == (2,)
+
+
+def test_a_broker_that_was_fenced_a_moment_ago_is_still_listed() -> None:
+    """Or librdkafka drops it together with the partitions that it is about to move elsewhere."""
+    image = image_of("t", brokers=(1, 2), partitions=1)
+    node = Node(image)
+    now = 100.0
+    node.parts.clock = SimpleNamespace(monotonic=lambda: now)
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
+    node.log.current = fenced(image, 2)
+    answer = ask(node, 13, ALL)
+    assert [broker.node_id for broker in answer.brokers] == [1, 2]
+    assert answer.topics[0].partitions[0].offline_replicas == (2,)
+    now += LISTED_AFTER_FENCING_SECONDS + 0.1
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
+
+
+def test_a_broker_that_was_fenced_before_we_came_is_not_listed() -> None:
+    node = Node(fenced(image_of("t", brokers=(1, 2), partitions=1), 2))
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
 
 
 def test_listeners_have_answers_of_their_own() -> None:

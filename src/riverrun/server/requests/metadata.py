@@ -83,7 +83,9 @@ def _all_topics(
     image = parts.metadata.current
     kept = parts.answers.topics(context.api_version, context.listener, image)
     if kept.whole is not None and kept.whole[0] is image and not _asks_operations(request):
-        return kept.whole[1]
+        listed = parts.answers.listed_brokers(image, context.listener, parts.clock.monotonic())
+        if tuple(listed) == kept.whole[1]:
+            return kept.whole[2]
     return _answer(parts, context, request, image, list(image.topics_by_name.values()))
 
 
@@ -270,14 +272,15 @@ class _Job:
 
     def finish(self, parts: Parts, before: Sequence[bytes], after: Sequence[bytes]) -> bytes:
         """The whole answer, with topics that are unknown before or after those that are not."""
-        frame = encode_response(ApiKey.METADATA, self._version, self._frame(parts))
+        listed = parts.answers.listed_brokers(self._image, self._listener, parts.clock.monotonic())
+        frame = encode_response(ApiKey.METADATA, self._version, self._frame(parts, listed))
         answer = self._splice.join(frame, [*before, *self._written, *after])
         is_whole = not self._request.topics and not before and not after
         if is_whole and len(self._topics) == len(self._image.topics_by_name) and self._is_plain:
-            self._kept.whole = (self._image, answer)
+            self._kept.whole = (self._image, tuple(listed), answer)
         return answer
 
-    def _frame(self, parts: Parts) -> MetadataResponse:
+    def _frame(self, parts: Parts, listed: Mapping[NodeId, BrokerImage]) -> MetadataResponse:
         """The answer without its topics."""
         own = parts.settings.node_id
         return MetadataResponse(
@@ -288,7 +291,7 @@ class _Job:
                     port=broker.endpoints[self._listener].port,
                     rack=broker.rack,
                 )
-                for broker in self._live.values()
+                for broker in listed.values()
             ),
             topics=(),
             # Any broker passes requests on to the controller, so the nearest one will do.

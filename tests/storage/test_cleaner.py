@@ -22,12 +22,12 @@ from riverrun.model.ids import (
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import NewRecord, Record, build_batch, read_records
-from riverrun.storage.cleaner import Cleaner, CleanerSettings, judge
+from riverrun.storage.cleaner import Cleaner, judge
 from riverrun.storage.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.reading import ColdRead
 from riverrun.storage.segment import Segment
-from riverrun.storage.settings import LogSettings
+from riverrun.storage.settings import CleanerSettings, LogSettings
 from riverrun.storage.worker import InlineJob
 
 from .files_in_memory import MemoryFiles

@@ -12,9 +12,9 @@ from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.recovery import LOSS
 from riverrun.storage.runner import LogRunner
-from riverrun.storage.scrub import Scrubbed, ScrubSettings, ScrubTask, extent_of, scrub
+from riverrun.storage.scrub import Scrubbed, ScrubTask, extent_of, scrub
 from riverrun.storage.scrubbing.runner import ScrubRunner
-from riverrun.storage.settings import LogSettings
+from riverrun.storage.settings import LogSettings, ScrubSettings
 from riverrun.storage.worker import ProcessJob
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all

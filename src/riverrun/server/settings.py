@@ -27,9 +27,7 @@ from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.network_settings import NetworkSettings
-from riverrun.storage.cleaner import CleanerSettings
-from riverrun.storage.scrub import ScrubSettings
-from riverrun.storage.settings import DirectorySettings, LogSettings
+from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 VARIABLES_OF_OTHERS = ("BOOTSTRAP", "PEERS", "TEST_PORTS", "FUZZ_EXAMPLES", "SIMULATION_SECONDS")

@@ -14,7 +14,7 @@ import structlog
 
 from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import Offset, TopicPartition
-from riverrun.model.settings import LONG_MAX, KiB, Kind, MiB, Settings, setting
+from riverrun.model.settings import LONG_MAX
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
@@ -26,6 +26,7 @@ from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.index import TIME_ENTRY
 from riverrun.storage.log import Log
 from riverrun.storage.segment import Segment
+from riverrun.storage.settings import CleanerSettings
 from riverrun.storage.swap import Swap
 from riverrun.storage.worker import Job, StartJob
 
@@ -34,32 +35,6 @@ Steps = Generator[Callable[[], object], object, bool]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _logger = structlog.get_logger("riverrun.storage")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerSettings(Settings):
-    """Compaction as a whole; what a topic may override stands with the topic's logs."""
-
-    enable: bool = setting(
-        True, name="log.cleaner.enable",
-        doc="Compact the topics whose cleanup.policy has compact; without it they only grow.",
-    )  # fmt: skip
-    backoff_ms: int = setting(
-        15_000, name="log.cleaner.backoff.ms", at_least=0, live=True,
-        doc="Time until the next look when no log needs compaction.",
-    )  # fmt: skip
-    dedupe_buffer_bytes: int = setting(
-        128 * MiB, name="log.cleaner.dedupe.buffer.size", at_least=64 * KiB, kind=Kind.LONG,
-        live=True, doc="Memory for the keys of one compaction, 24 bytes for each.",
-    )  # fmt: skip
-    load_factor: float = setting(
-        0.9, name="log.cleaner.io.buffer.load.factor", at_least=0.1, at_most=0.95, live=True,
-        doc="How full the memory for keys may become; fuller is slower.",
-    )  # fmt: skip
-    read_bytes_per_second_max: float = setting(
-        1.7976931348623157e308, name="log.cleaner.io.max.bytes.per.second", at_least=1,
-        live=True, doc="How much compaction may read in a second.",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

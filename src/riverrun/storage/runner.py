@@ -24,7 +24,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch
 from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
-from riverrun.storage.cleaner import Cleaner, CleanerSettings, Steps
+from riverrun.storage.cleaner import Cleaner, Steps
 from riverrun.storage.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
 from riverrun.storage.duties import Duty, job_starter, slices
@@ -33,6 +33,7 @@ from riverrun.storage.leftovers import unlink_all
 from riverrun.storage.log import ColdRead, Log, Slice
 from riverrun.storage.room import Room
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
+from riverrun.storage.settings import CleanerSettings
 from riverrun.storage.upkeep import Upkeep
 from riverrun.storage.worker import StartJob
 

@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from crc32c import crc32c
-
 from riverrun.ports.files import File
 from riverrun.records.batch import (
     CONTROL_BIT,
@@ -27,6 +25,7 @@ from riverrun.records.batch import (
     crc_matches,
     read_header,
 )
+from riverrun.records.checksum import crc32c
 from riverrun.records.record import ControlType, read_records
 from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from riverrun.model.dataclasses import dataclass
-from riverrun.model.settings import DAY_MS, Kind, MiB, Settings, setting
 from riverrun.ports.files import File, Files
 from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX
@@ -30,26 +29,6 @@ _INTERVAL_BYTES = 1 << 30
 
 GoOn = Callable[[int], bool]
 """Told how many bytes were read; says whether to read on, perhaps after a pause."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubSettings(Settings):
-    """How often, and how fast, what lies on the disk is checked."""
-
-    interval_ms: int = setting(
-        7 * DAY_MS,
-        name="log.scrub.interval.ms",
-        at_least=-1,
-        kind=Kind.LONG,
-        doc="Time between two checks of all that a log holds against its checksums; -1 for none.",
-    )
-    bytes_per_second_max: int = setting(
-        10 * MiB,
-        name="log.scrub.bytes.per.second",
-        at_least=1,
-        kind=Kind.LONG,
-        doc="Bytes that these checks read from the disk in a second at most.",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

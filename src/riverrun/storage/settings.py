@@ -1,7 +1,8 @@
 """Settings of logs: what a topic may override, and what belongs to a node's data directory.
 
-Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack`` and the two limits at the end of
-``DirectorySettings`` are ours. Compaction's own settings stand beside the cleaner.
+Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack``, the two limits at the end of
+``DirectorySettings`` and scrubbing are ours. Nothing else is loaded here: a node reads its settings
+before all else.
 """
 
 from __future__ import annotations
@@ -279,3 +280,49 @@ class DirectorySettings(Settings):
         doc="Unsynced bytes of all logs above which the largest are synced in the background, "
         "so that a restart after a crash has no more than that to check.",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings(Settings):
+    """Compaction as a whole; what a topic may override stands with the topic's logs."""
+
+    enable: bool = setting(
+        True, name="log.cleaner.enable",
+        doc="Compact the topics whose cleanup.policy has compact; without it they only grow.",
+    )  # fmt: skip
+    backoff_ms: int = setting(
+        15_000, name="log.cleaner.backoff.ms", at_least=0, live=True,
+        doc="Time until the next look when no log needs compaction.",
+    )  # fmt: skip
+    dedupe_buffer_bytes: int = setting(
+        128 * MiB, name="log.cleaner.dedupe.buffer.size", at_least=64 * KiB, kind=Kind.LONG,
+        live=True, doc="Memory for the keys of one compaction, 24 bytes for each.",
+    )  # fmt: skip
+    load_factor: float = setting(
+        0.9, name="log.cleaner.io.buffer.load.factor", at_least=0.1, at_most=0.95, live=True,
+        doc="How full the memory for keys may become; fuller is slower.",
+    )  # fmt: skip
+    read_bytes_per_second_max: float = setting(
+        1.7976931348623157e308, name="log.cleaner.io.max.bytes.per.second", at_least=1,
+        live=True, doc="How much compaction may read in a second.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubSettings(Settings):
+    """How often, and how fast, what lies on the disk is checked."""
+
+    interval_ms: int = setting(
+        7 * DAY_MS,
+        name="log.scrub.interval.ms",
+        at_least=-1,
+        kind=Kind.LONG,
+        doc="Time between two checks of all that a log holds against its checksums; -1 for none.",
+    )
+    bytes_per_second_max: int = setting(
+        10 * MiB,
+        name="log.scrub.bytes.per.second",
+        at_least=1,
+        kind=Kind.LONG,
+        doc="Bytes that these checks read from the disk in a second at most.",
+    )

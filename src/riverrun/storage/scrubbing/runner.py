@@ -25,11 +25,11 @@ from riverrun.storage.scrub import (
     ScrubAborted,
     Scrubbed,
     ScrubJob,
-    ScrubSettings,
     ScrubTask,
     StartScrub,
     extent_of,
 )
+from riverrun.storage.settings import ScrubSettings
 
 TICK_SECONDS = 1.0
 FIRST_MS_MAX = 10 * MINUTE_MS

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from riverrun.server.rejoining import Rejoining
 from riverrun.simulation.cluster_plan import ClusterPlan, draw_cluster_plan
 from riverrun.simulation.faults import parse_schedule
 from riverrun.simulation.outcome import Outcome
@@ -106,3 +107,17 @@ def test_every_promise_of_a_cluster_holds_under_drawn_faults() -> None:
             smallest = shrink_plan(plan, judge(outcome.failure), runs_max=30)
             expect_no_failure(run_any(smallest))
             expect_no_failure(outcome)
+
+
+def test_a_wiped_voter_that_stops_on_its_way_back_votes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = parse_schedule(
+        "wipe-disk@0.666+2.836:node-1 terminate@2.568+2.742:node-3 "
+        "cut-responses@4.127+2.443:node-1|node-2,node-3 terminate@5.852+0.117:node-1"
+    )
+    plan = dataclasses.replace(draw_cluster_plan(86, 3), faults=faults)
+    expect_no_failure(run_any(plan))
+    # And it is the intention on the disk that brings it back.
+    monkeypatch.setattr(Rejoining, "intend", lambda _: None)
+    assert run_any(plan).failure is not None, "it comes back by itself: the schedule proves nothing"

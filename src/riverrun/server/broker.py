@@ -27,6 +27,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
+from riverrun.raft.messages import Request
 from riverrun.server import last_life
 from riverrun.server.context import CONTROLLER, Peer
 from riverrun.server.controller_channel import ControllerChannel
@@ -42,6 +43,7 @@ from riverrun.server.parts import Parts
 from riverrun.server.probe import BrokerProbe
 from riverrun.server.quorum_metrics import declare_quorum_metrics
 from riverrun.server.quorum_network import QuorumNetwork
+from riverrun.server.rejoining import Rejoining
 from riverrun.server.router import Router
 from riverrun.server.serving import Serving
 from riverrun.server.settings import NodeSettings, declared_settings
@@ -87,6 +89,7 @@ class Broker:
         self._http: HttpServer | None = None
         self._parts: Parts | None = None
         self._channels: list[ControllerChannel] = []
+        self._rejoining: Rejoining | None = None
 
     @property
     def metadata(self) -> MetadataLog | None:
@@ -279,10 +282,15 @@ class Broker:
         controller = settings.controller_advertised()
         endpoints = {controller.name: (controller.host, controller.port)} if controller else {}
         self._network = QuorumNetwork(
-            formed.cluster_id, settings.quorum, name=f"riverrun-{settings.node_id}"
+            formed.cluster_id,
+            settings.quorum,
+            name=f"riverrun-{settings.node_id}",
+            before=self._before_asking,
         )
+        store = directory.open_metadata(settings.metadata)
+        self._rejoining = Rejoining(self._files, store.path, settings.node_id)
         return await MetadataLog.open(
-            directory.open_metadata(settings.metadata),
+            store,
             files=self._files,
             node_id=settings.node_id,
             directory_id=directory.directory_id,
@@ -293,11 +301,25 @@ class Broker:
             quorum_settings=settings.quorum,
             randomness=self._randomness,
             is_controller=settings.formation.is_controller,
-            joins=settings.formation.auto_join,
+            joins=settings.formation.auto_join or self._rejoining.is_intended,
             bootstrap=formed.bootstrap,
             renew_directory=directory.renew_id,
             network=self._network,
         )
+
+    async def _before_asking(self, request: Request) -> None:
+        rejoining, log_runner = self._rejoining, self._log_runner
+        if rejoining is not None and log_runner is not None and rejoining.is_begun_by(request):
+            await log_runner.in_thread(rejoining.intend)
+
+    async def _forget_rejoining(self) -> None:
+        """Once this node votes with the directory that it has."""
+        rejoining, parts = self._rejoining, self._parts
+        if rejoining is None or parts is None or not rejoining.is_intended:
+            return
+        me = parts.metadata.me
+        if any(v.id == me.id and v.directory_id == me.directory_id for v in parts.metadata.voters):
+            await parts.log_runner.in_thread(rejoining.forget)
 
     async def _start_http(self) -> None:
         address = self.settings.identity.http_listener
@@ -343,6 +365,8 @@ class Broker:
         """Limits of connections may be changed while the node runs."""
         if self._parts is not None:
             self._parts.image_waits.published(delta, image)
+        if self._rejoining is not None and self._rejoining.is_intended:
+            self._own("rejoining", self._forget_rejoining())
         is_changed = any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs)
         if is_changed and self._listener is not None and self._parts is not None:
             network = self._parts.configs.effective(image, self.settings.network)
@@ -393,7 +417,7 @@ class Broker:
         await self._leave()
         self._is_serving = False
         if self._listener is not None:
-            await self._listener.stop()
+            await self._listener.stop(is_patient=self._failure is None)
         if self._http is not None:
             await self._http.stop()
         if self._serving is not None:

@@ -119,8 +119,11 @@ class Listener:
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
-    async def stop(self) -> None:
-        """Accept nobody, answer what is in flight, close; by force when that takes too long."""
+    async def stop(self, *, is_patient: bool = True) -> None:
+        """Accept nobody, answer what is in flight, close; by force when that takes too long.
+
+        A node that has failed is not patient: what is in flight may wait for what never comes.
+        """
         for server in self._servers:
             server.close()
         if self._sweeper is not None:
@@ -128,7 +131,7 @@ class Listener:
         for connection in list(self._connections.values()):
             connection.begin_stop()
         self._all_gone = asyncio.Event()
-        if self._connections:
+        if self._connections and is_patient:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.stop_ms_max / 1000):
                     await self._all_gone.wait()

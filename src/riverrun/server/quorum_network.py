@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from riverrun.client.connection import Connection, UnsupportedApi
@@ -30,13 +31,24 @@ CHANGES: Final = "change"
 class QuorumNetwork:
     """Of one node. ``close`` it when the quorum has stopped."""
 
-    def __init__(self, cluster_id: str | None, settings: QuorumSettings, *, name: str) -> None:
+    def __init__(
+        self,
+        cluster_id: str | None,
+        settings: QuorumSettings,
+        *,
+        name: str,
+        before: Callable[[raft.Request], Awaitable[None]] | None = None,
+    ) -> None:
+        """``before`` is awaited before a request is sent."""
+        self._before = before
         self._cluster_id = cluster_id
         self._settings = settings
         self._name = name
         self._links: dict[tuple[Endpoint, str], _Link] = {}
 
     async def ask(self, peer: NodeId, endpoint: Endpoint, request: raft.Request) -> raft.Response:
+        if self._before is not None:
+            await self._before(request)
         kind = _kind(request)
         link = self._links.get((endpoint, kind))
         if link is None:

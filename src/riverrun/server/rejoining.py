@@ -1,0 +1,43 @@
+"""A voter that lost its data, on its way back among the voters (KIP-1186).
+
+It first removes the vote of its lost directory and then adds the one that it has. Between the two
+it is no voter, and nothing in the metadata says that it should be one: a crash just then would
+leave the quorum one voter short for good. So the intention is made durable before the removal is
+asked for, and forgotten when the node votes again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from riverrun.model.ids import NodeId
+from riverrun.ports.files import Files, write_atomically
+from riverrun.raft.messages import RemoveVoterRequest, Request
+
+NAME: Final = "rejoins-voters"
+
+
+class Rejoining:
+    """The intention of one node. All calls but ``is_begun_by`` block on the disk."""
+
+    def __init__(self, files: Files, folder: str, node_id: NodeId) -> None:
+        self._files = files
+        self._path = os.path.join(folder, NAME)
+        self._node_id = node_id
+        self.is_intended = files.exists(self._path)
+
+    def is_begun_by(self, request: Request) -> bool:
+        """Whether this request ends the vote of this very node."""
+        return isinstance(request, RemoveVoterRequest) and request.voter.id == self._node_id
+
+    def intend(self) -> None:
+        """Durable when it returns."""
+        if not self.is_intended:
+            write_atomically(self._files, self._path, b"0\n")
+            self.is_intended = True
+
+    def forget(self) -> None:
+        if self.is_intended:
+            self._files.unlink(self._path)
+            self.is_intended = False

@@ -112,6 +112,7 @@ def _draw_producers(chance: random.Random) -> tuple[ProducerPlan, ...]:
                 acks="all" if is_idempotent else chance.choice(("all", 1)),
                 compression=chance.choice((None, None, "gzip", "zstd")),
                 filler_bytes_max=chance.choice((10, 10, 300, 2000)),
+                pause_seconds_max=chance.choice((0.8, 0.8, 0.1)),
             )
         )
     return tuple(producers)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from riverrun.metadata.image import NO_LEADER
 from riverrun.simulation.checker import Checker, LivenessViolation, SafetyViolation
 from riverrun.simulation.cluster import Cluster, data_directory, node_name, node_settings
 from riverrun.simulation.cluster_flaws import planted
@@ -19,7 +20,7 @@ from riverrun.simulation.cluster_plan import ADMIN, AUDITOR, READERS, ClusterPla
 from riverrun.simulation.cluster_workload import ClusterWorkload
 from riverrun.simulation.damage import logs_on, whole_batches
 from riverrun.simulation.failures import SimulationFailure
-from riverrun.simulation.faults import CONTROLLER, LEADER, PARTS
+from riverrun.simulation.faults import CONTROLLER, FOLLOWER, LEADER, OTHER, PARTS
 from riverrun.simulation.injector import Injector
 from riverrun.simulation.outcome import Outcome
 from riverrun.simulation.story_logs import story_logs
@@ -114,11 +115,13 @@ class ClusterScenario:
         partition = cluster.partition(TOPIC, 0)
         if partition is None:
             return cluster.names[0]
-        if name == LEADER:
-            place = int(partition.leader)
-        else:
-            others = [node for node in partition.replicas if node != partition.leader]
-            place = int(others[0]) if others else -1
+        others = [node for node in partition.replicas if node != partition.leader]
+        playing = {
+            LEADER: partition.leader,
+            FOLLOWER: others[0] if others else NO_LEADER,
+            OTHER: others[-1] if others else NO_LEADER,
+        }
+        place = int(playing[name])
         return node_name(place) if place >= 0 else cluster.names[0]
 
     def run(self) -> None:

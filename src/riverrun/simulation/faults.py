@@ -4,7 +4,8 @@ A schedule of faults is drawn from the seed, written down in a failure's report,
 kept in tests. Applying one to a world is left to ``injector``. A target is a machine, several of
 them (``node-1,node-2``), or two sides of a cut in the network (``node-1|node-2,node-3``); without
 the second side everybody else is meant. In a cluster one may also name a part that somebody plays
-at that moment: the active ``controller``, the ``leader`` of the first partition, or a ``follower``.
+at that moment: the active ``controller``, the ``leader`` of the first partition, the ``follower``
+that comes next in its replicas, or the ``other-follower``.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ ON_CLIENTS = frozenset(
 )
 ON_CLUSTERS = frozenset({FaultKind.WIPE_DISK, FaultKind.LOST_TAIL, FaultKind.BIT_ROT})
 """What a node that stands alone cannot survive, and need not."""
-CONTROLLER, LEADER, FOLLOWER = "controller", "leader", "follower"
-PARTS = (CONTROLLER, LEADER, FOLLOWER)
+CONTROLLER, LEADER, FOLLOWER, OTHER = "controller", "leader", "follower", "other-follower"
+PARTS = (CONTROLLER, LEADER, FOLLOWER, OTHER)
 SEVERAL_AT_ONCE = frozenset(
     {FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.TERMINATE}
 )

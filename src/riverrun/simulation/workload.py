@@ -35,6 +35,7 @@ class ProducerPlan:
     acks: str | int
     compression: str | None
     filler_bytes_max: int
+    pause_seconds_max: float = PRODUCE_PAUSE_SECONDS_MAX
 
 
 class Workload:
@@ -133,7 +134,7 @@ class Workload:
                         self._checker.acked(partition, metadata.offset, value, self._world.now)
             if failed is not None:
                 raise failed
-            await asyncio.sleep(chance.uniform(0.0, PRODUCE_PAUSE_SECONDS_MAX))
+            await asyncio.sleep(chance.uniform(0.0, plan.pause_seconds_max))
 
     # -- Consumers ------------------------------------------------------------------------------
 

@@ -194,6 +194,7 @@ def test_an_observer_that_comes_late_fetches_a_snapshot(world: World) -> None:
     assert leader.running.describe().voters[0].log_end_offset > 100
     observer = quorum.member(4, is_controller=False, settings=SMALL)
     observer.start()
+    quorum.wait_for(lambda: bool(observer.deltas))
     quorum.wait_for_value(119)
     first = observer.deltas[0]
     assert first.image.offset == -1 and first.changed_configs, "one step from nothing to all"
@@ -327,6 +328,7 @@ def test_an_observer_that_reads_from_the_beginning_knows_who_votes(world: World)
     quorum.commit(1)
     observer = quorum.member(4, is_controller=False)
     observer.start()
+    quorum.wait_for(lambda: observer.log is not None)
     quorum.wait_for_value(1)
     assert [voter.id for voter in observer.running.voters] == [1, 2, 3]
 
@@ -357,7 +359,7 @@ def test_a_leader_hands_over_when_it_stops(world: World) -> None:
     assert world.now - began < 0.3
 
 
-def test_a_full_disk_on_the_leader_refuses_and_loses_nothing(world: World) -> None:
+def test_a_leader_with_a_full_disk_resigns_and_loses_nothing(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -365,11 +367,35 @@ def test_a_full_disk_on_the_leader_refuses_and_loses_nothing(world: World) -> No
     disk.capacity_bytes = disk.used_bytes
     leader.append(setting(2))
     quorum.wait_for(lambda: len(leader.outcomes) == 2)
-    assert isinstance(leader.outcomes[-1], OSError)
+    outcome = leader.outcomes[-1]
+    assert isinstance(outcome, KafkaError)
+    assert outcome.code is ErrorCode.NOT_CONTROLLER
     assert value_of(leader.running.newest) == 1
-    disk.capacity_bytes = 10**9
+    quorum.wait_for_leader(but=leader)
     quorum.commit(3)
+    # From its reserve it stores for whom it voted, and what the new leader says.
     quorum.wait_for_value(3)
+    assert not leader.failures
+    disk.capacity_bytes = 10**9
+    quorum.commit(4)
+    quorum.wait_for_value(4)
+
+
+def test_a_member_without_any_room_stands_still_until_there_is_some(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    full = others(quorum, leader)[0]
+    disk = world.host(full.name).disk
+    disk.capacity_bytes = 0
+    for value in range(2, 6):
+        quorum.commit(value)
+    leader.call(leader.running.resign)
+    quorum.wait_for_leader(but=leader)
+    assert not full.failures
+    disk.capacity_bytes = 10**9
+    quorum.commit(6)
+    quorum.wait_for_value(6)
 
 
 def test_a_failed_sync_stops_a_member_and_the_others_go_on(world: World) -> None:

@@ -191,9 +191,20 @@ class Cluster:
             ) from None
         node.state = State.DOWN
 
-    def torment(self, number: int, *, fsync_seconds: float = 0, clock_seconds: float = 0) -> None:
-        """Make a node's disk slow or its clock wrong, until told otherwise."""
-        orders = {"fsync_seconds": fsync_seconds, "clock_seconds": clock_seconds}
+    def torment(
+        self,
+        number: int,
+        *,
+        fsync_seconds: float = 0,
+        fsync_fails: float = 0,
+        clock_seconds: float = 0,
+    ) -> None:
+        """Make a node's disk slow or fail, or its clock wrong, until told otherwise."""
+        orders = {
+            "fsync_seconds": fsync_seconds,
+            "fsync_fails": fsync_fails,
+            "clock_seconds": clock_seconds,
+        }
         path = self.nodes[number].place.orders
         draft = path.with_suffix(".new")
         draft.write_text(json.dumps(orders))

@@ -135,6 +135,17 @@ def disk_full(arena: Arena) -> None:
         arena.start(leader)
 
 
+def disk_failed(arena: Arena) -> None:
+    """A sync of the leader fails: it stops, and others lead before its session has ended."""
+    leader = arena.leader()
+    arena.torment(leader, fsync_fails=1)
+    arena.progress_everywhere()
+    arena.expect(arena.cluster.died, seconds=10, what=f"node {leader} stops")
+    arena.torment(leader)
+    arena.start(leader)
+    arena.all_in_sync()
+
+
 def disk_corrupted(arena: Arena) -> None:
     """Bits rot in the middle of a replica's log while its node is down; it is repaired."""
     leader = arena.leader()
@@ -246,6 +257,14 @@ SCENARIOS = (
         about="The disk of a leader is full, then has room again.",
         small_disk_bytes=SMALL_DISK_BYTES,
         settings={"log.segment.bytes": str(4 << 20)},
+    ),
+    _scenario(
+        happen=disk_failed,
+        about="The disk of a leader fails: its node stops, and others lead at once.",
+        may_fail_sends=False,
+        silence_seconds_max=3.0,
+        needs_agent=True,
+        settings={"log.flush.before.ack": "true"},
     ),
     _scenario(happen=disk_corrupted, about="A replica rots while its node is down."),
     _scenario(

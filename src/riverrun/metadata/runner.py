@@ -260,15 +260,23 @@ class MetadataLog:
     def append(self, records: Sequence[Record]) -> asyncio.Future[Image]:
         """One atomic batch, written when this returns; the image with it once it is published.
 
-        An assertion fails, and nothing changes, for records that cannot follow. OSError, and
-        nothing changes, when there is no room for them. KafkaError NOT_CONTROLLER unless
-        ``is_active``; the future fails with it when leadership is lost before the outcome is known.
+        An assertion fails, and nothing changes, for records that cannot follow. When there is no
+        room for them nothing changes either: another voter shall lead, or OSError where there is
+        none. KafkaError NOT_CONTROLLER unless ``is_active``; the future fails with it when
+        leadership is lost before the outcome is known.
         """
         if self._failure is not None:
             raise self._failure
         self._check_active()
         waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
-        self._write(records, waiter)
+        try:
+            self._write(records, waiter)
+        except OSError as error:
+            if len(self.voters) < 2:
+                raise
+            log.warning("no room to lead the metadata quorum", reason=str(error))
+            self._runner.tell(Resign())
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller has no room.") from error
         self._runner.log_changed()
         return waiter
 

@@ -1,4 +1,4 @@
-"""Loaded by the interpreter of a node under chaos: makes its disk slow and its clock wrong.
+"""Loaded by the interpreter of a node under chaos: makes its disk slow or fail, its clock wrong.
 
 No product code knows of it. The folder of this file is on the node's PYTHONPATH; a file that the
 environment names says how slow and how wrong, and may change while the node runs. Only the wall
@@ -7,6 +7,7 @@ clock jumps: the monotonic one does not in a real system either.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -45,6 +46,8 @@ def _install(orders: _Orders) -> None:
             seconds = orders.value("fsync_seconds")
             if seconds > 0:
                 _sleep(seconds)
+            if orders.value("fsync_fails"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             sync(descriptor)
 
         return synced

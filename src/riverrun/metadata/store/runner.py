@@ -23,6 +23,7 @@ from riverrun.metadata import quorum
 from riverrun.metadata.flushed import FlushedOffset
 from riverrun.metadata.loading import KEPT_SNAPSHOTS, SnapshotFolder, voters_in
 from riverrun.metadata.quorum import MetadataError
+from riverrun.metadata.reserve import Reserve, is_full
 from riverrun.metadata.snapshot import BOOTSTRAP, InvalidSnapshot, Snapshot
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
@@ -40,12 +41,13 @@ from riverrun.raft.types import (
 )
 from riverrun.records.batch import CorruptBatch, batches, read_header
 from riverrun.records.record import NewRecord, build_batch
-from riverrun.storage.log import ColdRead, Log
+from riverrun.storage.log import Appended, ColdRead, Log
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
 
 T = TypeVar("T")
 
 READ_BYTES_MAX: Final = 1024 * 1024
+NO_ROOM_SECONDS: Final = 0.25
 FETCHED: Final = "-fetched"
 """In the name of a snapshot that comes from the leader, until it is whole."""
 
@@ -65,6 +67,7 @@ class MetadataStore:
         self._files = files
         self._clock = clock
         self._flushed = FlushedOffset(files, store.path)
+        self._reserve = Reserve(files, store.path)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metadata")
         self._disk = asyncio.Lock()
         self._history = VoterHistory()
@@ -133,6 +136,7 @@ class MetadataStore:
         """The newest whole snapshot, and what was lost, in words. After a loss only ``start_over``
         may follow."""
         await self.in_thread(self.snapshots.remove_parts)
+        await self.in_thread(self._reserve.hold)
         found = await self.in_thread(self.snapshots.newest)
         reached = Offset(0)
         if found is not None:
@@ -256,8 +260,20 @@ class MetadataStore:
         return state
 
     async def persist(self, state: QuorumState) -> None:
+        """Without room this member stands still, as if it were paused, until there is some."""
         path = self.log.path
-        await self.in_thread(lambda: quorum.write_quorum_state(self._files, path, state))
+        while True:
+            try:
+                await self.in_thread(lambda: quorum.write_quorum_state(self._files, path, state))
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                if not await self.in_thread(self._reserve.release):
+                    log.warning("no room for the quorum's state", path=path)
+                    await asyncio.sleep(NO_ROOM_SECONDS)
+            else:
+                await self.in_thread(self._reserve.hold)
+                return
 
     # Appending
 
@@ -292,7 +308,7 @@ class MetadataStore:
         start = self.end_offset
         while rest:
             try:
-                appended = self.log.append_as_follower(rest)
+                appended = self._append_some(rest)
             except (OSError, KafkaError):
                 if self.end_offset == start:
                     raise
@@ -302,6 +318,15 @@ class MetadataStore:
             for offset, voters in voters_in(rest[: appended.size_bytes]):
                 self._history.add(offset, VoterSet(voters))
             rest = rest[appended.size_bytes :]
+
+    def _append_some(self, data: memoryview) -> Appended | None:
+        try:
+            return self.log.append_as_follower(data)
+        except OSError as error:
+            # Who cannot store this does not hear that others lead what it led.
+            if not is_full(error) or not self._reserve.release():
+                raise
+            return self.log.append_as_follower(data)
 
     def _known_bytes(self, data: bytes) -> int:
         """How much of it the log has already. KafkaError unless the rest follows its end."""
@@ -381,6 +406,7 @@ class MetadataStore:
 
     async def remove_old_snapshots(self) -> None:
         """And what the log holds below the oldest that is kept, each step of it durably."""
+        await self.in_thread(self._reserve.hold)
         kept = (await self.in_thread(self.snapshots.listed))[-KEPT_SNAPSHOTS:]
         if not kept:
             return

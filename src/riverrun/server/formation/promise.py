@@ -6,6 +6,7 @@ calls block on the disk. ``riverrun up`` uses this as well, so it loads little.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -128,7 +129,8 @@ def withdraw(directories: Sequence[Path]) -> None:
     for directory in directories:
         for path in directory.iterdir():
             path.unlink()
-        directory.rmdir()
+        with contextlib.suppress(OSError):  # a disk of its own may be mounted there
+            directory.rmdir()
 
 
 def _is_untouched(directory: Path) -> bool:

@@ -189,7 +189,7 @@ class Arena:
             for operation in reversed(self.history.operations()):
                 if operation.time < since:
                     break
-                if operation.action is Action.SEND and operation.offset >= 0:
+                if operation.is_acknowledgement:
                     seen[operation.partition] = None
             return len(seen) == self.workload.load.partitions
 
@@ -211,9 +211,7 @@ class Arena:
         late = [
             operation
             for operation in self.history.operations()
-            if operation.action is Action.SEND
-            and operation.offset >= 0
-            and operation.time > began + grace_seconds
+            if operation.is_acknowledgement and operation.time > began + grace_seconds
         ]
         if late:
             raise PromiseBroken(

@@ -67,6 +67,10 @@ class Operation:
     epoch: int = -1
     text: str = ""
 
+    @property
+    def is_acknowledgement(self) -> bool:
+        return self.action is Action.SEND and self.kind is Kind.OK
+
     def as_line(self) -> str:
         found = {}
         for name, default in _DEFAULTS.items():

@@ -120,7 +120,9 @@ class ConfluentProducer:
             "value": (message.value() or b"").decode(),
         }
         if error is None:
-            told["offset"] = message.offset()
+            # None when the broker knew it as a duplicate of what it had acknowledged before.
+            offset = message.offset()
+            told["offset"] = -1 if offset is None else offset
             self._history.add(self.name, Action.SEND, Kind.OK, **told)
         else:
             self._history.add(self.name, Action.SEND, Kind.INFO, text=str(error), **told)

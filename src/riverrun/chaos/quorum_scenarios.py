@@ -206,7 +206,7 @@ def snapshots_under_load(arena: Arena) -> None:
     """A node that was away finds the log cut behind a snapshot, and fetches that instead."""
     away = arena.chance.choice(arena.others(arena.controller()))
     arena.kill(away)
-    arena.metadata_progress(60, seconds=40)
+    arena.metadata_progress(30, seconds=40)
     leader = arena.controller()
     folder = arena.cluster.nodes[leader].place.data / "__cluster_metadata-0"
     arena.expect(lambda: len(list(folder.glob("*.checkpoint"))) >= 1, seconds=20, what="a snapshot")
@@ -253,6 +253,6 @@ SCENARIOS = (
     _scenario(
         happen=snapshots_under_load,
         about="Snapshots are taken and fetched under load.",
-        settings={"metadata.log.max.record.bytes.between.snapshots": "20000"},
+        settings={"metadata.log.max.record.bytes.between.snapshots": "5000"},
     ),
 )

@@ -152,6 +152,24 @@ def test_real_clients_are_answered(run: Any) -> None:
     run(scenario())
 
 
+def test_clients_that_wait_on_a_socket_are_answered_when_it_is_taken_over(run: Any) -> None:
+    async def scenario() -> None:
+        bound = socket.create_server(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(ApiKey.HEARTBEAT, 4, BEAT, 7))
+        await writer.drain()
+        listener = real_listener(HEARTBEATS)
+        assert await listener.start("PLAINTEXT", "127.0.0.1", port, bound) == port
+        assert answer(ApiKey.HEARTBEAT, 4, await read_frame(reader)) == (7, FINE)
+        writer.close()
+        await listener.stop()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    run(scenario())
+
+
 def test_large_requests_and_answers_survive_slow_readers(run: Any) -> None:
     """Many megabytes both ways with a reader that starts late: nothing is lost or changed."""
 

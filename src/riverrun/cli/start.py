@@ -104,8 +104,6 @@ def start(
         raise typer.Exit(REFUSED) from None
     if advertised_addr is not None:
         texts = reached_at(advertised_addr, texts)
-    if "log.dirs" not in texts and "node.id" in texts:
-        texts["log.dirs"] = f"data/node-{texts['node.id']}"
     raise typer.Exit(run(texts))
 
 

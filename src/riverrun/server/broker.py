@@ -31,6 +31,7 @@ from riverrun.raft.messages import Request
 from riverrun.server import last_life
 from riverrun.server.context import CONTROLLER, Peer
 from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.early import EarlySockets
 from riverrun.server.formation.formed import Formed
 from riverrun.server.formation.runner import Formation
 from riverrun.server.forwarding import Forwarder
@@ -68,14 +69,18 @@ class Broker:
         clock: Clock,
         randomness: Randomness,
         boot_id: str = "",
+        early: EarlySockets | None = None,
     ) -> None:
-        """``boot_id`` names the life of the machine's kernel, and is empty when that is unknown."""
+        """``boot_id`` names the life of the machine's kernel, and is empty when that is unknown;
+        ``early`` are sockets on which clients may wait for us already.
+        """
         self.settings = settings
         self.metrics = Metrics()
         self._files = files
         self._clock = clock
         self._randomness = randomness
         self._boot_id = boot_id
+        self._early = early or EarlySockets()
         self._ending = asyncio.Event()
         self._failure: BaseException | None = None
         self._is_serving = False
@@ -137,9 +142,15 @@ class Broker:
             await serving.build()
             await serving.register()
             serving.start()
+            waiting = self._early.take()
             for address in settings.client_addresses():
-                await listener.start(address.name, address.host, address.port)
+                if address not in waiting:
+                    await listener.start(address.name, address.host, address.port)
             await serving.serve()
+            # Who waits there already hears of a broker that serves, not of one that will.
+            for address, bound in waiting.items():
+                await listener.start(address.name, address.host, address.port, bound)
+        self._early.seen(len(parts.metadata.current.brokers))
         log.info(
             "node is up",
             cluster=parts.logs.cluster_id,
@@ -166,6 +177,7 @@ class Broker:
             clock=self._clock,
             randomness=self._randomness,
             stopping=self._ending,
+            before_listening=self._early.close,
         ).form()
         log_runner = self._log_runner = LogRunner(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
@@ -363,6 +375,8 @@ class Broker:
 
     def _published(self, delta: Delta, image: Image) -> None:
         """Limits of connections may be changed while the node runs."""
+        if self._is_serving:
+            self._early.seen(len(image.brokers))
         if self._parts is not None:
             self._parts.image_waits.published(delta, image)
         if self._rejoining is not None and self._rejoining.is_intended:
@@ -416,6 +430,7 @@ class Broker:
         """Hand over, answer what is in flight, make everything durable, and say so on the disk."""
         await self._leave()
         self._is_serving = False
+        self._early.close()
         if self._listener is not None:
             await self._listener.stop(is_patient=self._failure is None)
         if self._http is not None:

@@ -107,17 +107,24 @@ class Listener:
         """Use other limits from now on; what is set when a connection begins stays with it."""
         self.settings = settings
 
-    async def start(self, name: str, host: str, port: int) -> int:
-        """Listen on an address; gives the port, which is chosen when 0 was asked for."""
+    async def start(
+        self, name: str, host: str, port: int, bound: socket.socket | None = None
+    ) -> int:
+        """Listen on an address; gives the port, which is chosen when 0 was asked for.
+
+        ``bound`` is a socket that listens there already; it is ours from now on.
+        """
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            partial(self._connect, name), host, port, backlog=self.settings.backlog
-        )
+        connect, backlog = partial(self._connect, name), self.settings.backlog
+        if bound is not None:
+            server = await loop.create_server(connect, sock=bound, backlog=backlog)
+        else:
+            server = await loop.create_server(connect, host, port, backlog=backlog)
         self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
-        bound: int = server.sockets[0].getsockname()[1]
-        return bound
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
 
     async def stop(self, *, is_patient: bool = True) -> None:
         """Accept nobody, answer what is in flight, close; by force when that takes too long.

@@ -6,23 +6,18 @@ latter, for it starts faster without the command line's library.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import gc
 import os
-import resource
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
 from riverrun.model.dataclasses import dataclass
-from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
 from riverrun.model.synonyms import overridden
-from riverrun.server import logs
+from riverrun.server.early import EarlySockets
 from riverrun.server.settings import (
     NodeSettings,
     from_environment,
@@ -56,17 +51,25 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
         return REFUSED
     # What is made until the node serves stays for ever: there is nothing to collect.
     gc.disable()
-    logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
+    # Everything else is loaded after this: clients may come meanwhile.
+    early = EarlySockets.open(settings)
     _raise_file_limit()
+    import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
+    from riverrun.server import logs
+
+    logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
     import uvloop
 
-    return uvloop.run(_serve(settings, supervision or Supervision()))
+    return uvloop.run(_serve(settings, early, supervision or Supervision()))
 
 
 def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
     """File, environment and flags, the later ones winning."""
     texts = read_file(config) if config is not None else {}
-    return overridden(overridden(texts, from_environment(os.environ)), flags)
+    texts = overridden(overridden(texts, from_environment(os.environ)), flags)
+    if "log.dirs" not in texts and "node.id" in texts:
+        texts["log.dirs"] = f"data/node-{texts['node.id']}"
+    return texts
 
 
 def _boot_id() -> str:
@@ -79,6 +82,8 @@ def _boot_id() -> str:
 
 def _raise_file_limit() -> None:
     """Ten thousand partitions have more files than the usual soft limit allows."""
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     if soft < wanted:
@@ -86,10 +91,11 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
+async def _serve(settings: NodeSettings, early: EarlySockets, supervision: Supervision) -> int:
     import structlog
 
     from riverrun.metadata.quorum import MetadataError
+    from riverrun.model.errors import KafkaError
     from riverrun.ports.clock import SystemClock
     from riverrun.ports.files import OsFiles
     from riverrun.ports.randomness import SystemRandomness
@@ -109,12 +115,9 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         clock=SystemClock(),
         randomness=SystemRandomness(),
         boot_id=_boot_id(),
+        early=early,
     )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.request_stop, signal.Signals(number).name)
-    if supervision.parent_descriptor is not None:
-        _stop_with_parent(loop, supervision.parent_descriptor, broker.request_stop)
+    _stop_when_told(broker.request_stop, supervision.parent_descriptor)
     try:
         is_serving = await broker.start()
     except FormationStopped:
@@ -147,27 +150,34 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     return FAILED if failure else STOPPED
 
 
-def _stop_with_parent(
-    loop: asyncio.AbstractEventLoop, descriptor: int, stop: Callable[[str], None]
-) -> None:
-    """When the process that started us is gone, its end of the pipe closes: stop as well."""
+def _stop_when_told(stop: Callable[[str], None], parent_descriptor: int | None) -> None:
+    """By signals, or by the end of the process that started us: then the other end of its pipe
+    is closed.
+    """
+    import asyncio
+    import signal
 
-    def ended() -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, signal.Signals(number).name)
+
+    def ended(descriptor: int) -> None:
         loop.remove_reader(descriptor)
         stop("the parent process ended")
 
-    loop.add_reader(descriptor, ended)
+    if parent_descriptor is not None:
+        loop.add_reader(parent_descriptor, ended, parent_descriptor)
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m riverrun.server CONFIG READY_FD PARENT_FD``: how ``riverrun up`` starts a
-    node.
+    """``python -m riverrun.server CONFIG [READY_FD PARENT_FD]``: how ``riverrun up`` starts a node,
+    and ``riverrun start`` where a file says all.
     """
-    config, ready, parent = arguments
+    config, *descriptors = arguments
     try:
         texts = settings_texts(Path(config), {})
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
-    supervision = Supervision(ready_descriptor=int(ready), parent_descriptor=int(parent))
-    return run(texts, supervision)
+    ready, parent = (int(text) for text in descriptors) if descriptors else (None, None)
+    return run(texts, Supervision(ready_descriptor=ready, parent_descriptor=parent))

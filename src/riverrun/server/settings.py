@@ -8,9 +8,7 @@ error, for a misspelt setting that is silently ignored is worse than none.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
@@ -163,6 +161,8 @@ class NodeSettings:
         known = _names()
         for name, text in texts.items():
             if name not in known:
+                from difflib import get_close_matches
+
                 near = get_close_matches(name, known, n=1)
                 hint = (
                     f"did you mean {near[0]}?"
@@ -284,6 +284,8 @@ def declared_settings() -> tuple[Setting, ...]:
 
 def read_file(path: Path) -> dict[str, str]:
     """Settings of a TOML file; dotted names may be written plainly (``node.id = 1``)."""
+    import tomllib
+
     try:
         tree = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -316,6 +318,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     for variable in sorted(environment):
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
         if name != variable and name not in known and name not in VARIABLES_OF_OTHERS:
+            from difflib import get_close_matches
+
             near = get_close_matches(name, known, n=1)
             hint = f" (did you mean {ENVIRONMENT_PREFIX}{near[0]}?)" if near else ""
             found.append(variable + hint)

@@ -76,14 +76,18 @@ class Formation:
         clock: Clock,
         randomness: Randomness,
         stopping: asyncio.Event | None = None,
+        before_listening: Callable[[], None] = lambda: None,
     ) -> None:
-        """``form`` is given up with ``FormationStopped`` when ``stopping`` is set."""
+        """``form`` is given up with ``FormationStopped`` when ``stopping`` is set;
+        ``before_listening`` is called when the node's addresses must be free.
+        """
         self._settings = settings
         self._directory = directory
         self._files = files
         self._clock = clock
         self._randomness = randomness
         self._stopping = stopping or asyncio.Event()
+        self._before_listening = before_listening
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="formation")
         self._storing = asyncio.Lock()
         self._promise: Promise | None = None
@@ -176,6 +180,7 @@ class Formation:
         if not self._settings.formation.is_controller and not self._seeds:
             raise FormationError("a node that is no controller needs other nodes in seed.nodes")
         listener = self._listener()
+        self._before_listening()
         for address in self._settings.listening():
             await listener.start(address.name, address.host, address.port)
         try:

@@ -1,7 +1,7 @@
 """Settings of logs: what a topic may override, and what belongs to a node's data directory.
 
-Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack``, the two limits at the end of
-``DirectorySettings`` and scrubbing are ours. Nothing else is loaded here: a node reads its settings
+Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack``, ``riverrun.table``, the two limits
+at the end of ``DirectorySettings`` and scrubbing are ours. Nothing else is loaded here: a node reads its settings
 before all else.
 """
 
@@ -33,6 +33,7 @@ TOPIC_ONLY = frozenset(
         "remote.storage.enable",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
+        "riverrun.table",
     }
 )
 """Settings that a node has no default of its own for."""
@@ -194,6 +195,11 @@ class LogSettings(Settings):
     retention_ms: int = setting(
         7 * DAY_MS, name="log.retention.ms", topic="retention.ms", at_least=-1, live=True,
         doc="Age above which old segments are discarded; -1 is no limit.",
+    )  # fmt: skip
+    table: str = setting(
+        "none", name="riverrun.table", topic="riverrun.table", live=True,
+        choices=("none", "delta", "iceberg", "parquet"),
+        doc="Keep the topic as a table of this format, which `riverrun pipeline tables` does.",
     )  # fmt: skip
     segment_bytes: int = setting(
         GiB, name="log.segment.bytes", topic="segment.bytes", at_least=MiB, live=True,

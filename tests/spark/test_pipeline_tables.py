@@ -258,9 +258,10 @@ def merged(path: Path, number: int, rows: list[dict[str, Any]]) -> None:
     )
     assert not isinstance(decision, Skip)
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("_offset", pa.int64())])
+    table = pa.Table.from_pylist(rows, schema=schema)
     attempt.merge(
-        pa.Table.from_pylist(rows, schema=schema), decision.progress,
-        keys=["id"], order="_offset", delete="source.name IS NULL",
+        table.append_column("gone", table["name"].is_null()), decision.progress,
+        keys=["id"], order="_offset", delete="gone",
     )  # fmt: skip
 
 

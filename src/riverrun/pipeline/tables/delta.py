@@ -73,27 +73,29 @@ class DeltaAttempt:
     ) -> None:
         """Bring the newest row of each key into the table, in one commit with the progress.
 
-        ``order`` names a column whose larger value wins; ``delete`` is a condition on the row
-        (as ``source``) that removes its key.
+        ``order`` names a column whose larger value wins; ``delete`` one that says whether the row
+        removes its key, and is not stored.
         """
-        table = self._prepared(plain_schema(rows.schema), progress)
+        left_out = [] if delete is None else [delete]
+        table = self._prepared(plain_schema(rows.drop_columns(left_out).schema), progress)
         version = table.version()
         newer = f"source.`{order}` > target.`{order}`" if order else None
-        on = " AND ".join(f"source.`{key}` = target.`{key}`" for key in keys)
         merger = table.merge(
             rows,
-            on,
+            " AND ".join(f"source.`{key}` = target.`{key}`" for key in keys),
             source_alias="source",
             target_alias="target",
             commit_properties=_properties(progress, self._seen),
         )
-        if delete:
-            gone = f"({delete})" if newer is None else f"({delete}) AND {newer}"
-            merger = merger.when_matched_delete(gone)
-            merger = merger.when_matched_update_all(newer)
-            merger = merger.when_not_matched_insert_all(f"NOT coalesce({delete}, false)")
-        else:
+        if delete is None:
             merger = merger.when_matched_update_all(newer).when_not_matched_insert_all()
+        else:
+            gone = f"coalesce(source.`{delete}`, false)"
+            merger = (
+                merger.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")
+                .when_matched_update_all(newer, except_cols=left_out)
+                .when_not_matched_insert_all(f"NOT {gone}", except_cols=left_out)
+            )
         try:
             if rows.num_rows:
                 merger.execute()

@@ -1,0 +1,282 @@
+"""``riverrun pipeline``: from topics and files to tables and topics, on Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from riverrun.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    BOOTSTRAP_VARIABLE,
+    FAILED,
+    NOT_FOUND,
+    USAGE,
+    AsJson,
+    Bootstrap,
+    fail,
+)
+from riverrun.cli.watching import Watch
+
+if TYPE_CHECKING:
+    from riverrun.pipeline.declaration import Pipeline
+
+NEEDED = ("pyspark", "pyarrow", "deltalake")
+REMEDY = "pip install 'riverrun[spark]', or in a clone: pip install -e '.[spark]'"
+STOP_SECONDS_MAX = 120
+LOOK_EVERY_SECONDS = 0.2
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline, in TOML or YAML.")]
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        envvar="RIVERRUN_SPARK_MASTER",
+        help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://...",
+    ),
+]
+Once = Annotated[
+    bool, typer.Option("--once", help="End when all that is there now has been processed.")
+]
+UiPort = Annotated[
+    int, typer.Option("--ui-port", min=0, help="Port of the Spark UI; 0 is without.")
+]
+OtherBootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE,
+        help="Address of the cluster, instead of the one in the file.",
+    ),
+]  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    pipeline = typer.Typer(
+        help="Run pipelines on Spark: topics and files to tables and topics. Needs an extra: "
+        "pip install -e '.[spark]' in a clone.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    for name, command in (
+        ("init", init),
+        ("validate", validate),
+        ("run", run),
+        ("status", status),
+        ("stop", stop),
+        ("tables", tables),
+    ):
+        pipeline.command(name)(command)
+    app.add_typer(pipeline, name="pipeline")
+
+
+def check_extra() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        fail(f"pipelines need {', '.join(missing)}; {REMEDY}", USAGE)
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="To be made.")] = Path(
+        "pipeline.toml"
+    ),
+    topic: Annotated[str, typer.Option("--topic", help="The topic to read.")] = "events",
+) -> None:
+    """Write a pipeline to begin with: a topic of JSON into a Delta table.
+
+    \b
+    riverrun pipeline init clicks.toml --topic clicks
+    riverrun pipeline run clicks.toml
+    """
+    from riverrun.pipeline.template import template
+
+    if file.exists():
+        fail(f"{file} exists already; choose another name, or remove it", USAGE)
+    if file.suffix != ".toml":
+        fail(f"{file}: init writes TOML; name it {file.with_suffix('.toml')}", USAGE)
+    file.write_text(template(file.stem, topic))
+    print(f"{file} reads topic {topic}. Run it with: riverrun pipeline run {file}")
+
+
+def validate(file: File) -> None:
+    """Check a pipeline's file, and name all that is wrong with its line and what helps.
+
+    \b
+    riverrun pipeline validate clicks.toml
+    """
+    pipeline = _read(file, None)
+    parts = (
+        f"{len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, "
+        f"{len(pipeline.sinks)} sinks"
+    )
+    print(f"{file} is well: pipeline {pipeline.name}, {parts}")
+
+
+def run(
+    file: File,
+    master: Master = "local[*]",
+    is_once: Once = False,
+    bootstrap: OtherBootstrap = None,
+    ui_port: UiPort = 4040,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline until Ctrl-C, and show how it goes.
+
+    A query that fails is started again from its checkpoint, and says why. Ends with code 1 when
+    something only a person can decide stands in the way.
+
+    \b
+    riverrun pipeline run clicks.toml
+    riverrun pipeline run clicks.toml --once --master 'local[2]'
+    riverrun pipeline run clicks.toml --master spark://10.0.0.5:7077
+    """
+    check_extra()
+    pipeline = _read(file, bootstrap)
+    raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
+
+
+def tables(
+    folder: Annotated[Path, typer.Option("--folder", help="Where the tables are kept.")] = Path(
+        "tables"
+    ),
+    values: Annotated[
+        str, typer.Option("--values", help="json (columns are found), or raw (key and value).")
+    ] = "json",
+    master: Master = "local[*]",
+    is_once: Once = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    ui_port: UiPort = 4040,
+    as_json: AsJson = False,
+) -> None:
+    """Keep every topic with the setting riverrun.table as a table of that format.
+
+    Topics that get the setting later are taken up when the command is started again.
+
+    \b
+    riverrun topics alter clicks --config riverrun.table=delta
+    riverrun pipeline tables --folder /data/tables
+    """
+    from riverrun.cli.session import run as ask_cluster
+    from riverrun.pipeline.table_topics import tables_pipeline
+    from riverrun.pipeline.topics import ask_table_topics
+
+    check_extra()
+    if values not in ("json", "raw"):
+        fail(f"--values {values}: choose json or raw", USAGE)
+    found = ask_cluster(bootstrap, ask_table_topics)
+    if not found:
+        fail(
+            "no topic is to be kept as a table\n"
+            "  Set it with `riverrun topics alter TOPIC --config riverrun.table=delta`.",
+            NOT_FOUND,
+        )
+    pipeline = tables_pipeline(found, folder.absolute(), bootstrap, values)
+    raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
+
+
+def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
+    """Show how a pipeline fares that runs somewhere else: rows, lag, batch time, failures.
+
+    Columns: sink, state, rows written since the start, rows per second, lag in records,
+    milliseconds of the last batch, dead letters, restarts.
+
+    \b
+    riverrun pipeline status clicks.toml --watch
+    """
+    from dataclasses import asdict
+
+    from riverrun.cli.output import print_json, print_tables
+    from riverrun.cli.watching import show
+    from riverrun.pipeline.progress import status_tables
+    from riverrun.pipeline.status import is_alive, read_status
+
+    pipeline = _read(file, None)
+
+    def once() -> None:
+        found = read_status(pipeline.state)
+        if found is None:
+            fail(f"{pipeline.name} has never run; start it with `riverrun pipeline run {file}`",
+                 NOT_FOUND)  # fmt: skip
+        is_running = is_alive(found)
+        if as_json:
+            print_json({**asdict(found), "is_running": is_running})
+        else:
+            print_tables(status_tables(found, is_running=is_running))
+
+    show(once, is_watched=watch)
+
+
+def stop(file: File) -> None:
+    """Ask a running pipeline to end after its current batches, and wait until it has.
+
+    \b
+    riverrun pipeline stop clicks.toml
+    """
+    from riverrun.pipeline.status import ask_to_stop, is_alive, read_status
+
+    pipeline = _read(file, None)
+    found = read_status(pipeline.state)
+    if found is None or not is_alive(found):
+        fail(f"{pipeline.name} is not running", NOT_FOUND)
+    ask_to_stop(pipeline.state)
+    end = time.monotonic() + STOP_SECONDS_MAX
+    while is_alive(found):
+        if time.monotonic() > end:
+            fail(f"{pipeline.name} (process {found.pid} on {found.host}) has not ended yet", FAILED)
+        time.sleep(LOOK_EVERY_SECONDS)
+    print(f"{pipeline.name} has ended")
+
+
+def _read(file: Path, bootstrap: str | None) -> Pipeline:
+    from riverrun.pipeline.errors import DeclarationError
+    from riverrun.pipeline.reading import read_pipeline
+
+    try:
+        return read_pipeline(file, bootstrap=bootstrap)
+    except DeclarationError as error:
+        fail(str(error), NOT_FOUND if not file.exists() else USAGE)
+
+
+def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
+    """Until it is over, asked to stop, or failed beyond help; gives the exit code."""
+    from riverrun.pipeline.progress import Display
+    from riverrun.pipeline.spark import open_session
+    from riverrun.pipeline.status import clear_stop, is_asked_to_stop, write_status
+    from riverrun.pipeline.supervisor import Supervisor
+
+    asked: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:  # whoever asks twice does not want to wait for a batch
+            os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    if sys.stderr.isatty():
+        print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
+    spark = open_session(pipeline, master, ui_port)
+    clear_stop(pipeline.state)
+    supervisor = Supervisor(spark, pipeline, is_once=is_once)
+    with Display(partial(print, flush=True), as_json=as_json) as display:
+        while not supervisor.is_over and not asked and not is_asked_to_stop(pipeline.state):
+            supervisor.tick()
+            now = supervisor.status()
+            write_status(pipeline.state, now)
+            display.show(now)
+            time.sleep(LOOK_EVERY_SECONDS)
+        supervisor.stop()
+        now = supervisor.status()
+        write_status(pipeline.state, now)
+        display.show(now, is_last=True)
+    spark.stop()
+    clear_stop(pipeline.state)
+    for reason in supervisor.failures:
+        print(f"riverrun: {reason}", file=sys.stderr)
+    return FAILED if supervisor.failures else 0

@@ -1,0 +1,125 @@
+"""Schemas of JSON values: found once, pinned, and grown by columns that appear later.
+
+Spark tells what values look like (``schema_of_variant_agg``) in a small language of its own. What
+is pinned never changes its type: a value that does not fit goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+_TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_][\w]*|\d+|[<>(),:]|[^\s<>(),:`]+")
+LONG_DIGITS_MAX = 18
+
+
+def schema_of_variant(text: str) -> StructType | None:
+    """``OBJECT<id: BIGINT, name: STRING>`` as a schema; None for anything but objects."""
+    found = _parse(_Tokens(text))
+    return found if isinstance(found, StructType) else None
+
+
+def grown(pinned: StructType, found: StructType) -> StructType:
+    """The pinned schema with the columns that it lacks, at any depth."""
+    fields = [StructField(f.name, _grown(f.dataType, found, f.name)) for f in pinned.fields]
+    fields += [field for field in found.fields if field.name not in pinned.fieldNames()]
+    return StructType(fields)
+
+
+def _grown(pinned: DataType, found: StructType, name: str) -> DataType:
+    if name not in found.fieldNames():
+        return pinned
+    return _grown_type(pinned, found[name].dataType)
+
+
+def _grown_type(pinned: DataType, found: DataType) -> DataType:
+    if isinstance(pinned, StructType) and isinstance(found, StructType):
+        return grown(pinned, found)
+    if isinstance(pinned, ArrayType) and isinstance(found, ArrayType):
+        return ArrayType(_grown_type(pinned.elementType, found.elementType))
+    return pinned
+
+
+class Pinned:
+    """Where the schema of a source is kept: beside the checkpoints, replaced whole."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self._path = folder / "schemas" / f"{source}.json"
+
+    def load(self) -> StructType | None:
+        import json
+
+        if not self._path.exists():
+            return None
+        return StructType.fromJson(json.loads(self._path.read_text()))
+
+    def store(self, schema: StructType) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_suffix(".new")
+        with aside.open("w") as file:
+            file.write(schema.json())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._path)
+
+
+class _Tokens:
+    def __init__(self, text: str) -> None:
+        self._left: Iterator[str] = iter(_TOKEN.findall(text))
+        self.next = ""
+        self.take()
+
+    def take(self) -> str:
+        taken, self.next = self.next, next(self._left, "")
+        return taken
+
+
+def _parse(tokens: _Tokens) -> DataType:
+    name = tokens.take().upper()
+    if name == "OBJECT":
+        return _parse_object(tokens)
+    if name == "ARRAY":
+        tokens.take()
+        inner = _parse(tokens)
+        tokens.take()
+        return ArrayType(inner)
+    if name == "DECIMAL":
+        _, precision, _, scale, _ = (tokens.take() for _ in range(5))
+        is_whole = int(scale) == 0 and int(precision) <= LONG_DIGITS_MAX
+        return LongType() if is_whole else DoubleType()
+    if name in ("BIGINT", "INT", "SMALLINT", "TINYINT"):
+        return LongType()
+    if name in ("DOUBLE", "FLOAT"):
+        return DoubleType()
+    # Values of several types, and only nulls so far: any JSON fits into a text.
+    return BooleanType() if name == "BOOLEAN" else StringType()
+
+
+def _parse_object(tokens: _Tokens) -> StructType:
+    fields: list[StructField] = []
+    if tokens.next != "<":
+        return StructType(fields)
+    tokens.take()
+    while tokens.next not in (">", ""):
+        name = tokens.take()
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        tokens.take()
+        fields.append(StructField(name, _parse(tokens)))
+        if tokens.next == ",":
+            tokens.take()
+    tokens.take()
+    return StructType(fields)

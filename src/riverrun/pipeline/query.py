@@ -1,0 +1,382 @@
+"""One sink as one streaming query: how it starts, and what it does with each batch.
+
+A query without state gets the records as they are, and its transforms run inside the batch: so
+records that the table already has can be left out first. A query with state must let Spark run its
+transforms on the stream; its batches are whole or not at all (see ``offsets``).
+
+The order within a batch is the promise: rows into files that nobody sees, dead letters into their
+topic, then the one commit that shows the rows and moves the offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from riverrun.pipeline import values
+from riverrun.pipeline.declaration import (
+    INFER,
+    FileSource,
+    Pipeline,
+    Sink,
+    Source,
+    TableSink,
+    TopicSink,
+    TopicSource,
+    Watermark,
+)
+from riverrun.pipeline.errors import CannotContinue, CommitConflict
+from riverrun.pipeline.hadoop import exists, read_text
+from riverrun.pipeline.inference import Pinned, grown
+from riverrun.pipeline.offsets import (
+    Batch,
+    Place,
+    Skip,
+    Stored,
+    Take,
+    judge_records,
+    judge_state,
+    placed,
+    read_offset_log,
+    starting_offsets,
+)
+from riverrun.pipeline.plans import has_state, transformed
+from riverrun.pipeline.topics import Topics, first_records, look_up, make_topic
+from riverrun.pipeline.writing import (
+    FORMAT,
+    cut,
+    open_sink,
+    write_dead_letters,
+    write_table,
+    write_topic,
+)
+
+if TYPE_CHECKING:
+    from riverrun.pipeline.tables import Attempt
+
+EARLIEST, LATEST = -2, -1
+SAMPLE_RECORDS_MAX = 1_000
+STARTED_SECONDS_MAX = 60
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a query has done since the program began."""
+
+    rows: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+    skipped: int = 0
+    compacted: int = 0
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class Handler:
+    """Brings batches of one sink to where they belong."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    sink: Sink
+    counts: Counts = field(default_factory=Counts)
+    fatal: CannotContinue | None = None
+    is_stateful: bool = False
+    _schemas: dict[str, StructType] = field(default_factory=dict)
+    _query: StreamingQuery | None = None
+    _has_query: threading.Event = field(default_factory=threading.Event)
+    busy: threading.Lock = field(default_factory=threading.Lock)
+
+    # Start
+
+    def start(self, *, is_once: bool) -> StreamingQuery:
+        """Start the query; CannotContinue when a person has to decide first."""
+        self._has_query.clear()
+        for source in self._topic_sources():
+            if source.values != "raw":
+                make_topic(self.pipeline.bootstrap, source.dead_letters)
+        if isinstance(self.sink, TopicSink):
+            make_topic(self.pipeline.bootstrap, self.sink.topic)
+        for source in self._topic_sources():
+            self._find_schema(source)
+        sources, transforms = self.pipeline.needed(self.sink)
+        topics = self._topics()
+        starts = self._starts(topics)
+        frames = {source.name: self._stream(source, starts) for source in sources}
+        result = transformed(self.spark, frames, transforms, self.sink.input)
+        has_files = any(isinstance(source, FileSource) for source in sources)
+        self.is_stateful = has_files or has_state(result)
+        if self.is_stateful:
+            self._check_state()
+        else:
+            raws = [self._raw(source, starts) for source in self._topic_sources()]
+            result = raws[0]
+            for other in raws[1:]:
+                result = result.unionAll(other)
+        writer = (
+            result.writeStream.foreachBatch(self._handle)
+            .queryName(f"{self.pipeline.name}-{self.sink.name}")
+            .outputMode(self.sink.output if self.is_stateful else "append")
+            .option("checkpointLocation", self.pipeline.checkpoint_of(self.sink))
+        )
+        if is_once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=self.sink.trigger)
+        self._query = writer.start()
+        self._has_query.set()
+        return self._query
+
+    def _find_schema(self, source: TopicSource) -> None:
+        """Declared, pinned before, or found in the first records and pinned now."""
+        if source.values == "raw":
+            return
+        if source.schema != INFER:
+            self._schemas[source.name] = values.schema_of(source)
+            return
+        pinned = Pinned(self.pipeline.state, source.name)
+        schema = pinned.load()
+        if schema is None:
+            sample = self._sample(source)
+            schema = None if sample is None else values.infer(sample)
+            if schema is None:
+                raise NoRecordsYet(
+                    f"sources.{source.name}: there is no JSON object in {', '.join(source.topics)} "
+                    "to find the schema by"
+                )
+            pinned.store(schema)
+        self._schemas[source.name] = schema
+
+    def _starts(self, topics: Topics) -> Mapping[str, str]:
+        """For a table without a checkpoint: where the table ends. Spark prefers its checkpoint."""
+        if not isinstance(self.sink, TableSink) or self._has_checkpoint():
+            return {}
+        stored = self._stored(open_sink(self.sink), topics)
+        starts: dict[str, str] = {}
+        for source in self._topic_sources():
+            partitions = {
+                name: topics.partitions[name] for name in source.topics if name in topics.ids
+            }
+            if len(partitions) != len(source.topics):
+                missing = next(name for name in source.topics if name not in topics.ids)
+                raise NoRecordsYet(f"sources.{source.name}: there is no topic {missing}")
+            if stored.offsets:
+                default = EARLIEST
+                starts[source.name] = starting_offsets(partitions, topics.ids, stored, default)
+        return starts
+
+    def _check_state(self) -> None:
+        if not isinstance(self.sink, TableSink) or self._has_checkpoint():
+            return
+        stored = self._stored(open_sink(self.sink), self._topics())
+        if not stored.is_blank:
+            raise CannotContinue(
+                f"sinks.{self.sink.name}: the table at {self.sink.path} has rows, but the "
+                "checkpoint with the state of the query's windows and joins is gone: going on "
+                "would lose or double rows. Bring the checkpoint back, or delete the table to "
+                "fill it from the start"
+            )
+
+    def _stream(self, source: Source, starts: Mapping[str, str]) -> DataFrame:
+        """Rows of a source as transforms see them."""
+        match source:
+            case TopicSource():
+                raw = self._raw(source, starts)
+                rows = values.parsed(raw, source, self._schemas.get(source.name))
+                return _marked(values.good(rows), source.watermark)
+            case FileSource():
+                reader = self.spark.readStream.format(source.format).schema(source.schema)
+                if source.files_per_batch is not None:
+                    reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
+                return _marked(reader.load(source.path), source.watermark)
+
+    def _raw(self, source: TopicSource, starts: Mapping[str, str]) -> DataFrame:
+        reader = self.spark.readStream.format(FORMAT).options(**self._options())
+        reader = reader.option("subscribe", ",".join(source.topics))
+        reader = reader.option("startingOffsets", starts.get(source.name, source.start))
+        group = f"{self.pipeline.name}.{self.sink.name}"
+        reader = reader.option("kafka.group.id", group)
+        if source.rows_per_batch is not None:
+            reader = reader.option("maxOffsetsPerTrigger", source.rows_per_batch)
+        return reader.load()
+
+    # Batches
+
+    def _handle(self, frame: DataFrame, number: int) -> None:
+        with self.busy:
+            try:
+                self._bring(frame, number)
+            except CannotContinue as error:
+                self.fatal = CannotContinue(f"sinks.{self.sink.name}: {error}")
+                raise
+            except CommitConflict:
+                self.counts.conflicts += 1
+                raise
+
+    def _bring(self, frame: DataFrame, number: int) -> None:
+        topics = self._topics()
+        batch = self._batch(number, topics)
+        match self.sink:
+            case TopicSink():
+                write_topic(self._rows(frame, batch), self.sink, self._options())
+            case TableSink():
+                attempt = open_sink(self.sink)
+                decision = self._judge(batch, self._stored(attempt, topics))
+                if isinstance(decision, Skip):
+                    self.counts.skipped += 1
+                    return
+                if not self.is_stateful:
+                    frame = cut(frame, batch, decision.below)
+                self._commit(frame, batch, attempt, decision)
+
+    def _commit(self, frame: DataFrame, batch: Batch, attempt: Attempt, decision: Take) -> None:
+        assert isinstance(self.sink, TableSink)
+        rows = self._rows(frame, batch)
+        written = write_table(rows, self.sink, attempt)
+        written.commit(self.sink, attempt, decision.progress)
+        self.counts.rows += written.rows
+        self.counts.commits += 1
+        self._compact()
+
+    def _compact(self) -> None:
+        assert isinstance(self.sink, TableSink)
+        every = self.sink.compact_every
+        if self.sink.format == "delta" and every and self.counts.commits % every == 0:
+            from riverrun.pipeline.tables.delta import DeltaAttempt
+
+            self.counts.compacted += DeltaAttempt(self.sink.path).compact()
+
+    def _judge(self, batch: Batch, stored: Stored) -> Take | Skip:
+        sink = self.pipeline.id_of(self.sink)
+        if not self.is_stateful:
+            return judge_records(sink, batch, stored)
+        assert self._has_query.wait(STARTED_SECONDS_MAX), "the query has started"
+        assert self._query is not None
+        return judge_state(sink, batch, stored, self._query.id)
+
+    def _rows(self, frame: DataFrame, batch: Batch) -> DataFrame:
+        """What the sink gets of a batch; dead letters are in their topic when this returns."""
+        if self.is_stateful:
+            for source in self._topic_sources():
+                if source.values != "raw":
+                    raw = self._range(source, batch)
+                    if raw is not None:
+                        schema = self._schemas[source.name]
+                        self._bury(values.parsed(raw, source, schema), source)
+            return frame
+        _, transforms = self.pipeline.needed(self.sink)
+        frames: dict[str, DataFrame] = {}
+        for source in self._topic_sources():
+            raw = frame.filter(F.col("topic").isin(*source.topics))
+            if source.schema == INFER and source.values == "json":
+                self._grow(source, raw)
+            parsed = values.parsed(raw, source, self._schemas.get(source.name))
+            if source.values != "raw":
+                self._bury(parsed, source)
+            frames[source.name] = values.good(parsed)
+        return transformed(frame.sparkSession, frames, transforms, self.sink.input)
+
+    def _grow(self, source: TopicSource, raw: DataFrame) -> None:
+        """Columns that appear later are added; what is pinned stays as it is."""
+        found = values.infer(raw)
+        if found is not None:
+            schema = grown(self._schemas[source.name], found)
+            if schema != self._schemas[source.name]:
+                Pinned(self.pipeline.state, source.name).store(schema)
+                self._schemas[source.name] = schema
+
+    def _bury(self, parsed: DataFrame, source: TopicSource) -> None:
+        bad = parsed.filter(F.col(values.REASON).isNotNull())
+        count = bad.count()
+        if count:
+            write_dead_letters(bad, source.dead_letters, self.pipeline.name, self._options())
+            self.counts.dead_letters += count
+
+    def _sample(self, source: TopicSource) -> DataFrame | None:
+        """The first records of each partition."""
+        ranges = first_records(self.pipeline.bootstrap, source.topics, SAMPLE_RECORDS_MAX)
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for place, (start, end) in ranges.items():
+            if start < end:
+                starts.setdefault(place.topic, {})[str(place.partition)] = start
+                ends.setdefault(place.topic, {})[str(place.partition)] = end
+        return self._between(starts, ends)
+
+    def _range(self, source: TopicSource, batch: Batch) -> DataFrame | None:
+        """The records of a batch once more: in a query with state they come transformed."""
+        ends: dict[str, dict[str, int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        for place, end in batch.end.items():
+            name = batch.names[place.topic_id]
+            start = batch.start.get(place, EARLIEST)
+            if name in source.topics and start != end:
+                ends.setdefault(name, {})[str(place.partition)] = end
+                starts.setdefault(name, {})[str(place.partition)] = start
+        return self._between(starts, ends)
+
+    def _between(
+        self, starts: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[str, int]]
+    ) -> DataFrame | None:
+        if not ends:
+            return None
+        assigned = {name: [int(index) for index in rows] for name, rows in ends.items()}
+        reader = self.spark.read.format(FORMAT).options(**self._options())
+        return (
+            reader.option("assign", json.dumps(assigned))
+            .option("startingOffsets", json.dumps(starts))
+            .option("endingOffsets", json.dumps(ends))
+            .load()
+        )
+
+    # What is known
+
+    def _batch(self, number: int, topics: Topics) -> Batch:
+        end = read_offset_log(self._log(number))
+        start = read_offset_log(self._log(number - 1)) if number else {}
+        names = {topic_id: name for name, topic_id in topics.ids.items()}
+        return Batch(
+            id=number, start=placed(start, topics.ids), end=placed(end, topics.ids), names=names
+        )
+
+    def _log(self, number: int) -> str:
+        path = f"{self.pipeline.checkpoint_of(self.sink)}/offsets/{number}"
+        return read_text(self.spark, path)
+
+    def _has_checkpoint(self) -> bool:
+        return exists(self.spark, f"{self.pipeline.checkpoint_of(self.sink)}/offsets")
+
+    def _stored(self, attempt: Attempt, topics: Topics) -> Stored:
+        places = [
+            Place(topics.ids[name], index)
+            for name, indexes in topics.partitions.items()
+            for index in indexes
+        ]
+        return attempt.stored(self.pipeline.id_of(self.sink), places)
+
+    def _topics(self) -> Topics:
+        names = [name for source in self._topic_sources() for name in source.topics]
+        return look_up(self.pipeline.bootstrap, names) if names else Topics()
+
+    def _topic_sources(self) -> Sequence[TopicSource]:
+        sources, _ = self.pipeline.needed(self.sink)
+        return [source for source in sources if isinstance(source, TopicSource)]
+
+    def _options(self) -> dict[str, str]:
+        given = {f"kafka.{name}": value for name, value in self.pipeline.client.items()}
+        return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **given}
+
+
+class NoRecordsYet(Exception):
+    """There is nothing to begin with; it may come."""
+
+
+def _marked(rows: DataFrame, watermark: Watermark | None) -> DataFrame:
+    return rows if watermark is None else rows.withWatermark(watermark.column, watermark.delay)

@@ -1,0 +1,24 @@
+"""The Spark session of a pipeline."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from riverrun.pipeline.declaration import Pipeline
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # Two hundred tasks per shuffle are for large clusters; a file may ask for them.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.stopTimeout": "60000",
+    "spark.ui.showConsoleProgress": "false",
+    # Errors of a query become sentences of ours; pages of Java would bury them.
+    "spark.log.level": "OFF",
+}
+
+
+def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
+    from pyspark_riverrun import session
+
+    config = {**SETTINGS, "spark.ui.port": str(ui_port or 4040), **pipeline.spark}
+    return session(master, f"riverrun {pipeline.name}", ui=ui_port > 0, config=config)

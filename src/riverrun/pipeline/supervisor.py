@@ -1,0 +1,209 @@
+"""Keeps the queries of a pipeline running: starts them, watches them, starts failed ones again.
+
+A query that failed is started from its checkpoint after a pause that doubles, and begins small
+again once a batch has come through. What only a person can decide ends the query for good.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from riverrun.model.errors import KafkaError
+from riverrun.pipeline.declaration import Pipeline
+from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.query import Handler, NoRecordsYet
+from riverrun.pipeline.status import PipelineStatus, QueryStatus
+
+PAUSE_SECONDS_MIN = 1.0
+PAUSE_SECONDS_MAX = 60.0
+REASON_CHARACTERS_MAX = 400
+
+
+@dataclass(slots=True)
+class Supervised:
+    """One query and how it fares."""
+
+    handler: Handler
+    is_once: bool
+    status: QueryStatus
+    query: StreamingQuery | None = None
+    start_at: float = 0.0
+    pause_seconds: float = PAUSE_SECONDS_MIN
+    _last_batch: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status.state in ("ended", "failed")
+
+    def tick(self, now: float) -> None:
+        """Look at the query, and start it if it is time."""
+        if self.is_over:
+            return
+        if self.query is None:
+            if now >= self.start_at:
+                self._start(now)
+            return
+        self._observe()
+        if not self.query.isActive:
+            self._finish(now)
+
+    def _start(self, now: float) -> None:
+        try:
+            self.query = self.handler.start(is_once=self.is_once)
+        except NoRecordsYet as error:
+            self.status.state, self.status.reason = "waiting", str(error)
+            self.start_at = now + PAUSE_SECONDS_MIN
+        except CannotContinue as error:
+            self.status.state, self.status.reason = "failed", str(error)
+        except (PySparkException, Py4JError, KafkaError, OSError, ValueError) as error:
+            self._fail(now, _in_words(error))
+        else:
+            self.status.state = "running"
+
+    def _finish(self, now: float) -> None:
+        assert self.query is not None
+        error = self.query.exception()
+        if self.handler.fatal is not None:
+            self.status.state, self.status.reason = "failed", str(self.handler.fatal)
+        elif error is not None:
+            self._fail(now, _in_words(error))
+        elif self.status.state != "stopping":
+            self.status.state = "ended"
+        self.query = None
+
+    def _fail(self, now: float, reason: str) -> None:
+        self.status.state, self.status.reason = "waiting", reason
+        self.status.restarts += 1
+        self.start_at = now + self.pause_seconds
+        self.pause_seconds = min(self.pause_seconds * 2, PAUSE_SECONDS_MAX)
+
+    def _observe(self) -> None:
+        assert self.query is not None
+        counts = self.handler.counts
+        self.status.rows, self.status.dead_letters = counts.rows, counts.dead_letters
+        progress = self.query.lastProgress
+        if progress is None:
+            return
+        self.status.batch_id = progress["batchId"]
+        self.status.rows_per_second = float(progress["processedRowsPerSecond"] or 0.0)
+        self.status.batch_ms = progress["durationMs"].get("triggerExecution")
+        self.status.lags = lags_of(progress["sources"])
+        self.status.lag = sum(self.status.lags.values()) if self.status.lags else None
+        if self._last_batch != progress["batchId"]:
+            self._last_batch = progress["batchId"]
+            self.pause_seconds = PAUSE_SECONDS_MIN
+
+    def stop(self) -> None:
+        """Between two batches: one that is cut short would be done again for nothing."""
+        if self.query is not None and self.query.isActive:
+            with self.handler.busy:
+                self.query.stop()
+        if not self.is_over:
+            self.status.state = "ended"
+
+
+@dataclass(slots=True)
+class Supervisor:
+    spark: SparkSession
+    pipeline: Pipeline
+    is_once: bool = False
+    since_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+    queries: list[Supervised] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.queries = [
+            Supervised(
+                handler=Handler(spark=self.spark, pipeline=self.pipeline, sink=sink),
+                is_once=self.is_once,
+                status=QueryStatus(sink=sink.name),
+            )
+            for sink in self.pipeline.sinks.values()
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        return all(query.is_over for query in self.queries)
+
+    @property
+    def failures(self) -> list[str]:
+        states = [query.status for query in self.queries]
+        return [status.reason or "" for status in states if status.state == "failed"]
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        for query in self.queries:
+            query.tick(now)
+
+    def stop(self) -> None:
+        for query in self.queries:
+            query.stop()
+
+    def status(self) -> PipelineStatus:
+        context = self.spark.sparkContext
+        return PipelineStatus(
+            name=self.pipeline.name,
+            pid=os.getpid(),
+            host=os.uname().nodename,
+            master=context.master or "",
+            ui=context.uiWebUrl,
+            since_ms=self.since_ms,
+            now_ms=int(time.time() * 1000),
+            queries=[query.status for query in self.queries],
+        )
+
+
+def lags_of(sources: list[dict[str, object]]) -> dict[str, int]:
+    """By partition what is in the topic and not yet read, from what a query tells of itself."""
+    lags: dict[str, int] = {}
+    for source in sources:
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for name, offset in latest.items():
+            lags[name] = max(0, offset - end.get(name, 0))
+    return lags
+
+
+def _offsets(told: object) -> dict[str, int]:
+    """The offsets of Spark's progress, which may be JSON in a text."""
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return {}
+    if not isinstance(told, dict):
+        return {}
+    return {
+        f"{topic}-{index}": int(offset)
+        for topic, rows in told.items()
+        if isinstance(rows, dict)
+        for index, offset in rows.items()
+    }
+
+
+def _in_words(error: BaseException) -> str:
+    """The sentence that helps, out of the pages that Spark writes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if _is_cause(line)]
+    text = ours[-1] if ours else next(iter(lines), type(error).__name__)
+    return text[:REASON_CHARACTERS_MAX]
+
+
+def _is_cause(line: str) -> bool:
+    """The last line of a Python traceback names the error, a dotted name before a colon."""
+    name, colon, _ = line.partition(": ")
+    return (
+        bool(colon)
+        and name.replace(".", "").replace("_", "").isalnum()
+        and (name.endswith(("Error", "Exception", "Conflict", "Continue")))
+    )
+
+
+Report = Callable[[PipelineStatus], None]

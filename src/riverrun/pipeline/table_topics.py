@@ -1,0 +1,71 @@
+"""Topics that are kept as tables: one pipeline, made of the topics' own settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from riverrun.pipeline.declaration import INFER, Pipeline, Sink, Source, TableSink, TopicSource
+from riverrun.pipeline.reading import COMPACT_EVERY_DEFAULT
+
+NAME = "tables"
+TRIGGER = "5 seconds"
+
+
+def tables_pipeline(
+    formats: Mapping[str, str], folder: Path, bootstrap: str, values: str
+) -> Pipeline:
+    """Each topic with its own query, so that one that fails holds back no other."""
+    sources: dict[str, Source] = {}
+    sinks: dict[str, Sink] = {}
+    for topic, format_ in sorted(formats.items()):
+        name = _name(topic, sources)
+        sources[name] = TopicSource(
+            name=name,
+            topics=(topic,),
+            values=values,
+            schema=INFER if values == "json" else "",
+            required=(),
+            tombstones="dead-letter",
+            dead_letters=f"{topic}.dead-letters",
+            start="earliest",
+            rows_per_batch=None,
+            has_registry_header=False,
+            watermark=None,
+        )
+        sinks[name] = TableSink(
+            name=name,
+            input=name,
+            format=format_,
+            path=str(folder if format_ == "iceberg" else folder / topic),
+            table=name,
+            catalog=None,
+            is_merged=False,
+            keys=(),
+            order=None,
+            delete=None,
+            compact_every=COMPACT_EVERY_DEFAULT,
+            trigger=TRIGGER,
+            output="append",
+        )
+    state = folder / ".riverrun"
+    return Pipeline(
+        name=NAME,
+        file=None,
+        bootstrap=bootstrap,
+        state=state,
+        checkpoints=str(state / "checkpoints"),
+        sources=sources,
+        sinks=sinks,
+    )
+
+
+def _name(topic: str, taken: Mapping[str, Source]) -> str:
+    """A name for SQL; topics that differ only in signs get numbers."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", topic)
+    name = plain if plain[0].isalpha() else f"t_{plain}"
+    number = 2
+    while name in taken:
+        name, number = f"{plain}_{number}", number + 1
+    return name

@@ -1,0 +1,142 @@
+"""What is done with the rows of a batch: executors write, the driver commits or sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from riverrun.pipeline.declaration import TableSink, TopicSink
+from riverrun.pipeline.evolution import evolve, plain_schema
+from riverrun.pipeline.files import LISTED_DDL, WrittenFile, write_files
+from riverrun.pipeline.offsets import Batch, Place, Progress
+from riverrun.pipeline.tables import Attempt, open_table
+from riverrun.pipeline.values import REASON
+
+FORMAT = "riverrun"
+RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
+DELETED = "_is_deleted"
+DEFAULT_ORDER = "_offset"
+
+
+def open_sink(sink: TableSink) -> Attempt:
+    options = {} if sink.catalog is None else {"catalog": sink.catalog}
+    return open_table(sink.format, sink.path, name=sink.table, options=options)
+
+
+def write_table(rows: DataFrame, sink: TableSink, attempt: Attempt) -> Written:
+    """All rows into files that no reader sees yet; for a merge, the newest row of each key."""
+    if sink.is_merged:
+        return Written(merged=_newest(rows, sink), files=[], schema=_arrow_schema(rows))
+    schema = evolve(attempt.schema, _arrow_schema(rows)).schema
+    folder = attempt.folder
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return write_files(batches, folder, schema)
+
+    listed = rows.mapInArrow(write, LISTED_DDL).collect()
+    files = [WrittenFile(path=row.path, bytes=row.bytes, rows=row.rows) for row in listed]
+    return Written(merged=None, files=files, schema=schema)
+
+
+class Written:
+    """Rows that only wait for their commit."""
+
+    def __init__(
+        self, *, merged: pa.Table | None, files: Sequence[WrittenFile], schema: pa.Schema
+    ) -> None:
+        self._merged = merged
+        self._files = files
+        self._schema = schema
+
+    @property
+    def rows(self) -> int:
+        if self._merged is not None:
+            return int(self._merged.num_rows)
+        return sum(file.rows for file in self._files)
+
+    def commit(self, sink: TableSink, attempt: Attempt, progress: Progress) -> None:
+        if self._merged is None:
+            attempt.commit(self._files, self._schema, progress)
+            return
+        from riverrun.pipeline.tables.delta import DeltaAttempt
+
+        assert isinstance(attempt, DeltaAttempt), "only Delta tables are merged"
+        attempt.merge(
+            self._merged,
+            progress,
+            keys=sink.keys,
+            order=order_of(sink, self._merged.column_names),
+            delete=DELETED if sink.delete else None,
+        )
+
+
+def order_of(sink: TableSink, columns: Sequence[str]) -> str | None:
+    if sink.order is not None:
+        return sink.order
+    return DEFAULT_ORDER if DEFAULT_ORDER in columns else None
+
+
+def _newest(rows: DataFrame, sink: TableSink) -> pa.Table:
+    order = order_of(sink, rows.columns)
+    if sink.delete:
+        rows = rows.withColumn(DELETED, F.coalesce(F.expr(sink.delete), F.lit(False)))
+    if order is not None:
+        latest = Window.partitionBy(*sink.keys).orderBy(F.col(order).desc())
+        rows = rows.withColumn("_place", F.row_number().over(latest)).filter("_place = 1")
+        rows = rows.drop("_place")
+    table = rows.toArrow()
+    return table.cast(plain_schema(table.schema))
+
+
+def _arrow_schema(rows: DataFrame) -> pa.Schema:
+    return plain_schema(to_arrow_schema(rows.schema, timezone="UTC"))
+
+
+def write_topic(rows: DataFrame, sink: TopicSink, options: Mapping[str, str]) -> None:
+    """At least once: a batch that is run again is written again."""
+    is_record = "value" in rows.columns and all(name in RECORD_COLUMNS for name in rows.columns)
+    if not is_record:
+        key = F.lit(None).cast("string") if sink.key is None else F.col(sink.key).cast("string")
+        value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)))
+        rows = rows.select(key.alias("key"), value.alias("value"))
+    rows.write.format(FORMAT).options(**options).option("topic", sink.topic).mode("append").save()
+
+
+def write_dead_letters(
+    rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]
+) -> None:
+    """The records as they came, with headers that say where they stood and what is wrong."""
+
+    def header(name: str, value: str) -> Column:
+        text = F.expr(value).cast("string").cast("binary")
+        return F.struct(F.lit(f"riverrun.{name}").alias("key"), text.alias("value"))
+
+    quoted = pipeline.replace("'", "")
+    headers = F.array(
+        header("reason", REASON),
+        header("topic", "_topic"),
+        header("partition", "_partition"),
+        header("offset", "_offset"),
+        header("pipeline", f"'{quoted}'"),
+    )
+    records = rows.select(
+        F.col("_raw_key").alias("key"), F.col("_raw_value").alias("value"), headers.alias("headers")
+    )
+    records.write.format(FORMAT).options(**options).option("topic", topic).mode("append").save()
+
+
+def cut(raw: DataFrame, batch: Batch, below: Mapping[Place, int]) -> DataFrame:
+    """Without the records that the table has."""
+    for place, offset in below.items():
+        topic = batch.names[place.topic_id]
+        is_had = (
+            (F.col("topic") == topic)
+            & (F.col("partition") == place.partition)
+            & (F.col("offset") < offset)
+        )
+        raw = raw.filter(~is_had)
+    return raw

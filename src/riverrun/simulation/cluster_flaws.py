@@ -71,7 +71,7 @@ def _replacements(flaw: ClusterFlaw | None) -> list[tuple[Any, str, Any]]:
                 (reading, "_divergence", lambda *arguments: None),
             ]
         case ClusterFlaw.EPOCH_START_IS_NOT_CHECKED:
-            return [(Leading, "__init__", _forget_epoch_start(Leading.__init__))]
+            return [(Leading, "consider_joins", _join_at_the_high_watermark)]
         case ClusterFlaw.DUPLICATES_ARE_ACKED_AT_ONCE:
             return [(Partition, "append", _do_not_wait_for_duplicates(Partition.append))]
         case ClusterFlaw.NEW_INCARNATION_STAYS_IN_ISR:
@@ -120,12 +120,18 @@ def _cut_first(initialise: Any) -> Any:
     return begin
 
 
-def _forget_epoch_start(initialise: Any) -> Any:
-    def begin(self: Any, *arguments: Any) -> None:
-        initialise(self, *arguments)
-        self.epoch_start = Offset(0)
-
-    return begin
+def _join_at_the_high_watermark(self: Any, leader_end: int, high_watermark: int) -> None:
+    if self.pending is not None or self._peers.now() < self._not_before:
+        return
+    joining = [
+        follower.node
+        for follower in self.outside
+        if follower.end_offset >= high_watermark
+        and self._peers.may_join(follower.node, follower.broker_epoch)
+    ]
+    if joining:
+        wanted = (*self.isr, *joining)
+        self._propose(tuple(node for node in self.replicas if node in wanted))
 
 
 def _do_not_wait_for_duplicates(append: Any) -> Any:

@@ -318,6 +318,22 @@ def test_a_registered_broker_is_unfenced_by_its_heartbeat_and_may_leave() -> Non
     scene.play(story)
 
 
+def test_a_plain_heartbeat_does_not_wait_for_a_slow_disk() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.log.gate = asyncio.Event()
+        slow = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        await asyncio.sleep(0.01)
+        async with asyncio.timeout(0.5):
+            await scene.runner.heartbeat(heartbeat_request(scene.log.current, 2))
+        assert not slow.done(), "what it must not wait for is over already"
+        scene.log.gate.set()
+        await slow
+
+    scene.play(story)
+
+
 def test_a_broker_that_leaves_waits_until_the_others_know() -> None:
     scene = Scene()
 

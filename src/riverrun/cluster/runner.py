@@ -116,8 +116,17 @@ class ControllerRunner(Requests):
 
     # -- Judging and storing ----------------------------------------------------------------------
 
-    async def submit(self, judge: Callable[[Image], Outcome[R]], *, is_urgent: bool = False) -> R:
-        """The response, once the records that it speaks of are committed."""
+    async def submit(
+        self,
+        judge: Callable[[Image], Outcome[R]],
+        *,
+        is_urgent: bool = False,
+        is_certain: bool = True,
+    ) -> R:
+        """The response, once the records that it speaks of are committed.
+
+        One without records waits for those of others, unless it need not be ``is_certain``.
+        """
         if self.waiting >= self._waiting_max + (URGENT_MAX if is_urgent else 0):
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, "Too many requests wait for the controller."
@@ -125,6 +134,9 @@ class ControllerRunner(Requests):
         self.waiting += 1
         try:
             response, committed = self._judge(judge)
+            if isinstance(committed, Coroutine) and not is_certain:
+                committed.close()
+                return response
             began = self._clock.monotonic()
             await committed
             self._counts.committing.observe(self._clock.monotonic() - began)
@@ -208,7 +220,9 @@ class ControllerRunner(Requests):
                 session.leaves_at = image.offset + len(outcome.records)
             return outcome
 
-        return await self.submit(judge, is_urgent=True)
+        # A plain heartbeat waits for nobody's records: with a slow disk every broker would fall
+        # silent behind them, and all sessions would end together.
+        return await self.submit(judge, is_urgent=True, is_certain=False)
 
     async def unregister(self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
         def judge(image: Image) -> Outcome[UnregisterBrokerResponse]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from riverrun.cluster.outcome import Outcome
 from riverrun.cluster.runner import ControllerRunner
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
@@ -270,9 +271,8 @@ def test_what_was_not_committed_when_leadership_was_lost_is_not_confirmed() -> N
     async def story() -> None:
         scene.log.gate = asyncio.Event()
         asked = asyncio.ensure_future(scene.runner.register(registration_request(4)))
-        quiet = asyncio.ensure_future(
-            scene.runner.heartbeat(heartbeat_request(scene.log.newest, 2))
-        )
+        nothing: Outcome[None] = Outcome(response=None)
+        quiet = asyncio.ensure_future(scene.runner.submit(lambda _: nothing))
         await asyncio.sleep(0.01)
         assert not asked.done()
         assert not quiet.done(), "it speaks of what is not committed"

@@ -264,7 +264,7 @@ def _is_running(pid: int) -> bool:
     """Whether the process exists and is no zombie (whose parent may be another process)."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while we read
         if Path("/proc/self").exists():
             return False
         try:

@@ -206,3 +206,20 @@ def test_leaving_without_a_controller_ends_after_its_limit() -> None:
         task.cancel()
 
     with_lifecycle(scenario)
+
+
+def test_a_failed_disk_is_told_with_the_wish_to_go() -> None:
+    """One directory for each node: without it the broker is fenced, and others lead at once."""
+
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        await lifecycle.register()
+        controller.beat = lambda request: alive(
+            is_fenced=True, leave=bool(request.offline_log_dirs)
+        )
+        beating = asyncio.ensure_future(lifecycle.run())
+        assert await lifecycle.fail(5)
+        await beating
+
+    last = with_lifecycle(scenario).asked[-1]
+    assert last.offline_log_dirs == IDENTITY.directories
+    assert last.want_shut_down

@@ -1,6 +1,8 @@
 """Three real nodes with rot on their disks: found by the scrub, fetched again, nothing lost."""
 
 import json
+import shutil
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clusters import Cluster, Member, serve_three
-from tests.processes import until
+from tests.processes import executable, until
 
 TOPIC = "orders"
 RECORDS = 600
@@ -137,3 +139,65 @@ def test_rot_is_found_and_repaired(cluster: Cluster, role: str) -> None:
     until(lambda: are_equal(cluster), seconds=30, what="equal replicas")
     assert metric(node, "riverrun_log_scrubbed_bytes_total") > 0
     assert health(node)["replicas"] == {"damaged": {}, "is_disk_full": False}
+
+
+def again(node: Member) -> None:
+    """Without waiting until it serves: alone it may not."""
+    node.pid = node.spawn([executable(), "start", "--config", str(node.config)]).pid
+
+
+def stop(node: Member) -> None:
+    node.kill(signal.SIGTERM)
+    node.wait_gone(60)
+
+
+def test_rot_behind_the_last_sync_keeps_a_replica_from_leading(cluster: Cluster) -> None:
+    """All are stopped, and who stops last is damaged meanwhile: by its memory it would lead."""
+    start = 2 * RECORDS
+    produce(cluster, start)
+    for node in cluster.nodes.values():
+        stop(node)
+    rotten = cluster.nodes[3]
+    size = segment(rotten).stat().st_size
+    flip(rotten, where=(size - 10) / size)
+    again(rotten)
+    for node in (cluster.nodes[1], cluster.nodes[2]):
+        again(node)
+    cluster.wait_healthy()
+    written = [b"record %06d" % n for n in range(start + RECORDS)]
+    assert read(cluster, len(written)) == written
+    until(lambda: are_equal(cluster), seconds=30, what="equal replicas")
+
+
+def test_a_replica_whose_files_are_gone_is_fetched_again(cluster: Cluster) -> None:
+    node = cluster.nodes[cluster.leader(TOPIC)]
+    stop(node)
+    shutil.rmtree(segment(node).parent)
+    node.restart()
+    cluster.wait_healthy()
+    until(lambda: are_equal(cluster), seconds=30, what="equal replicas")
+    assert metric(node, "riverrun_corrupt_replicas_found_total") == 1
+    assert metric(node, "riverrun_corrupt_replicas") == 0
+
+
+def test_a_replica_without_copies_says_what_is_wrong_and_serves_the_rest(cluster: Cluster) -> None:
+    name = "alone"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(30)
+    node = cluster.nodes[cluster.leader(name)]
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1})
+    for number in range(20):
+        producer.produce(name, b"value %d" % number, partition=0)
+        assert producer.flush(30) == 0
+    path = node.data / f"{name}-0" / "00000000000000000000.log"
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        byte = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([byte[0] ^ 1]))
+    until(lambda: metric(node, "riverrun_corrupt_replicas") == 1, seconds=30, what="found")
+    told = health(node)["replicas"]
+    assert isinstance(told, dict)
+    assert list(told["damaged"]) == [f"{name}-0"]
+    assert health(node)["ready"], "the others are served as ever"
+    assert cluster.leader(name) == node.id

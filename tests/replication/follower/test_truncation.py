@@ -259,6 +259,28 @@ def test_a_damaged_replica_is_fetched_again_but_not_while_it_counts_as_in_sync()
     tell(telling)
 
 
+def test_a_damaged_replica_keeps_what_is_sound_of_it() -> None:
+    async def telling(story: Story) -> None:
+        led, replica = story.leads(story.first), story.replica()
+        for number in range(6):
+            led.append(b"value %d" % number)
+        led.commit()
+        story.follow(replica)
+        await story.caught_up(led, replica)
+        assert story.fetchers.lag(replica) == 0
+        calls = len(story.first.calls)
+        replica.log.report_damage("rot", 3)
+        assert story.fetchers.refetch(replica)
+        assert story.fetchers.lag(replica) is None, "it is to be cut"
+        await story.until(lambda: not replica.log.is_corrupt)
+        await story.caught_up(led, replica)
+        assert same(led, replica.log)
+        asked = [call.partitions[0].offset for call in story.first.calls[calls:] if call.partitions]
+        assert asked[0] == 3, "what lies before the damage is not fetched again"
+
+    tell(telling)
+
+
 @pytest.mark.parametrize(
     ("start", "end", "cut"),
     [(0, 3, Cut(3)), (0, 5, None), (2, 9, None), (7, 9, Cut(7, 7)), (0, 0, Cut(0, 0))],

@@ -1,0 +1,92 @@
+"""A node continues its last life only if nothing of that can be missing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from riverrun.model.ids import LeaderEpoch
+from riverrun.ports.metrics import Metrics
+from riverrun.server.last_life import UNKNOWN, continued_epoch, remember
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.runner import LogRunner
+from riverrun.storage.settings import LogSettings
+from tests.storage.machines import NOW_MS, PARTITION, TOPIC_ID, Machine, batch
+from tests.storage.virtual_loop import VirtualLoop, run
+
+EPOCH = 17
+BOOT = "boot-1"
+LOG = "00000000000000000000.log"
+SETTINGS = LogSettings()
+
+
+async def started(machine: Machine) -> tuple[LogRunner, LogDirectory]:
+    directory = machine.start()
+    runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+    await runner.recover(lambda _: SETTINGS)
+    return runner, directory
+
+
+async def lived(machine: Machine, *, is_clean: bool) -> None:
+    """A life with some records, the first of them synced."""
+    runner, directory = await started(machine)
+    remember(machine.files, directory, BOOT, EPOCH)
+    log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+    for number in range(4):
+        value = batch(b"value %d" % number)
+        log.append_as_leader(value, leader_epoch=LeaderEpoch(0), now_ms=NOW_MS)
+    if is_clean:
+        await runner.stop(broker_epoch=EPOCH)
+    else:
+        await runner._flush_all([log], whole=True)
+        await runner.checkpoint()
+    machine.kill()
+
+
+def epoch_after(*, is_clean: bool, rots: bool = False, boot: str = BOOT, starts: int = 1) -> int:
+    machine = Machine()
+    found: list[int] = []
+
+    async def story(_: VirtualLoop) -> None:
+        await lived(machine, is_clean=is_clean)
+        if rots:
+            machine.find(LOG)[-1] ^= 1
+        for _ in range(starts):
+            _, directory = await started(machine)
+            found.append(continued_epoch(machine.files, directory, boot))
+            machine.kill()
+            await asyncio.sleep(0)
+
+    run(machine.clock, story)
+    return found[-1]
+
+
+def test_a_clean_stop_is_continued() -> None:
+    assert epoch_after(is_clean=True) == EPOCH
+    assert epoch_after(is_clean=True, boot="boot-2") == EPOCH
+
+
+def test_a_killed_process_is_continued_as_long_as_the_kernel_lives() -> None:
+    assert epoch_after(is_clean=False) == EPOCH
+    assert epoch_after(is_clean=False, boot="boot-2") == UNKNOWN
+
+
+def test_a_log_that_rotted_is_not_continued_however_clean_the_stop_was() -> None:
+    assert epoch_after(is_clean=True, rots=True) == UNKNOWN
+    assert epoch_after(is_clean=False, rots=True) == UNKNOWN
+
+
+def test_a_second_crash_before_anybody_heard_of_the_loss_does_not_hide_it() -> None:
+    assert epoch_after(is_clean=True, rots=True, starts=2) == UNKNOWN
+    assert epoch_after(is_clean=False, rots=True, starts=3) == UNKNOWN
+
+
+def test_a_log_that_is_gone_is_not_continued() -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        await lived(machine, is_clean=True)
+        _, directory = await started(machine)
+        known = continued_epoch(machine.files, directory, BOOT, is_missing=True)
+        assert known == UNKNOWN
+
+    run(machine.clock, story)

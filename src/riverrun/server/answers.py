@@ -21,6 +21,9 @@ KINDS_MAX: Final = 64
 LISTED_AFTER_FENCING_SECONDS: Final = 10.0
 """How long clients still hear of a broker that was fenced; about Kafka's session of a broker."""
 
+LOST_SECONDS: Final = 0.5
+"""How long a leader whose connection broke is in doubt."""
+
 Kind = tuple[int, str]
 """Version and listener: what else makes two answers about one topic differ."""
 
@@ -52,6 +55,7 @@ class Answers:
         self._brokers: object = None
         self._seen: Mapping[NodeId, BrokerImage] = {}
         self._fenced_at: dict[NodeId, float] = {}
+        self._lost_at: dict[NodeId, float] = {}
 
     def api_versions(
         self, version: int, listener: str, image: Image, write: Callable[[], bytes]
@@ -85,6 +89,20 @@ class Answers:
             elif listener in image.brokers[broker_id].endpoints:
                 live[broker_id] = image.brokers[broker_id]
         return live
+
+    def leader_lost(self, leader: NodeId, now: float) -> None:
+        """The connection to a broker that leads partitions has just broken."""
+        self._lost_at[leader] = now
+
+    def lost_leaders(self, now: float) -> Mapping[NodeId, float]:
+        """Brokers that may just have died, which the controller is about to find out."""
+        if self._lost_at:
+            self._lost_at = {
+                leader: since
+                for leader, since in self._lost_at.items()
+                if now - since < LOST_SECONDS
+            }
+        return self._lost_at
 
     def _note_fenced(self, brokers: Mapping[NodeId, BrokerImage], now: float) -> None:
         before, self._seen = self._seen, brokers

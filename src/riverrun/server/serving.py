@@ -151,6 +151,7 @@ class Serving:
             clock=parts.clock,
             randomness=parts.randomness,
             metrics=parts.metrics,
+            lost=lambda leader: parts.answers.leader_lost(leader, parts.clock.monotonic()),
         )
 
     def _build_isr_changes(self) -> IsrChanges:

@@ -16,6 +16,7 @@ from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.server.answers import LISTED_AFTER_FENCING_SECONDS
+from riverrun.server.image_waits import ImageWaits
 from riverrun.server.requests import metadata as handler
 from riverrun.server.splice import Splice
 from riverrun.wire.apis import APIS, ApiKey
@@ -337,6 +338,34 @@ def test_a_broker_that_was_fenced_a_moment_ago_is_still_listed() -> None:
     assert answer.topics[0].partitions[0].offline_replicas == (2,)
     now += LISTED_AFTER_FENCING_SECONDS + 0.1
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
+
+
+def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> None:
+    image = image_of("t", brokers=(1, 2), partitions=2)
+    node = Node(image)
+    node.parts.image_waits = ImageWaits(lambda: node.log.current)
+    now = 100.0
+    node.parts.clock = SimpleNamespace(monotonic=lambda: now)
+    topic = image.topics_by_name[TopicName("t")]
+    dead = topic.partitions[0].leader
+    node.parts.answers.leader_lost(dead, now)
+    moved = tuple(
+        replace(one, leader=NodeId(3 - dead), leader_epoch=one.leader_epoch + 1)
+        for one in topic.partitions
+    )
+    elected = replace(
+        image, topics_by_name={topic.name: replace(topic, partitions=moved)}, topics_by_id={}
+    )
+
+    async def asked() -> list[int]:
+        asking = asyncio.ensure_future(node.ask(API, 12, names("t")))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        node.log.current = elected
+        node.parts.image_waits.published(None, elected)
+        return [one.leader_id for one in (await asking).topics[0].partitions]
+
+    assert asyncio.run(asked()) == [3 - dead, 3 - dead]
 
 
 def test_a_broker_that_was_fenced_before_we_came_is_not_listed() -> None:

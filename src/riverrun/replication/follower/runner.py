@@ -93,6 +93,7 @@ class _World:
     randomness: Randomness
     throttle: Throttle
     counters: Counters
+    lost: Callable[[NodeId], None]
 
 
 class Fetchers:
@@ -111,9 +112,11 @@ class Fetchers:
         clock: Clock,
         randomness: Randomness,
         metrics: Metrics | None = None,
+        lost: Callable[[NodeId], None] = lambda _leader: None,
     ) -> None:
         """``endpoint_of`` says where a node serves brokers, None while that is not known;
-        ``broker_epoch`` is that of our registration, negative while there is none.
+        ``broker_epoch`` is that of our registration, negative while there is none; ``lost`` hears
+        of a leader whose connection broke.
         """
         self._node_id = node_id
         self._replicas = replicas
@@ -121,7 +124,7 @@ class Fetchers:
         self._world = _World(
             node_id=node_id, logs=log_runner, endpoint_of=endpoint_of, broker_epoch=broker_epoch,
             cluster_id=cluster_id, settings=settings, clock=clock, randomness=randomness,
-            throttle=self.throttle, counters=Counters(),
+            throttle=self.throttle, counters=Counters(), lost=lost,
         )  # fmt: skip
         self._fetchers: dict[tuple[NodeId, int, bool], _Fetcher] = {}
         self._owners: dict[Key, _Fetcher] = {}
@@ -281,6 +284,8 @@ class _Fetcher:
                     if self._is_hurried:
                         self._is_hurried = False
                         continue
+                    if isinstance(error, ConnectionResetError | ConnectionRefusedError):
+                        self._world.lost(self._leader)
                     await self._back_off(str(error))
         finally:
             self.task = None

@@ -38,11 +38,12 @@ NO_GENERATION = -1
 
 
 async def offsets_at(
-    pool: Pool, timestamps: Mapping[TopicPartition, int]
+    pool: Pool, timestamps: Mapping[TopicPartition, int], *, is_committed_only: bool = False
 ) -> dict[TopicPartition, int]:
     """For each partition the first offset at or after its time; -1 where nothing is that young.
 
-    ``EARLIEST`` and ``LATEST`` of ``client.partitions`` are times too.
+    ``EARLIEST`` and ``LATEST`` of ``client.partitions`` are times too. The latest of what is
+    committed is the last stable offset (KIP-98).
     """
     left = dict(timestamps)
     found: dict[TopicPartition, int] = {}
@@ -54,7 +55,8 @@ async def offsets_at(
             wanted = ListOffsetsPartition(partition_index=at.partition, timestamp=timestamp)
             by_leader.setdefault(leader, {}).setdefault(at.topic, []).append(wanted)
         for rows in await together(
-            _ask_leader(pool, leader, topics) for leader, topics in by_leader.items()
+            _ask_leader(pool, leader, topics, is_committed_only)
+            for leader, topics in by_leader.items()
         ):
             for at, (code, offset) in rows.items():
                 if code is ErrorCode.NONE:
@@ -71,10 +73,14 @@ async def offsets_at(
 
 
 async def _ask_leader(
-    pool: Pool, leader: int, topics: Mapping[str, list[ListOffsetsPartition]]
+    pool: Pool,
+    leader: int,
+    topics: Mapping[str, list[ListOffsetsPartition]],
+    is_committed_only: bool,
 ) -> dict[TopicPartition, tuple[ErrorCode, int]]:
     message = ListOffsetsRequest(
         replica_id=-1,
+        isolation_level=1 if is_committed_only else 0,
         topics=tuple(
             ListOffsetsTopic(name=name, partitions=tuple(rows)) for name, rows in topics.items()
         ),

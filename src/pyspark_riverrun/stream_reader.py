@@ -1,0 +1,226 @@
+"""Streams: offsets for each micro-batch, found in the one process that plans a query.
+
+Spark's calls have habits that lose records in silence if they are taken at their word:
+- ``initialOffset`` is called twice in the first trigger and the second answer counts, so the first
+  one is remembered;
+- a query that dies in its first batch asks for it again, so a start that depends on the moment is
+  made durable by an empty first batch;
+- ``commit`` comes when the next batch is planned, and so never for the last one; what a group has
+  read is committed by ``latestOffset`` instead, whose ``start`` is finished work and which is
+  called on every trigger.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_riverrun.cluster import DataLost, Found, Planner
+from pyspark_riverrun.link import link_to
+from pyspark_riverrun.offsets import OffsetJson, Offsets, Position, Times, from_json, to_json
+from pyspark_riverrun.options import ReadOptions
+from pyspark_riverrun.planning import count_between, limited, ranges
+from pyspark_riverrun.reading import partitions_of, read_range
+from riverrun.model.errors import KafkaError
+from riverrun.model.ids import TopicPartition
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One for each run of a query; what is remembered here is gone with the process."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: Sequence[str],
+        *,
+        planner: Planner | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._own_planner = planner
+        self._now = now
+        self._initial: Offsets | None = None
+        self._is_first = False
+        """Whether the next batch shall be empty, so that the start is written down."""
+        self._target: Offsets | None = None
+        self._seen_latest: Offsets = {}
+        self._topic_ids: dict[str, UUID | None] = {}
+        self._new: Offsets = {}
+        """Where partitions begin that appeared while the query ran."""
+        self._committed: Offsets = {}
+        self._triggered_at: float | None = None
+
+    # What Spark asks for, in the order in which it does
+
+    def initialOffset(self) -> OffsetJson:
+        if self._initial is None:
+            planner = self._planner()
+            found = self._find(planner)
+            self._initial = planner.starting(found)
+            self._is_first = _depends_on_the_moment(self._options)
+        return to_json(self._initial)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        planner = self._planner()
+        self._target = planner.latest(self._find(planner).partitions)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.min_offsets is not None and self._target is None:
+            return ReadMinRows(self._options.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
+        begin = from_json(start)
+        self._commit_group(begin)
+        planner = self._planner()
+        if self._target is None:
+            found = self._find(planner)
+            latest = planner.latest(found.partitions)
+        else:
+            latest = self._target
+        self._seen_latest = latest
+        if self._is_first:
+            self._is_first = False
+            return start
+        begin = self._with_new(planner, begin, latest)
+        end = self._checked_end(begin, latest)
+        if self._must_wait(begin, end, limit):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        self._triggered_at = self._now()
+        return to_json(end)
+
+    def reportLatestOffset(self) -> OffsetJson | None:
+        """From memory: Spark asks right after each ``latestOffset``."""
+        return to_json(self._seen_latest) if self._seen_latest else None
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
+        begin, stop = from_json(start), from_json(end)
+        planner = self._planner()
+        if not self._topic_ids:
+            # A batch of an earlier run is done again: nobody has looked at the cluster yet.
+            self._find(planner)
+        gone = [at for at in begin if at not in stop]
+        if gone:
+            self._report(
+                f"partitions {', '.join(map(str, gone))} are gone: deleted with their topic"
+            )
+        begin = self._with_new(planner, begin, stop)
+        planned = ranges(
+            {at: min(begin[at], stop[at]) for at in stop},
+            stop,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records,
+        )
+        return partitions_of(planned, self._topic_ids)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, self._columns, partition)
+
+    def commit(self, end: OffsetJson) -> None:
+        """Comes too late for the last batch; see ``latestOffset``."""
+
+    def stop(self) -> None:
+        """Connections end with the process."""
+
+    # The rules
+
+    def _planner(self) -> Planner:
+        if self._own_planner is not None:
+            return self._own_planner
+        return Planner(link_to(self._options.cluster), self._options)
+
+    def _find(self, planner: Planner) -> Found:
+        found = planner.find()
+        for topic, topic_id in found.topic_ids.items():
+            known = self._topic_ids.get(topic)
+            if known is not None and topic_id != known:
+                self._report(
+                    f"topic {topic} was deleted and made again: its offsets mean other records now"
+                )
+            self._topic_ids[topic] = topic_id
+        return found
+
+    def _with_new(
+        self, planner: Planner, begin: Mapping[TopicPartition, int], end: Offsets
+    ) -> Offsets:
+        """Partitions that came later are read from their beginning."""
+        unknown = [at for at in end if at not in begin and at not in self._new]
+        if unknown:
+            earliest = planner.earliest(unknown)
+            for at, offset in earliest.items():
+                if offset > 0:
+                    self._report(f"new partition {at} begins at {offset}, not at 0")
+            self._new |= earliest
+        return dict(begin) | {at: self._new[at] for at in end if at not in begin}
+
+    def _checked_end(self, begin: Offsets, latest: Offsets) -> Offsets:
+        """Offsets never go back: where the log is shorter than it was, records were lost."""
+        end = dict(latest)
+        for at, offset in begin.items():
+            if at not in latest:
+                self._report(f"partition {at} is gone: deleted with its topic")
+            elif latest[at] < offset:
+                if self._target is None:
+                    self._report(
+                        f"{at} ends at {latest[at]}, but was read up to {offset} before: records "
+                        "were lost, or the topic was made again"
+                    )
+                end[at] = offset if self._options.fail_on_data_loss else latest[at]
+        return end
+
+    def _must_wait(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> bool:
+        """Fewer than the least that is worth a batch, and not for too long."""
+        least = self._options.min_offsets
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        if self._triggered_at is None or count_between(begin, end) >= least:
+            return False
+        return self._now() - self._triggered_at < self._options.max_delay_s
+
+    def _commit_group(self, finished: Offsets) -> None:
+        """So that lag is seen by every tool; the checkpoint alone says where a query goes on."""
+        group = self._options.group_id
+        if group is None or finished == self._committed:
+            return
+        try:
+            self._planner().commit(group, finished)
+        except KafkaError as error:
+            warnings.warn(f"group {group} does not show the progress: {error}", stacklevel=2)
+            return
+        self._committed = finished
+
+    def _report(self, lost: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{lost}. To go on with what is left set failOnDataLoss=false; to read all of it "
+                "anew give the query another checkpoint"
+            )
+        warnings.warn(lost, stacklevel=2)
+
+
+def _depends_on_the_moment(options: ReadOptions) -> bool:
+    """Whether the same start, looked for later, may be another one."""
+    match options.starting:
+        case Position():
+            return options.starting is Position.LATEST
+        case Times():
+            return options.when_no_match == "latest"
+        case exact:
+            return any(offset == Position.LATEST for offset in exact.values())

@@ -18,12 +18,14 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, TopicName
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.partition import Partition
+from riverrun.replication.reading import code_for_consumer
 from riverrun.replication.repair.runner import AGAIN_SECONDS, Disk, Repairs
 from riverrun.replication.repair.steps import Condition, Step, next_step
 from riverrun.storage.log import Log
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
 from tests.cluster.fakes import make_configs, replayed
+from tests.replication.leaders import Leader
 from tests.server.requests.led import ME, THREE, TWO, Node, image_of
 
 HOME = UUID(int=500)
@@ -361,3 +363,53 @@ def test_an_epoch_goes_on_when_the_leader_is_replaced() -> None:
         assert story.state.leader_epoch == LeaderEpoch(before + 1)
 
     play(story, act)
+
+
+# Who meets damage first
+
+
+def test_a_follower_that_never_takes_what_it_is_sent_makes_the_leader_look() -> None:
+    leader = Leader()
+    leader.append(b"value")
+    for _ in range(4):
+        leader.fetch(TWO, 0)
+        assert not leader.partition.log.is_suspect
+    leader.fetch(TWO, 0)
+    assert leader.partition.log.is_suspect
+    leader.partition.log.is_suspect = False
+    for _ in range(10):
+        leader.fetch(TWO, 0)
+    assert not leader.partition.log.is_suspect, "it was looked at, and is sound"
+
+
+def test_a_replica_that_is_lost_does_not_join() -> None:
+    leader = Leader(isr=(ME, THREE))
+    leader.append(b"value")
+    leader.fetch(THREE, 1)
+    lost = dataclasses.replace(
+        leader.state, directories=(HOME, DIRECTORY_LOST, HOME), partition_epoch=1
+    )
+    leader.partition.apply(lost)
+    leader.fetch(TWO, 1)
+    assert leader.partition.proposal is None
+    leader.partition.apply(
+        dataclasses.replace(lost, directories=(HOME, HOME, HOME), partition_epoch=2)
+    )
+    leader.fetch(TWO, 1)
+    assert leader.proposal().isr == (ME, TWO, THREE)
+
+
+@pytest.mark.parametrize(
+    ("isr", "code"),
+    [
+        ((ME, TWO), ErrorCode.KAFKA_STORAGE_ERROR),
+        ((ME,), ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_consumers_are_told_to_try_again_where_others_have_what_is_damaged(
+    isr: tuple[NodeId, ...], code: ErrorCode
+) -> None:
+    leader = Leader(isr=isr)
+    assert code_for_consumer(leader.partition, ErrorCode.CORRUPT_MESSAGE) is code
+    missing = ErrorCode.OFFSET_OUT_OF_RANGE
+    assert code_for_consumer(leader.partition, missing) is missing

@@ -326,7 +326,9 @@ class Partition:
 
     def follower_served(self, follower: Follower) -> None:
         """Records are on their way to a follower."""
-        follower.served(leader_end=self.log.end_offset, now=self._peers.now())
+        if follower.served(leader_end=self.log.end_offset, now=self._peers.now()):
+            # It may have no room, or we send it what has rotted since it was written here.
+            self.log.is_suspect = True
 
     def watch_as_follower(self, watch: FollowerWatch) -> None:
         others = tuple(known for known in self._watches if known.node != watch.node)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from riverrun.model.ids import NodeId, Offset
 from riverrun.replication.isr import NEVER, LagWindow, Standing
 
+REPEATS_MAX = 4
+"""Answers that a follower may lose before we wonder whether they are sound."""
+
 
 class Contact:
     """When a follower's session was heard of last. Shared by all its partitions, so that a fetch
@@ -27,8 +30,10 @@ class Follower:
     """One other replica of a partition that we lead, within one leader epoch."""
 
     __slots__ = (
+        "_repeats",
         "_sample_end",
         "_sampled_at",
+        "_served_from",
         "broker_epoch",
         "caught_up_at",
         "contact",
@@ -49,6 +54,8 @@ class Follower:
         self.lag: LagWindow | None = None
         self._sample_end = 0
         self._sampled_at = NEVER
+        self._served_from = Offset(-1)
+        self._repeats = 0
 
     def fetched(self, offset: int, start_offset: int, *, leader_end: int, now: float) -> None:
         self.end_offset = Offset(offset)
@@ -59,10 +66,18 @@ class Follower:
             self.caught_up_at = self._sampled_at
         self._sample_end, self._sampled_at = leader_end, now
 
-    def served(self, *, leader_end: int, now: float) -> None:
-        """An answer leaves: whoever comes back with all of it was caught up as of now."""
+    def served(self, *, leader_end: int, now: float) -> bool:
+        """An answer leaves: whoever comes back with all of it was caught up as of now.
+
+        Whether it was sent the same again and again, and never took it.
+        """
         if self.end_offset >= self._sample_end:
             self._sample_end, self._sampled_at = leader_end, now
+        if self.end_offset != self._served_from:
+            self._served_from, self._repeats = self.end_offset, 0
+            return False
+        self._repeats += 1
+        return self._repeats == REPEATS_MAX
 
     def look(self, leader_end: int) -> None:
         """With nothing to fetch, to have been heard of is to be caught up."""

@@ -101,8 +101,17 @@ def read_partition(
         if is_committed_only:
             result.aborted = log.aborted_transactions(Offset(offset), end)
     except KafkaError as error:
-        return failed(error.code)
+        return failed(code_for_consumer(partition, error.code))
     return result
+
+
+def code_for_consumer(partition: Partition, code: ErrorCode) -> ErrorCode:
+    """Damage is something to try again after, and elsewhere, as long as there are other copies:
+    another leads soon. To be told of a corrupt message ends many an application.
+    """
+    if code is ErrorCode.CORRUPT_MESSAGE and len(partition.isr) > 1:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return code
 
 
 def read_elsewhere(

@@ -38,7 +38,7 @@ from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplica
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
 
 IDLE_SECONDS = 1.0
-BUSY_SECONDS = 0.1
+BUSY_SECONDS = 0.2
 AGAIN_SECONDS = 5.0
 """After an assignment: the image that tells of it is on its way."""
 REFUSED_SECONDS = 1.0
@@ -198,10 +198,14 @@ class Repairs:
             await self.step()
             self._wake.clear()
             try:
-                async with asyncio.timeout(BUSY_SECONDS if self._cases else IDLE_SECONDS):
+                async with asyncio.timeout(BUSY_SECONDS if self._is_busy() else IDLE_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _is_busy(self) -> bool:
+        """Whether something is to be expected soon, of which nobody tells."""
+        return any(case.asked is not Step.NONE for case in self._cases.values())
 
     async def step(self) -> None:
         """Do what is to be done now, for all of them."""

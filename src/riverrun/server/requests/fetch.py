@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 
 from riverrun.model.errors import KafkaError
 from riverrun.replication.partition import Partition
-from riverrun.replication.reading import PartitionRead, failed, read_elsewhere, read_partition
+from riverrun.replication.reading import (
+    PartitionRead,
+    code_for_consumer,
+    failed,
+    read_elsewhere,
+    read_partition,
+)
 from riverrun.replication.selector import nearest_replica
 from riverrun.server.context import RequestContext
 from riverrun.server.fetch_sessions import (
@@ -283,7 +289,11 @@ class _Fetch:
                 try:
                     read.fill(await self._parts.log_runner.load(read.cold))
                 except KafkaError as error:
-                    reads[place] = failed(error.code)
+                    partition = self._find(self._wanted[place])
+                    code = error.code
+                    if partition is not None:
+                        code = code_for_consumer(partition, code)
+                    reads[place] = failed(code)
         return self._encode(reads)
 
     def _encode(self, reads: list[PartitionRead]) -> list[Buffer]:

@@ -39,7 +39,7 @@ def simulate(
     ),
     flaw: str | None = typer.Option(None, "--flaw", help="Plant a bug, to see that it is found."),
 ) -> None:
-    """Run a broker, or a cluster of them, in a simulated world full of faults.
+    """Run one broker or a cluster in a simulated world of faults.
 
     Clients use it, and every promise that it makes to them is checked. The same seed always
     gives the same run. Exit codes: 0 everything held, 10 a promise was broken, 11 the broker did

@@ -32,8 +32,10 @@ lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 test: lint ## set up and run all checks and tests
 	$(BIN)/pytest
 
-soak: $(VENV)/.installed-test ## two thousand simulated worlds, then faults on one node and on three
+soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on one node and on three
 	$(BIN)/riverrun simulate --seeds 1..2000
+	$(BIN)/riverrun simulate --nodes 3 --seeds 1..1000
+	$(BIN)/riverrun simulate --nodes 5 --seeds 1..300
 	$(BIN)/python -m tools.soak --minutes 10
 	$(BIN)/riverrun chaos run all --minutes 10 --report chaos.html
 

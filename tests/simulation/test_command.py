@@ -36,6 +36,13 @@ def test_the_story_can_be_read_without_a_failure() -> None:
     assert "faults stop" in answer.stdout
 
 
+def test_a_cluster_is_simulated_by_the_number_of_its_nodes() -> None:
+    answer = simulate("--seed", "2", "--nodes", "3", "--faults", "kill@1+0.5:controller", "--story")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "3 nodes, 3 of them vote" in answer.stdout
+    assert "leads the quorum in epoch 2" in answer.stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -43,6 +50,7 @@ def test_the_story_can_be_read_without_a_failure() -> None:
         ("--seeds", "5..1"),
         ("--seed", "1", "--faults", "earthquake@1+1:broker"),
         ("--seed", "1", "--flaw", "none-of-them"),
+        ("--seed", "1", "--nodes", "3", "--flaw", "sync-is-skipped"),
     ],
 )
 def test_nonsense_is_refused(arguments: tuple[str, ...]) -> None:

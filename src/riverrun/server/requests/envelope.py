@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
+from typing import Any
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.context import CONTROLLER, Peer, RequestContext
@@ -47,11 +48,17 @@ async def handle(
 async def _awaited(parts: Parts, call: Call) -> Frame | None:
     assert call.wait is not None, "a call that does not wait has an answer"
     done = asyncio.ensure_future(call.wait)
+    done.add_done_callback(_retrieve)  # a stop may end this wait, and what it waits for goes on
     await asyncio.wait((done,))
     error = None if done.cancelled() else done.exception()
     if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
         raise error
     return parts.controller_router.finish(call, done)
+
+
+def _retrieve(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
 
 
 def _joined(frame: Frame) -> bytes:

@@ -32,12 +32,14 @@ class Rejoining:
         return isinstance(request, RemoveVoterRequest) and request.voter.id == self._node_id
 
     def intend(self) -> None:
-        """Durable when it returns."""
-        if not self.is_intended:
+        """Durable when it returns. A damaged log is dropped with all that lies beside it, so what
+        was there when we were opened need not be there now.
+        """
+        if not self._files.exists(self._path):
             write_atomically(self._files, self._path, b"0\n")
-            self.is_intended = True
+        self.is_intended = True
 
     def forget(self) -> None:
-        if self.is_intended:
+        if self._files.exists(self._path):
             self._files.unlink(self._path)
-            self.is_intended = False
+        self.is_intended = False

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverrun.cluster.configs import Configs
 from riverrun.cluster.outcome import Outcome, check_size
 from riverrun.cluster.partition_change import Candidates, Election, change
 from riverrun.cluster.topic_rules import rules_of
 from riverrun.metadata.image import NO_LEADER, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
-from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 from riverrun.wire.messages.elect_leaders_response import (
     ElectLeadersResponse,
     PartitionResult,
@@ -19,7 +17,9 @@ from riverrun.wire.messages.elect_leaders_response import (
 )
 
 if TYPE_CHECKING:
+    from riverrun.cluster.configs import Configs
     from riverrun.metadata.records import PartitionChangeRecord
+    from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 
 BALANCED_MAX: Final = 1000
 """Leaders that return in one go, as in Kafka: clients of all of them look for the new ones."""

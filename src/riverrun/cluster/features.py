@@ -21,7 +21,6 @@ from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 from riverrun.model.errors import ErrorCode
-from riverrun.wire.messages.update_features_request import FeatureUpdateKey, UpdateFeaturesRequest
 from riverrun.wire.messages.update_features_response import (
     UpdatableFeatureResult,
     UpdateFeaturesResponse,
@@ -29,6 +28,10 @@ from riverrun.wire.messages.update_features_response import (
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
+    from riverrun.wire.messages.update_features_request import (
+        FeatureUpdateKey,
+        UpdateFeaturesRequest,
+    )
 
 UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2

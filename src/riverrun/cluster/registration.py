@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from riverrun.cluster import leadership
-from riverrun.cluster.configs import Configs
 from riverrun.cluster.outcome import Outcome
 from riverrun.metadata.image import (
     BrokerImage,
@@ -35,17 +34,18 @@ from riverrun.metadata.registrations import controller_of
 from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
-from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
-from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
 from riverrun.wire.messages.controller_registration_response import (
     ControllerRegistrationResponse,
 )
-from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
 from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
 
 if TYPE_CHECKING:
-    pass
+    from riverrun.cluster.configs import Configs
+    from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
+    from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
+    from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
+
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "metadata.version": (30, 30),

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from riverrun.cluster.controller import Controller
-from riverrun.cluster.outcome import Outcome
-from riverrun.metadata.image import Image
-from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
-from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
-from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
-from riverrun.wire.messages.alter_configs_response import AlterConfigsResponse
-from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
-from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
-from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
-from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
-from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
-from riverrun.wire.messages.controller_registration_response import (
-    ControllerRegistrationResponse,
-)
-from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
-from riverrun.wire.messages.create_partitions_response import CreatePartitionsResponse
-from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
-from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
-from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest
-from riverrun.wire.messages.delete_topics_response import DeleteTopicsResponse
-from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
-from riverrun.wire.messages.elect_leaders_response import ElectLeadersResponse
-from riverrun.wire.messages.incremental_alter_configs_request import (
-    IncrementalAlterConfigsRequest,
-)
-from riverrun.wire.messages.incremental_alter_configs_response import (
-    IncrementalAlterConfigsResponse,
-)
-from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
-from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse
+if TYPE_CHECKING:
+    from riverrun.cluster.controller import Controller
+    from riverrun.cluster.outcome import Outcome
+    from riverrun.metadata.image import Image
+    from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+    from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
+    from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
+    from riverrun.wire.messages.alter_configs_response import AlterConfigsResponse
+    from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+    from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
+    from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
+    from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
+    from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
+    from riverrun.wire.messages.controller_registration_response import (
+        ControllerRegistrationResponse,
+    )
+    from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
+    from riverrun.wire.messages.create_partitions_response import CreatePartitionsResponse
+    from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
+    from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
+    from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest
+    from riverrun.wire.messages.delete_topics_response import DeleteTopicsResponse
+    from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+    from riverrun.wire.messages.elect_leaders_response import ElectLeadersResponse
+    from riverrun.wire.messages.incremental_alter_configs_request import (
+        IncrementalAlterConfigsRequest,
+    )
+    from riverrun.wire.messages.incremental_alter_configs_response import (
+        IncrementalAlterConfigsResponse,
+    )
+    from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
+    from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse
 
 R = TypeVar("R")
 Answer = Coroutine[Any, Any, R]

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import structlog
 
-from riverrun.cluster.controller import Controller
 from riverrun.cluster.counts import ControllerCounts
 from riverrun.cluster.outcome import RECORDS_MAX, Outcome
 from riverrun.cluster.registration import Known
 from riverrun.cluster.requests import Requests
 from riverrun.cluster.sessions import Sessions
 from riverrun.cluster.settings import ControllerSettings
-from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.ports.metrics import Metrics
-from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
-from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
-from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
-from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
-from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
-from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
 
 if TYPE_CHECKING:
+    from riverrun.cluster.controller import Controller
+    from riverrun.metadata.image import Image
     from riverrun.metadata.records import Record
+    from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
+    from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
+    from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
+    from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
+    from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
+    from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
 
 R = TypeVar("R")
 

@@ -8,6 +8,8 @@ and the group goes on without a rebalance when nothing changed for it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from riverrun.coordinator.group import ClassicGroup, GroupState, Member, Protocols
 from riverrun.coordinator.rebalance import (
     complete_if_all_joined,
@@ -19,10 +21,12 @@ from riverrun.coordinator.rebalance import (
     sync_error,
 )
 from riverrun.coordinator.records import TEXT_BYTES_MAX, GroupRecord
-from riverrun.coordinator.turn import Caller, Turn, Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.wire.messages.join_group_request import JoinGroupRequest
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
+
+if TYPE_CHECKING:
+    from riverrun.coordinator.turn import Caller, Turn, Waiter
+    from riverrun.wire.messages.join_group_request import JoinGroupRequest
 
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9

@@ -8,32 +8,35 @@ Which requests a group allows is judged here as well, by the state of the group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.records import TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
-from riverrun.coordinator.turn import Turn
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.wire.messages.offset_commit_request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-)
 from riverrun.wire.messages.offset_commit_response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
 from riverrun.wire.messages.offset_delete_response import (
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
 from riverrun.wire.messages.offset_fetch_response import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+
+if TYPE_CHECKING:
+    from riverrun.coordinator.turn import Turn
+    from riverrun.wire.messages.offset_commit_request import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+    )
+    from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
+    from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
 
 TopicOffsets = dict[int, CommittedOffset]
 GroupOffsets = dict[str, TopicOffsets]

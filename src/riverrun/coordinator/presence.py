@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.rebalance import (
     complete_if_all_joined,
@@ -11,11 +13,13 @@ from riverrun.coordinator.rebalance import (
     remove_member,
     session_key,
 )
-from riverrun.coordinator.turn import Turn, Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
-from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse, MemberResponse
+
+if TYPE_CHECKING:
+    from riverrun.coordinator.turn import Turn, Waiter
+    from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+    from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 
 
 def heartbeat(turn: Turn, group: ClassicGroup, request: HeartbeatRequest) -> ErrorCode:

@@ -10,30 +10,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.shard import described_error
-from riverrun.coordinator.turn import Caller
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
-from riverrun.wire.messages.describe_groups_response import DescribedGroup
-from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
-from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
-from riverrun.wire.messages.join_group_request import JoinGroupRequest
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
-from riverrun.wire.messages.leave_group_request import LeaveGroupRequest
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
-from riverrun.wire.messages.list_groups_response import ListedGroup
-from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
 from riverrun.wire.messages.offset_commit_response import OffsetCommitResponse
-from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
 from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
-from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
-from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
-from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 
 if TYPE_CHECKING:
     from riverrun.coordinator.runner import ShardRunner
+    from riverrun.coordinator.settings import GroupSettings
+    from riverrun.coordinator.turn import Caller
+    from riverrun.wire.messages.describe_groups_response import DescribedGroup
+    from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+    from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
+    from riverrun.wire.messages.join_group_request import JoinGroupRequest
+    from riverrun.wire.messages.leave_group_request import LeaveGroupRequest
+    from riverrun.wire.messages.list_groups_response import ListedGroup
+    from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
+    from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
+    from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
+    from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
+    from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 
 
 class GroupRequests(ABC):

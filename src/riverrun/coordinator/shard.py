@@ -11,6 +11,7 @@ TxnOffsetCommit and the consumer protocol (KIP-848) will add records and kinds o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.group import ClassicGroup, GroupState, Member
@@ -31,24 +32,26 @@ from riverrun.coordinator.rebalance import (
     sync_time_is_up,
 )
 from riverrun.coordinator.records import CoordinatorRecord, GroupRecord, StoredGroup
-from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.sync import sync
 from riverrun.coordinator.turn import Caller, Timer, TimerKey, Turn, Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.ports.randomness import Randomness
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribedGroupMember
-from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
-from riverrun.wire.messages.join_group_request import JoinGroupRequest
-from riverrun.wire.messages.leave_group_request import LeaveGroupRequest
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse, MemberResponse
 from riverrun.wire.messages.list_groups_response import ListedGroup
-from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
-from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
-from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
 from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
-from riverrun.wire.messages.sync_group_request import SyncGroupRequest
+
+if TYPE_CHECKING:
+    from riverrun.coordinator.settings import GroupSettings
+    from riverrun.ports.randomness import Randomness
+    from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+    from riverrun.wire.messages.join_group_request import JoinGroupRequest
+    from riverrun.wire.messages.leave_group_request import LeaveGroupRequest
+    from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
+    from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
+    from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
+    from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 
 EXPIRED_PER_TURN_MAX = 500
 """Deadlines handled at once; the rest waits for the next turn."""

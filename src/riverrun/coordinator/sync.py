@@ -6,12 +6,16 @@ coordinator that takes over can know less than the members do.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from riverrun.coordinator.group import ClassicGroup, GroupState, Member
 from riverrun.coordinator.rebalance import sync_error, sync_key, sync_response
 from riverrun.coordinator.records import GroupRecord
-from riverrun.coordinator.turn import Turn, Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.wire.messages.sync_group_request import SyncGroupRequest
+
+if TYPE_CHECKING:
+    from riverrun.coordinator.turn import Turn, Waiter
+    from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 
 
 def sync(turn: Turn, group: ClassicGroup, waiter: Waiter, request: SyncGroupRequest) -> None:

@@ -20,8 +20,6 @@ from riverrun.model.ids import NodeId
 from riverrun.raft import messages as raft
 from riverrun.raft.settings import QuorumSettings
 from riverrun.raft.types import Endpoint
-from riverrun.server.quorum_requests import to_wire
-from riverrun.server.quorum_responses import from_wire
 
 FETCHES: Final = "fetch"
 ELECTIONS: Final = "election"
@@ -76,6 +74,10 @@ class _Link:
     async def ask(
         self, request: raft.Request, cluster_id: str | None, limit_s: float
     ) -> raft.Response:
+        # A node alone never gets here, and starts without them.
+        from riverrun.server.quorum_requests import to_wire
+        from riverrun.server.quorum_responses import from_wire
+
         key, message = to_wire(request, cluster_id)
         connection = await self._connect(limit_s)
         try:

@@ -52,14 +52,14 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _one_installer() -> Iterator[None]:
+def one_installer() -> Iterator[None]:
     """Two test runs at once must not install into the same folder."""
     with open(cache_folder() / "install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _run(arguments: list[str], *, folder: Path, remedy: str) -> str:
+def run_installer(arguments: list[str], *, folder: Path, remedy: str) -> str:
     try:
         done = subprocess.run(
             arguments,
@@ -84,7 +84,7 @@ def find_java() -> str:
     if java is None:
         raise MissingPeer(f"Java is missing; {remedy}")
     version = re.search(
-        r'version "(\d+)', _run([java, "-version"], folder=cache_folder(), remedy=remedy)
+        r'version "(\d+)', run_installer([java, "-version"], folder=cache_folder(), remedy=remedy)
     )
     if version is None or int(version[1]) < JAVA_VERSION_MIN:
         raise MissingPeer(f"Java at {java} is too old; {remedy}")
@@ -95,7 +95,7 @@ def find_jdk() -> str:
     """A Java that can run a source file, which one without its compiler cannot."""
     java = find_java()
     remedy = "install a whole JDK (apt-get install default-jdk)"
-    modules = _run([java, "--list-modules"], folder=cache_folder(), remedy=remedy)
+    modules = run_installer([java, "--list-modules"], folder=cache_folder(), remedy=remedy)
     if "jdk.compiler" not in modules:
         raise MissingPeer(f"Java at {java} has no compiler; {remedy}")
     return java
@@ -105,7 +105,7 @@ def find_kafka() -> Path:
     """The folder with Apache Kafka's jars."""
     find_java()
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
-    with _one_installer():
+    with one_installer():
         if not folder.exists():
             _download_kafka(folder)
     return folder
@@ -128,7 +128,7 @@ def _download_kafka(folder: Path) -> None:
         f"<dependencies>{dependencies}</dependencies></project>"
     )
     copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
-    _run(copy, folder=work, remedy=remedy)
+    run_installer(copy, folder=work, remedy=remedy)
     (part / "log4j.properties").write_text(LOG4J_PROPERTIES)
     part.rename(folder)
 
@@ -136,19 +136,19 @@ def _download_kafka(folder: Path) -> None:
 def find_node_packages() -> Path:
     """The folder whose node_modules holds the JavaScript clients."""
     remedy = f"install Node.js {NODE_VERSION_MIN} or newer with npm (apt-get install nodejs npm)"
-    said = _run(["node", "--version"], folder=cache_folder(), remedy=remedy)
+    said = run_installer(["node", "--version"], folder=cache_folder(), remedy=remedy)
     version = re.match(r"v(\d+)", said)
     if version is None or int(version[1]) < NODE_VERSION_MIN:
         raise MissingPeer(f"Node.js {said.strip()} is too old; {remedy}")
     wanted = "_".join(NODE_PACKAGES).replace("/", "-").replace("@", "-").strip("-")
     folder = cache_folder() / "node" / wanted
-    with _one_installer():
+    with one_installer():
         if not folder.exists():
             part = folder.with_name(folder.name + ".part")
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(part)]
-            _run([*install, *NODE_PACKAGES], folder=part, remedy=remedy)
+            run_installer([*install, *NODE_PACKAGES], folder=part, remedy=remedy)
             part.rename(folder)
     return folder
 
@@ -160,14 +160,14 @@ def find_kcat() -> str:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise MissingPeer(f"kcat is missing; {remedy}")
-    with _one_installer():
+    with one_installer():
         if shutil.which("kcat") is None:
             install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "kcat"]
             try:
-                _run(install, folder=cache_folder(), remedy=remedy)
+                run_installer(install, folder=cache_folder(), remedy=remedy)
             except MissingPeer:  # the package lists of a fresh container are empty
-                _run(["apt-get", "update", "-qq"], folder=cache_folder(), remedy=remedy)
-                _run(install, folder=cache_folder(), remedy=remedy)
+                run_installer(["apt-get", "update", "-qq"], folder=cache_folder(), remedy=remedy)
+                run_installer(install, folder=cache_folder(), remedy=remedy)
     found = shutil.which("kcat")
     if found is None:
         raise MissingPeer(f"apt-get installed kcat, yet it is not on the PATH; {remedy}")
@@ -175,7 +175,7 @@ def find_kcat() -> str:
 
 
 @functools.cache
-def _outcome(find: Callable[[], Found]) -> Found | MissingPeer:
+def outcome(find: Callable[[], Found]) -> Found | MissingPeer:
     """Asked once per run: a machine without network must not wait for it in every test."""
     try:
         return find()
@@ -185,7 +185,7 @@ def _outcome(find: Callable[[], Found]) -> Found | MissingPeer:
 
 def need(find: Callable[[], Found]) -> Found:
     """What `find` finds; else the test that asked is skipped with the reason."""
-    found = _outcome(find)
+    found = outcome(find)
     if not isinstance(found, MissingPeer):
         return found
     if os.environ.get("RIVERRUN_PEERS") == "required":

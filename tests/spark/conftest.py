@@ -1,0 +1,64 @@
+"""What the tests with Spark share: one session and one cluster of three nodes, started once.
+
+A session takes long to start, so tests use topics and tables of their own instead of sessions of
+their own. Spark's connector is on its class path where Maven Central can be reached.
+"""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_riverrun import session
+from tests.clusters import Cluster, serve_three
+from tests.peers import MissingPeer, need, outcome
+from tests.spark.connector import find_connector
+
+NAMES = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    jars = outcome(find_connector)
+    folder = tempfile.mkdtemp(prefix="riverrun-spark-")
+    config = {
+        "spark.local.dir": folder,
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+    if not isinstance(jars, MissingPeer):
+        config["spark.jars"] = ",".join(str(jar) for jar in jars)
+    started = session("local[2]", "tests", ui=False, config=config)
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[Cluster]:
+    """Three nodes; whoever kills one brings it back."""
+    folder = Path(tempfile.mkdtemp(prefix="riverrun-spark-"))
+    with serve_three(folder, {"num.partitions": "3"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"topic-{os.getpid()}-{next(NAMES)}"
+
+
+@pytest.fixture
+def connector(spark: SparkSession) -> str:
+    """The format of Spark's own source."""
+    need(find_connector)
+    return "kafka"

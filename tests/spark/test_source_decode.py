@@ -1,0 +1,206 @@
+"""Fetch responses into Arrow: what comes out is what a plain reader of records sees."""
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pyspark_riverrun import RiverrunSource
+from pyspark_riverrun.decode import (
+    COLUMNS,
+    COLUMNS_WITH_HEADERS,
+    Portion,
+    schema_of,
+    to_arrow,
+)
+from riverrun.records.batch import CorruptBatch, batches, seal
+from riverrun.records.compression import Compression
+from riverrun.records.record import ControlType, NewRecord, Record, build_batch, read_records
+from tests.records.strategies import codecs, record_lists
+
+EVERYTHING = 2**62
+
+made_batches = st.lists(
+    st.tuples(
+        record_lists,
+        codecs,
+        st.none() | st.integers(0, 2**45),
+        st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def response_of(parts: list[tuple[list[NewRecord], Compression, int | None, int]]) -> bytes:
+    """Batches one after another, some with the time of the log, with holes between them."""
+    data = b""
+    offset = 0
+    for records, codec, append_time_ms, hole in parts:
+        offset += hole
+        data += build_batch(
+            records, base_offset=offset, compression=codec, log_append_time_ms=append_time_ms
+        )
+        offset += len(records)
+    return data
+
+
+def plain_rows(data: bytes) -> list[tuple[Record, int]]:
+    """(record, timestamp type) by the reader that looks at one record at a time."""
+    return [
+        (record, int(header.has_log_append_time))
+        for at, header in batches(data)
+        for record in read_records(data[at : at + header.size])
+    ]
+
+
+def rows_of(tables: list[pa.RecordBatch]) -> list[dict[str, object]]:
+    return [row for table in tables for row in table.to_pylist()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(made_batches, st.integers(0, 40), st.integers(0, 80))
+def test_any_response_decodes_as_a_plain_reader_reads_it(
+    parts: list[tuple[list[NewRecord], Compression, int | None, int]], start: int, size: int
+) -> None:
+    data = response_of(parts)
+    end = start + size
+    tables = to_arrow(
+        data, topic="flüsse", partition=3, start=start, end=end, columns=COLUMNS_WITH_HEADERS
+    )
+    expected = [(r, kind) for r, kind in plain_rows(data) if start <= r.offset < end]
+    rows = rows_of(tables)
+    assert [row["offset"] for row in rows] == [record.offset for record, _ in expected]
+    assert [row["key"] for row in rows] == [record.key for record, _ in expected]
+    assert [row["value"] for row in rows] == [record.value for record, _ in expected]
+    assert [row["timestampType"] for row in rows] == [kind for _, kind in expected]
+    times = [time for table in tables for time in table["timestamp"].cast(pa.int64()).to_pylist()]
+    assert times == [record.timestamp * 1000 for record, _ in expected]
+    found = [
+        None if row["headers"] is None else tuple((h["key"], h["value"]) for h in row["headers"])  # type: ignore[attr-defined]
+        for row in rows
+    ]
+    assert found == [record.headers or None for record, _ in expected]
+    assert {(row["topic"], row["partition"]) for row in rows} <= {("flüsse", 3)}
+    for table in tables:
+        table.validate(full=True)
+
+
+@pytest.mark.parametrize("value_bytes", [0, 3, 63, 64, 5000, 20000])
+@pytest.mark.parametrize("count", [1, 31, 200, 9000])
+def test_runs_of_records_of_equal_length_are_walked_in_strides(
+    value_bytes: int, count: int
+) -> None:
+    count = min(count, 4_000_000 // (value_bytes + 10))
+    odd = count // 2
+    values = [bytes(value_bytes + (3 if n == odd else 0)) for n in range(count)]
+    data = build_batch([NewRecord(value=value) for value in values])
+    (table,) = to_arrow(data, topic="t", partition=0, start=0, end=EVERYTHING)
+    assert table["value"].to_pylist() == values
+    assert table["offset"].to_pylist() == list(range(count))
+
+
+def test_only_the_columns_that_are_asked_for_are_made_in_their_order() -> None:
+    data = build_batch([NewRecord(value=b"v", key=b"k")])
+    (table,) = to_arrow(
+        data, topic="t", partition=0, start=0, end=EVERYTHING, columns=("offset", "value")
+    )
+    assert table.to_pylist() == [{"offset": 0, "value": b"v"}]
+    assert table.schema.names == ["offset", "value"]
+
+
+def test_nothing_in_range_gives_no_table() -> None:
+    data = build_batch([NewRecord(value=b"v")], base_offset=7)
+    assert to_arrow(data, topic="t", partition=0, start=0, end=7) == []
+    assert to_arrow(data, topic="t", partition=0, start=8, end=9) == []
+    assert to_arrow(b"", topic="t", partition=0, start=0, end=9) == []
+
+
+def test_control_records_are_not_shown() -> None:
+    marker = build_batch(
+        [NewRecord(key=ControlType.COMMIT.key(), value=b"")], base_offset=1, control=True
+    )
+    data = build_batch([NewRecord(value=b"v")]) + marker
+    (table,) = to_arrow(data, topic="t", partition=0, start=0, end=EVERYTHING)
+    assert table["value"].to_pylist() == [b"v"]
+
+
+def test_aborted_records_stay_hidden_and_those_of_others_do_not() -> None:
+    def of(producer: int, offset: int, value: bytes) -> bytes:
+        return build_batch(
+            [NewRecord(value=value)],
+            base_offset=offset,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+
+    def marker(producer: int, offset: int, kind: ControlType) -> bytes:
+        return build_batch(
+            [NewRecord(key=kind.key(), value=b"")],
+            base_offset=offset,
+            producer_id=producer,
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
+
+    data = (
+        of(1, 0, b"aborted")
+        + of(2, 1, b"committed")
+        + marker(1, 2, ControlType.ABORT)
+        + of(1, 3, b"next transaction")
+        + marker(2, 4, ControlType.COMMIT)
+    )
+    portion = Portion(data=data, headers=list(batches(data)), aborted=((1, 0),))
+    (table,) = to_arrow(portion, topic="t", partition=0, start=0, end=EVERYTHING)
+    assert table["value"].to_pylist() == [b"committed", b"next transaction"]
+
+
+def test_little_data_that_decompresses_to_much_comes_in_several_tables() -> None:
+    large = build_batch([NewRecord(value=bytes(40_000_000))], compression=Compression.ZSTD)
+    second = build_batch(
+        [NewRecord(value=bytes(40_000_000))], compression=Compression.ZSTD, base_offset=1
+    )
+    tables = to_arrow(large + second, topic="t", partition=0, start=0, end=EVERYTHING)
+    assert [table["offset"].to_pylist() for table in tables] == [[0], [1]]
+
+
+def test_a_damaged_batch_is_refused() -> None:
+    data = bytearray(build_batch([NewRecord(value=b"value")]))
+    data[-2] ^= 1
+    with pytest.raises(CorruptBatch, match="CRC"):
+        to_arrow(bytes(data), topic="t", partition=0, start=0, end=EVERYTHING)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=200), st.integers(0, 30))
+def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
+    body: bytes, count: int
+) -> None:
+    data = bytearray(build_batch([]) + body)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">i", data, 57, count)
+    seal(data, 0, len(data))
+    try:
+        tables = to_arrow(
+            bytes(data),
+            topic="t",
+            partition=0,
+            start=0,
+            end=EVERYTHING,
+            columns=COLUMNS_WITH_HEADERS,
+        )
+    except CorruptBatch:
+        return
+    assert sum(table.num_rows for table in tables) <= count
+
+
+@pytest.mark.parametrize(("flag", "columns"), [("false", COLUMNS), ("TRUE", COLUMNS_WITH_HEADERS)])
+def test_the_schema_is_exactly_what_spark_expects(flag: str, columns: tuple[str, ...]) -> None:
+    declared = RiverrunSource({"includeHeaders": flag}).schema()
+    assert to_arrow_schema(declared, timezone="UTC") == schema_of(columns)

@@ -1,0 +1,242 @@
+"""How data is cut into batches and tasks, and what a stream does between its triggers."""
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from pyspark_riverrun.cluster import DataLost, Found
+from pyspark_riverrun.decode import COLUMNS
+from pyspark_riverrun.listener import lag_between
+from pyspark_riverrun.offsets import Offsets, place
+from pyspark_riverrun.options import read_options
+from pyspark_riverrun.planning import Range, limited, ranges
+from pyspark_riverrun.reading import RangePartition
+from pyspark_riverrun.stream_reader import StreamReader
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicPartition
+
+A0, A1 = place("a", 0), place("a", 1)
+FIRST_ID, SECOND_ID = UUID(int=1000), UUID(int=2000)
+
+
+def spans_of(planned: list[Range]) -> list[tuple[int, int, int]]:
+    return [(one.partition, one.start, one.end) for one in planned]
+
+
+def test_one_task_for_each_partition_that_has_something() -> None:
+    planned = ranges({A0: 5, A1: 7}, {A0: 9, A1: 7})
+    assert spans_of(planned) == [(0, 5, 9)]
+
+
+def test_large_partitions_are_divided_until_there_are_enough_tasks() -> None:
+    planned = ranges({A0: 0, A1: 0}, {A0: 900, A1: 10}, min_partitions=4)
+    assert spans_of(planned) == [(0, 0, 300), (0, 300, 600), (0, 600, 900), (1, 0, 10)]
+
+
+def test_no_task_has_more_records_than_allowed() -> None:
+    planned = ranges({A0: 0}, {A0: 10}, max_records=4)
+    assert spans_of(planned) == [(0, 0, 3), (0, 3, 6), (0, 6, 10)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 400)), min_size=1, max_size=5),
+    st.none() | st.integers(1, 20),
+    st.none() | st.integers(1, 50),
+)
+def test_every_offset_is_read_once_however_it_is_cut(
+    sizes: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
+) -> None:
+    start = {place("a", n): begin for n, (begin, _) in enumerate(sizes)}
+    end = {place("a", n): begin + size for n, (begin, size) in enumerate(sizes)}
+    planned = ranges(start, end, min_partitions=min_partitions, max_records=max_records)
+    found = sorted((one.partition, n) for one in planned for n in range(one.start, one.end))
+    assert found == sorted((at.partition, n) for at in start for n in range(start[at], end[at]))
+    if max_records is not None:
+        assert all(one.size <= max_records for one in planned)
+
+
+def test_a_limit_is_shared_by_size_and_nobody_is_left_waiting() -> None:
+    end = limited({A0: 0, A1: 0}, {A0: 1_000_000, A1: 1}, 100)
+    assert end == {A0: 99, A1: 1}
+    assert limited({A0: 0}, {A0: 50}, 100) == {A0: 50}
+
+
+class FakePlanner:
+    """A cluster that the test moves on."""
+
+    def __init__(self, latest: Offsets) -> None:
+        self.ends = dict(latest)
+        self.begins: Offsets = {}
+        self.topic_id = FIRST_ID
+        self.commits: list[tuple[str, Offsets]] = []
+        self.is_refusing = False
+        self.asked = 0
+
+    def find(self) -> Found:
+        return Found(partitions=tuple(sorted(self.ends)), topic_ids={"a": self.topic_id})
+
+    def starting(self, found: Found) -> Offsets:
+        return {at: self.ends[at] for at in found.partitions}
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        self.asked += 1
+        return {at: self.ends[at] for at in partitions}
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return {at: self.begins.get(at, 0) for at in partitions}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.is_refusing:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members")
+        self.commits.append((group, dict(offsets)))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stream(planner: FakePlanner, clock: Clock | None = None, **options: str) -> StreamReader:
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}
+    given |= {name.replace("_", "."): value for name, value in options.items()}
+    parsed = read_options(given, is_streaming=True)
+    return StreamReader(parsed, COLUMNS, planner=planner, now=clock or Clock())  # type: ignore[arg-type]
+
+
+ALL = ReadAllAvailable()
+
+
+def test_the_start_that_was_first_looked_at_is_kept_and_made_durable() -> None:
+    """Spark asks twice for the first offset and goes by the second answer."""
+    planner = FakePlanner({A0: 100})
+    reader = stream(planner)
+    first = reader.initialOffset()
+    planner.ends[A0] = 107
+    assert reader.initialOffset() == first == {"a": {"0": 100}}
+    # The first batch is empty, so that a query that dies in it begins here again.
+    assert reader.latestOffset(first, ALL) == first
+    assert reader.latestOffset(first, ALL) == {"a": {"0": 107}}
+
+
+def test_a_start_that_stays_what_it_is_needs_no_empty_batch() -> None:
+    planner = FakePlanner({A0: 100})
+    reader = stream(planner, startingOffsets='{"a": {"0": 100}}')
+    start = reader.initialOffset()
+    planner.ends[A0] = 107
+    assert reader.latestOffset(start, ALL) == {"a": {"0": 107}}
+
+
+def test_the_group_is_told_of_finished_work_on_each_trigger_once() -> None:
+    planner = FakePlanner({A0: 10})
+    reader = stream(planner, kafka_group_id="g")
+    reader.latestOffset({"a": {"0": 5}}, ALL)
+    reader.latestOffset({"a": {"0": 5}}, ALL)
+    reader.latestOffset({"a": {"0": 10}}, ALL)
+    assert planner.commits == [("g", {A0: 5}), ("g", {A0: 10})]
+
+
+def test_a_group_with_members_does_not_stop_the_query() -> None:
+    planner = FakePlanner({A0: 10})
+    planner.is_refusing = True
+    reader = stream(planner, kafka_group_id="g")
+    with pytest.warns(UserWarning, match="the group has members"):
+        assert reader.latestOffset({"a": {"0": 5}}, ALL) == {"a": {"0": 10}}
+
+
+def test_what_is_there_now_is_all_that_available_now_reads() -> None:
+    planner = FakePlanner({A0: 10})
+    reader = stream(planner, maxOffsetsPerTrigger="6")
+    reader.prepareForTriggerAvailableNow()
+    planner.ends[A0] = 500
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(6)
+    assert reader.latestOffset({"a": {"0": 0}}, limit) == {"a": {"0": 6}}
+    assert reader.latestOffset({"a": {"0": 6}}, limit) == {"a": {"0": 10}}
+    assert reader.latestOffset({"a": {"0": 10}}, limit) == {"a": {"0": 10}}
+
+
+def test_brokers_are_not_asked_again_for_a_report() -> None:
+    planner = FakePlanner({A0: 10})
+    reader = stream(planner)
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset({"a": {"0": 0}}, ReadMaxRows(3))
+    asked = planner.asked
+    assert reader.reportLatestOffset() == {"a": {"0": 10}}
+    assert planner.asked == asked
+
+
+def test_too_little_waits_but_not_for_ever() -> None:
+    planner = FakePlanner({A0: 10})
+    clock = Clock()
+    reader = stream(planner, clock, minOffsetsPerTrigger="5", maxTriggerDelay="30s")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(5)
+    assert reader.latestOffset({"a": {"0": 0}}, limit) == {"a": {"0": 10}}
+    planner.ends[A0] = 14
+    assert reader.latestOffset({"a": {"0": 10}}, limit) == {"a": {"0": 10}}
+    planner.ends[A0] = 15
+    assert reader.latestOffset({"a": {"0": 10}}, limit) == {"a": {"0": 15}}
+    planner.ends[A0] = 16
+    clock.now = 31.0
+    assert reader.latestOffset({"a": {"0": 15}}, limit) == {"a": {"0": 16}}
+
+
+def test_partitions_that_come_later_are_read_from_their_beginning() -> None:
+    planner = FakePlanner({A0: 10, A1: 4})
+    reader = stream(planner)
+    end = reader.latestOffset({"a": {"0": 10}}, ALL)
+    assert end == {"a": {"0": 10, "1": 4}}
+    (task,) = reader.partitions({"a": {"0": 10}}, end)
+    assert isinstance(task, RangePartition)
+    assert (task.range_.partition, task.range_.start, task.range_.end) == (1, 0, 4)
+    assert task.topic_id == FIRST_ID
+
+
+def test_a_new_partition_that_has_lost_its_beginning_is_reported() -> None:
+    planner = FakePlanner({A0: 10, A1: 9})
+    planner.begins[A1] = 3
+    with pytest.raises(DataLost, match="a-1 begins at 3, not at 0"):
+        stream(planner).latestOffset({"a": {"0": 10}}, ALL)
+
+
+def test_a_log_that_is_shorter_than_before_is_reported() -> None:
+    planner = FakePlanner({A0: 3})
+    with pytest.raises(DataLost, match="ends at 3, but was read up to 10"):
+        stream(planner).latestOffset({"a": {"0": 10}}, ALL)
+    lenient = stream(planner, failOnDataLoss="false")
+    with pytest.warns(UserWarning, match="ends at 3"):
+        assert lenient.latestOffset({"a": {"0": 10}}, ALL) == {"a": {"0": 3}}
+
+
+def test_a_topic_that_was_made_again_is_reported() -> None:
+    planner = FakePlanner({A0: 10})
+    reader = stream(planner)
+    reader.latestOffset({"a": {"0": 10}}, ALL)
+    planner.topic_id = SECOND_ID
+    with pytest.raises(DataLost, match="deleted and made again"):
+        reader.latestOffset({"a": {"0": 10}}, ALL)
+
+
+def test_a_partition_that_is_gone_is_reported() -> None:
+    planner = FakePlanner({A0: 10})
+    with pytest.raises(DataLost, match="a-1"):
+        stream(planner).latestOffset({"a": {"0": 10, "1": 5}}, ALL)
+
+
+def test_a_batch_of_an_earlier_run_is_planned_as_it_was() -> None:
+    planner = FakePlanner({A0: 500})
+    (task,) = stream(planner).partitions({"a": {"0": 3}}, {"a": {"0": 9}})
+    assert isinstance(task, RangePartition)
+    assert (task.range_.start, task.range_.end, task.topic_id) == (3, 9, FIRST_ID)
+
+
+def test_lag_is_what_is_there_and_not_yet_read() -> None:
+    assert lag_between('{"a": {"0": 3}}', '{"a": {"0": 10, "1": 4}}') == {A0: 7, A1: 4}
+    assert lag_between("17", "18") == {}
+    assert lag_between(None, None) == {}

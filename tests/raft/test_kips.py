@@ -616,3 +616,19 @@ def test_nothing_comes_between_a_change_of_the_log_and_its_report() -> None:
     core.raft.step(core.now, told.Answered(NodeId(2), request, response))
     with pytest.raises(AssertionError, match="before the log has changed"):
         core.raft.step(core.now, told.Tick())
+
+
+def test_a_new_directory_asks_for_its_vote_by_voters_that_are_not_old() -> None:
+    """A snapshot may still count a voter that was removed since: who took it by its word would
+    vote again, though an operator has taken its vote."""
+    core = Lone(me=voter(1, 77), entries=[(1, VALUE)], state=state(1, leader=2))
+    told_by = {"leader": NodeId(2), "epoch": LeaderEpoch(1)}
+    answer(core, FetchResponse(snapshot=SnapshotId(Offset(5), LeaderEpoch(1)), **told_by))
+    assert not core.sent(RemoveVoterRequest)
+    request = core.sent(FetchSnapshotRequest)[0]
+    gone = FetchSnapshotResponse(error=ErrorCode.SNAPSHOT_NOT_FOUND, **told_by)
+    core.tell(told.Answered(NodeId(2), request, gone))
+    core.pass_time(0.2)
+    assert not core.sent(RemoveVoterRequest)
+    answer(core, FetchResponse(high_watermark=Offset(1), **told_by))
+    assert [asked.voter for asked in core.sent(RemoveVoterRequest)] == [key(1)]

@@ -277,6 +277,7 @@ class Following:
         if snapshot.offset <= member.high_watermark or snapshot.epoch > member.epoch:
             self._pause()  # it would take back what is committed here
             return
+        self._leader_high_watermark = Offset(0)  # until a fetch behind the snapshot tells it
         self._download = Download(snapshot)
 
     def fetched_snapshot(
@@ -339,6 +340,8 @@ class Following:
         known = member.voters.get(me.id)
         if known is not None and known.is_same(me.key):
             return None if known == me else UpdateVoterRequest(voter=me, epoch=member.epoch)
+        if self._leader_high_watermark <= 0:
+            return None  # those of a snapshot may count a vote that was taken from us since
         if known is not None:
             # A voter that lost its data votes again, whether others join by themselves or not.
             self._joins = True

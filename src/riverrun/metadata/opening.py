@@ -9,18 +9,22 @@ from riverrun.raft.messages import Response
 from riverrun.raft.types import VoterSet
 
 
-def gives_up_its_directory(loss: str, voters: VoterSet, me: Voter, *, may_vote: bool) -> bool:
+def gives_up_its_directory(
+    loss: str, voters: VoterSet, me: Voter, *, may_vote: bool, knows_others: bool
+) -> bool:
     """Whether a node that lost what it had synced must become another replica.
 
     What a voter acknowledged counts as stored by it; others may have built on that. So it must not
-    speak for its directory again, and comes back under another id. Whoever only observes has
-    promised nothing. Raises ``MetadataError`` for a voter that has nobody to fetch from.
+    speak for its directory again, and comes back under another id. Whether it was a voter is not
+    asked: the record that made it one may be among what is lost, and another id is always safe.
+    Whoever only observes has promised nothing. Raises ``MetadataError`` for a voter that has nobody
+    to fetch from.
     """
     if not may_vote:
         return False
-    if not len(voters) or voters.ids == (me.id,):
+    if voters.ids == (me.id,) or (not len(voters) and not knows_others):
         raise MetadataError(loss)
-    return me.key in voters
+    return True
 
 
 def is_first_voter(

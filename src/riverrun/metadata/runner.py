@@ -23,13 +23,12 @@ from riverrun.metadata.bootstrap import first_records
 from riverrun.metadata.description import QuorumDescription, describe
 from riverrun.metadata.image import Image
 from riverrun.metadata.images import Images
-from riverrun.metadata.publishing.runner import Preparation, Publisher, Subscriber, image_of
-from riverrun.metadata.quorum import MetadataError, Voter
+from riverrun.metadata.publishing.runner import Preparation, Publisher, Subscriber, load
+from riverrun.metadata.quorum import Voter
 from riverrun.metadata.records import METADATA_VERSION_FEATURE, AbortTransactionRecord, encode
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshots.runner import FailedSync, Snapshots
 from riverrun.metadata.store.runner import MetadataStore
-from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.clock import Clock
@@ -134,7 +133,9 @@ class MetadataLog:
         opened = MetadataStore(store, files=files, clock=clock)
         quorum_settings = quorum_settings or QuorumSettings()
         try:
-            me, images = await _load(opened, me, renew_directory, may_vote=is_controller)
+            me, images = await load(
+                opened, me, renew_directory, may_vote=is_controller, knows_others=bool(bootstrap)
+            )
             snapshots = Snapshots(opened, images, settings=settings, clock=clock)
             if opening.is_first_voter(
                 opened.voters.voters,
@@ -484,17 +485,3 @@ class MetadataLog:
             )
         if METADATA_VERSION_FEATURE not in images.newest.features:
             self._write(first_records(self._cluster_settings))
-
-
-async def _load(
-    store: MetadataStore, me: Voter, renew_directory: Callable[[], UUID] | None, *, may_vote: bool
-) -> tuple[Voter, Images]:
-    """Who we are after that, and the image of the newest snapshot."""
-    found, loss = await store.load()
-    if loss is not None:
-        if opening.gives_up_its_directory(loss, store.voters.voters, me, may_vote=may_vote):
-            if renew_directory is None:
-                raise MetadataError(loss)
-            me = replace(me, directory_id=await store.in_thread(renew_directory))
-        await store.start_over(found[0] if found is not None else None)
-    return me, Images(Image() if found is None else await image_of(*found))

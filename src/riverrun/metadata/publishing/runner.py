@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
+from riverrun.metadata import opening
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.difference import Difference
 from riverrun.metadata.image import Image
 from riverrun.metadata.images import Images, Publication
 from riverrun.metadata.loading import Loading
-from riverrun.metadata.quorum import MetadataError
+from riverrun.metadata.quorum import MetadataError, Voter
 from riverrun.metadata.snapshot import Snapshot
 from riverrun.metadata.snapshots.runner import Snapshots
 from riverrun.metadata.store.runner import READ_BYTES_MAX, MetadataStore
 from riverrun.metadata.waiting import Waiting
+from riverrun.model.dataclasses import replace
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import Offset
 from riverrun.raft.types import SnapshotId
@@ -143,3 +146,24 @@ async def image_of(snapshot_id: SnapshotId, snapshot: Snapshot) -> Image:
 async def in_slices(work: Iterator[None]) -> None:
     for _ in work:
         await asyncio.sleep(0)
+
+
+async def load(
+    store: MetadataStore,
+    me: Voter,
+    renew_directory: Callable[[], UUID] | None,
+    *,
+    may_vote: bool,
+    knows_others: bool,
+) -> tuple[Voter, Images]:
+    """Who we are after that, and the image of the newest snapshot."""
+    found, loss = await store.load()
+    if loss is not None:
+        if opening.gives_up_its_directory(
+            loss, store.voters.voters, me, may_vote=may_vote, knows_others=knows_others
+        ):
+            if renew_directory is None:
+                raise MetadataError(loss)
+            me = replace(me, directory_id=await store.in_thread(renew_directory))
+        await store.start_over(found[0] if found is not None else None)
+    return me, Images(Image() if found is None else await image_of(*found))

@@ -1,0 +1,35 @@
+"""Who must become another replica after it lost what it had synced."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from riverrun.metadata.opening import gives_up_its_directory
+from riverrun.metadata.quorum import MetadataError, Voter
+from riverrun.model.ids import NodeId
+from riverrun.raft.types import VoterSet
+
+ME = Voter(id=NodeId(1), directory_id=UUID(int=1))
+OTHERS = tuple(Voter(id=NodeId(n), directory_id=UUID(int=n)) for n in (2, 3))
+NOBODY = VoterSet(())
+ALL = VoterSet((ME, *OTHERS))
+WITHOUT_ME = VoterSet(OTHERS)
+
+
+@pytest.mark.parametrize(
+    "voters", [ALL, WITHOUT_ME, NOBODY], ids=["a voter", "perhaps a voter", "voters unknown"]
+)
+def test_whoever_may_have_voted_speaks_for_its_directory_no_more(voters: VoterSet) -> None:
+    assert gives_up_its_directory("lost", voters, ME, may_vote=True, knows_others=True)
+
+
+def test_an_observer_has_promised_nothing() -> None:
+    assert not gives_up_its_directory("lost", ALL, ME, may_vote=False, knows_others=True)
+
+
+@pytest.mark.parametrize("voters", [VoterSet((ME,)), NOBODY], ids=["alone", "knows nobody"])
+def test_a_node_with_nobody_to_fetch_from_is_refused(voters: VoterSet) -> None:
+    with pytest.raises(MetadataError, match="lost"):
+        gives_up_its_directory("lost", voters, ME, may_vote=True, knows_others=False)

@@ -85,3 +85,11 @@ def test_the_package_runs_as_a_program() -> None:
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("riverrun ")
+
+
+def test_a_command_loads_neither_a_node_nor_what_draws_and_validates() -> None:
+    program = "import sys\nfrom riverrun.cli.main import build\nbuild(['up'])\nprint(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
+    loaded = found.stdout.decode().split()
+    unwanted = ("pydantic", "rich", "asyncio", "structlog", "riverrun.server")
+    assert [name for name in unwanted if name in loaded] == []

@@ -57,6 +57,8 @@ class Portion:
     headers: Sequence[Header]
     aborted: Sequence[tuple[int, int]] = ()
     """(producer id, first offset) of each aborted transaction; none with read_uncommitted."""
+    position: int = 0
+    """What was asked for: a fetch inside a batch brings the whole batch, also what is deleted."""
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
@@ -78,6 +80,7 @@ def to_arrow(
     """
     if not isinstance(records, Portion):
         records = Portion(data=records, headers=list(batches(records)))
+    start = max(start, records.position)
     wanted = [
         (at, header)
         for at, header in readable(records)

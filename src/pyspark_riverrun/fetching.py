@@ -162,8 +162,10 @@ class _Fetcher:
             if data:
                 raise CorruptBatch(f"{self._at}: no whole batch at offset {self.position}")
             return None
-        self.position = headers[-1][1].next_offset
-        return Portion(data=data, headers=headers, aborted=tuple(result.aborted or ()))
+        asked, self.position = self.position, headers[-1][1].next_offset
+        return Portion(
+            data=data, headers=headers, aborted=tuple(result.aborted or ()), position=asked
+        )
 
     async def _ask(self) -> FetchResult:
         connection = await self._connected()

@@ -220,8 +220,9 @@ class _Lane:
                 await asyncio.gather(*(task for _, task in window), return_exceptions=True)
                 left = [one for one, task in window if task.exception() is not None]
                 window.clear()
-                if self._split(error, left[0]):
-                    left.pop(0)
+                halves = self._split(error, left[0])
+                if halves:
+                    left[:1] = halves
                     failures = 0
                 else:
                     self._judge(error, left[0], was_alone=was_alone)
@@ -240,20 +241,18 @@ class _Lane:
         if not self.producer.identity.is_idempotent or time.monotonic() >= batch.give_up_at:
             raise error
 
-    def _split(self, error: KafkaError | OSError, batch: _Batch) -> bool:
+    def _split(self, error: KafkaError | OSError, batch: _Batch) -> list[_Batch]:
         """The topic takes less than we gathered: two halves, with the sequences they had."""
         if not isinstance(error, KafkaError) or error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-            return False
+            return []
         if batch.count == 1:
-            return False
+            return []
         records = [
             NewRecord(value=one.value, key=one.key, timestamp=one.timestamp, headers=one.headers)
             for one in read_records(batch.data)
         ]
         middle = batch.count // 2
-        self._waiting.appendleft(self._part(batch, records[middle:], middle))
-        self._waiting.appendleft(self._part(batch, records[:middle], 0))
-        return True
+        return [self._part(batch, records[:middle], 0), self._part(batch, records[middle:], middle)]
 
     def _part(self, batch: _Batch, records: list[NewRecord], skipped: int) -> _Batch:
         identity = self.producer.identity

@@ -96,7 +96,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen_latest = latest
         if self._is_first:
             self._is_first = False
-            return start
+            # Any other start was written down by an earlier run, and is durable already.
+            if begin == self._initial:
+                return start
         begin = self._with_new(planner, begin, latest)
         end = self._checked_end(begin, latest)
         if self._must_wait(begin, end, limit):

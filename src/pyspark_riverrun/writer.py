@@ -198,10 +198,11 @@ class _Placing:
         if given is not None:
             is_given = given.is_valid().to_numpy(zero_copy_only=False)
             numbers = given.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-            if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+            wrong = np.flatnonzero((numbers < 0) | (numbers >= count))
+            if len(wrong):
                 raise BadRow(
-                    f"a row has partition {int(numbers.min())} or {int(numbers.max())}; topic "
-                    f"{topic} has {count}, from 0 to {count - 1}"
+                    f"a row has partition {numbers[wrong[0]]}, but topic {topic} has {count}, "
+                    f"from 0 to {count - 1}"
                 )
             placed = np.where(is_given, numbers, placed)
         return placed

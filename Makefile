@@ -7,9 +7,9 @@ DATA ?= data
 PORT ?= 9092
 
 help:
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
-.PHONY: help up test lint unit soak bench clean
+.PHONY: help up test lint unit soak bench bench-spark clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,9 @@ soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on o
 
 bench: $(VENV)/.installed-test ## compare with Apache Kafka on this machine
 	$(BIN)/riverrun bench compare
+
+bench-spark: $(VENV)/.installed-test ## compare with Spark's own Kafka connector on this machine
+	$(BIN)/python -m tools.bench_spark
 
 clean: ## remove the virtualenv and the caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

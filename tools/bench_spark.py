@@ -1,0 +1,238 @@
+"""`make bench-spark`: our Spark source and sink beside Spark's own Kafka connector, on one cluster.
+
+Reads, writes, streams and a topic into a table, by turns with both, against three riverrun nodes on
+this machine. Each cell is the best of its rounds. The fixed cost of a query is measured apart, with
+a topic that holds one row, and is part of all other numbers. `--scale 0.05` is a quick look.
+"""
+
+import argparse
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_riverrun import session
+from tests.peers import MissingPeer
+from tests.spark.connector import find_connector
+
+PARTITIONS = 4
+PORT = 29400
+OURS, THEIRS = "riverrun", "kafka"
+
+
+@dataclass(frozen=True)
+class Data:
+    """What one topic holds."""
+
+    rows: int
+    value_bytes: int
+    batch_bytes: int
+    codec: str
+
+    @property
+    def label(self) -> str:
+        rows = f"{self.rows / 1e6:g} M" if self.rows >= 1e5 else str(self.rows)
+        size = f"{self.batch_bytes // 1000} KB"
+        return f"{rows} × {self.value_bytes} B, batches of {size}, {self.codec}"
+
+    @property
+    def topic(self) -> str:
+        return f"b{self.rows}-{self.value_bytes}-{self.batch_bytes}-{self.codec}"
+
+
+@dataclass
+class Cell:
+    """The best round of one thing by one source."""
+
+    seconds: float = float("inf")
+    cpu_seconds: float = float("inf")
+
+
+@dataclass
+class Bench:
+    spark: SparkSession
+    bootstrap: str
+    sources: list[str]
+    rounds: int
+    folder: Path
+    cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)
+
+    def frame(self, data: Data) -> DataFrame:
+        filler = data.value_bytes - 10
+        return self.spark.range(data.rows).selectExpr(
+            "cast(id as string) key",
+            f"concat(lpad(cast(id as string), 10, '0'), repeat('x', {filler})) value",
+        )
+
+    def read(self, source: str, topic: str) -> DataFrame:
+        return self.spark.read.format(source).options(**self._from(topic)).load()
+
+    def _from(self, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic}
+
+    def write(self, source: str, data: Data, topic: str) -> None:
+        self.frame(data).write.format(source).mode("append").options(
+            **{
+                "kafka.bootstrap.servers": self.bootstrap,
+                "topic": topic,
+                "kafka.batch.size": str(data.batch_bytes),
+                "kafka.compression.type": data.codec,
+                # The connector sends what it has at once; with this it fills its batches too.
+                "kafka.linger.ms": "20",
+            }
+        ).save()
+
+    def stream(self, source: str, data: Data, sink: str, at: Path) -> list[dict[str, Any]]:
+        reader = self.spark.readStream.format(source).options(**self._from(data.topic))
+        frame = reader.option("startingOffsets", "earliest").option(
+            "maxOffsetsPerTrigger", str(max(1, data.rows // 4))
+        )
+        writer = frame.load().writeStream.format(sink).option("checkpointLocation", str(at / "ck"))
+        if sink == "parquet":
+            writer = writer.option("path", str(at / "table"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [json.loads(progress.json) for progress in query.recentProgress]
+
+    def compare(self, what: str, about: str, work: Callable[[str], Any]) -> None:
+        """The same by each source in turn."""
+        for _ in range(self.rounds):
+            for source in self.sources:
+                cell = self.cells.setdefault((what, about, source), Cell())
+                cpu, start = cpu_seconds(), time.perf_counter()
+                work(source)
+                seconds = time.perf_counter() - start
+                if seconds < cell.seconds:
+                    cell.seconds, cell.cpu_seconds = seconds, cpu_seconds() - cpu
+
+    def show(self, what: str, about: str, rows: int, row_bytes: int) -> None:
+        print(f"{what}: {about}")
+        for source in self.sources:
+            cell = self.cells[what, about, source]
+            rate = rows / cell.seconds
+            megabytes = rate * row_bytes / 1e6
+            text = f"  {source:9} {rate:>12,.0f} rows/s {megabytes:8.1f} MB/s"
+            print(f"{text} {cell.seconds:8.2f} s {cell.cpu_seconds:8.1f} CPU s")
+        if len(self.sources) == 2:
+            ours, theirs = (self.cells[what, about, source].seconds for source in self.sources)
+            print(f"  ratio {theirs / ours:.2f}", flush=True)
+
+
+def cpu_seconds() -> float:
+    """Of this process and all that it started: Spark, its Python workers and the nodes."""
+    total = 0.0
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def run(bench: Bench, scale: float) -> None:
+    one = Data(1, 100, 16_000, "none")
+    bench.write(OURS, one, one.topic)
+    fixed = "fixed cost of a query"
+    bench.compare(fixed, "one row", lambda source: _noop(bench.read(source, one.topic)))
+    bench.show(fixed, "one row", 1, 100)
+    for size, count in ((100, 4_000_000), (1000, 1_000_000)):
+        for batch_bytes in (16_000, 1_000_000):
+            for codec in ("none", "zstd"):
+                _rows_of(bench, Data(max(1, int(count * scale)), size, batch_bytes, codec))
+
+
+def _rows_of(bench: Bench, data: Data) -> None:
+    written: dict[str, int] = {}
+
+    def write(source: str) -> None:
+        written[source] = written.get(source, 0) + 1
+        bench.write(source, data, f"{data.topic}-{source}-{written[source]}")
+
+    def into(sink: str) -> Callable[[str], None]:
+        def stream(source: str) -> None:
+            at = Path(tempfile.mkdtemp(dir=bench.folder))
+            progress = bench.stream(source, data, sink, at)
+            latencies.setdefault(source, []).extend(
+                one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]
+            )
+            shutil.rmtree(at)
+
+        return stream
+
+    latencies: dict[str, list[int]] = {}
+    size = data.value_bytes + 7
+    bench.compare("write", data.label, write)
+    bench.show("write", data.label, data.rows, size)
+    bench.write(OURS, data, data.topic)
+    reads = {
+        "read to noop": lambda source: _noop(bench.read(source, data.topic)),
+        "read, sum of lengths": lambda source: (
+            bench.read(source, data.topic).selectExpr("sum(length(value))").collect()
+        ),
+        "stream to noop": into("noop"),
+        "stream to a table": into("parquet"),
+    }
+    for what, work in reads.items():
+        latencies.clear()
+        bench.compare(what, data.label, work)
+        bench.show(what, data.label, data.rows, size)
+        for source, found in latencies.items():
+            print(f"  {source:9} micro-batches of {sorted(found)[len(found) // 2]} ms (median)")
+
+
+def _noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@contextlib.contextmanager
+def three_nodes(folder: Path) -> Iterator[str]:
+    command = [str(Path(sys.executable).with_name("riverrun")), "up", "--nodes", "3", "--json"]
+    command += ["--data", str(folder / "nodes"), "--port", str(PORT)]
+    command += ["--set", f"num.partitions={PARTITIONS}"]
+    with open(folder / "nodes.log", "w") as log:
+        nodes = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert nodes.stdout is not None
+        line = nodes.stdout.readline()
+        if not line:
+            raise SystemExit((folder / "nodes.log").read_text()[-2000:])
+        yield json.loads(line)["bootstrap"]
+    finally:
+        nodes.terminate()
+        nodes.wait(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the rows")
+    parser.add_argument("--rounds", type=int, default=2)
+    chosen = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
+    config = {"spark.driver.memory": "2g", "spark.local.dir": str(folder)}
+    sources = [OURS]
+    try:
+        config["spark.jars"] = ",".join(str(jar) for jar in find_connector())
+        sources.append(THEIRS)
+    except MissingPeer as missing:
+        print(f"Without Spark's connector, since {missing}")
+    try:
+        with three_nodes(folder) as bootstrap:
+            spark = session("local[2]", "bench", ui=False, config=config)
+            spark.sparkContext.setLogLevel("ERROR")
+            run(Bench(spark, bootstrap, sources, chosen.rounds, folder), chosen.scale)
+            spark.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

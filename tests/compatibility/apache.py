@@ -1,6 +1,7 @@
 """Apache Kafka's command line tools in one long-lived JVM."""
 
 import base64
+import contextlib
 import select
 import subprocess
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class ApacheTools:
     ) -> Ran:
         """Runs a tool by its main class, under `org.apache.kafka.tools` unless it is whole, or a
         program of our own by its file under `java/`."""
-        name = main if main.startswith(("kafka.", "org.")) else TOOLS + main
+        name = _whole(main)
         if main.endswith(".java"):
             name = str(SOURCE.with_name(main))
         words = [base64.b64encode(given.encode()).decode(), name, *map(str, arguments)]
@@ -63,13 +64,13 @@ class ApacheTools:
         text = self._process.stdout.read(int(length)).decode(errors="replace")
         return _ran(int(code), text)
 
-    def run_alone(self, main: str, *arguments: object) -> Ran:
+    def run_alone(self, main: str, *arguments: object, seconds: float = SECONDS_MAX) -> Ran:
         """In a JVM of its own, for tools that end their work when the JVM ends."""
         done = subprocess.run(
-            [*self._java, TOOLS + main, *map(str, arguments)],
+            [*self._java, _whole(main), *map(str, arguments)],
             text=True,
             capture_output=True,
-            timeout=SECONDS_MAX,
+            timeout=seconds,
             check=False,
         )
         return _ran(done.returncode, done.stdout + done.stderr)
@@ -79,7 +80,12 @@ class ApacheTools:
         self._process.wait(20)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+def _whole(main: str) -> str:
+    return main if main.startswith(("kafka.", "org.")) else TOOLS + main
 
 
 def _ran(code: int, text: str) -> Ran:

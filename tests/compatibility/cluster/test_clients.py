@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(180)
 SECONDS_MAX = 60
 COUNT = 300
 PARTITIONS = 6
+POLL_MS = 500  # kafka-python may forget that it was joining when a poll ends too early
 
 
 def test_kafka_python(cluster: Cluster, make_topic: MakeTopic) -> None:
@@ -38,7 +39,7 @@ def test_kafka_python(cluster: Cluster, make_topic: MakeTopic) -> None:
 
     def is_shared() -> bool:
         for member in members:
-            for rows in member.poll(timeout_ms=50).values():
+            for rows in member.poll(timeout_ms=POLL_MS).values():
                 found.update(row.value for row in rows)
         return all(len(member.assignment()) == PARTITIONS // 2 for member in members)
 
@@ -49,7 +50,7 @@ def test_kafka_python(cluster: Cluster, make_topic: MakeTopic) -> None:
         member.close()
     last = kafka.KafkaConsumer(topic, **settings)
     until(
-        lambda: last.poll(timeout_ms=50) or len(last.assignment()) == PARTITIONS,
+        lambda: last.poll(timeout_ms=POLL_MS) or len(last.assignment()) == PARTITIONS,
         seconds=SECONDS_MAX,
         what="the next member owns all",
     )

@@ -13,6 +13,7 @@ from tests.clusters import Cluster
 from tests.compatibility.apache import ApacheTools
 from tests.compatibility.cluster.writers import (
     PARTITIONS,
+    AiokafkaReader,
     AiokafkaWriter,
     ConfluentWriter,
     JavaWriter,
@@ -126,6 +127,47 @@ def test_a_group_goes_on_when_its_coordinator_dies(
         seen += read(reader, 60)
     places = [(message.partition(), message.offset()) for message in seen]
     assert len(places) == len(set(places)) == 300
+
+
+def test_aiokafka_and_the_command_line_go_on_when_their_coordinator_dies(
+    cluster: Cluster, make_topic: MakeTopic, make_name: Callable[[], str]
+) -> None:
+    topic = make_topic(partitions=PARTITIONS)
+    groups = [make_name()]
+    coordinator = cluster.coordinator(groups[0])
+    while len(groups) < 2:
+        name = make_name()
+        groups += [name] if cluster.coordinator(name) == coordinator else []
+    _send_round(cluster, topic, "before")
+    reader = AiokafkaReader(cluster.bootstrap, topic, groups[0])
+    words = ("consume", topic, "--group", groups[1], "--from-beginning", "--quiet")
+    with Cli(cluster.bootstrap).started(*words) as printing, reader:
+        wanted = _round("before")
+        assert sorted(reader.read(len(wanted))) == sorted(wanted)
+        assert sorted(printing.line() for _ in wanted) == sorted(wanted)
+        cluster.nodes[coordinator].kill()
+        _send_round(cluster, topic, "after")
+        wanted = _round("after")
+        assert sorted(reader.read(len(wanted))) == sorted(wanted)
+        assert sorted(printing.line() for _ in wanted) == sorted(wanted)
+        assert printing.stop() == 0
+    cluster.nodes[coordinator].restart()
+    cluster.wait_healthy()
+    for group in groups:
+        with consumer(cluster.bootstrap, group) as member:
+            places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+            committed = member.committed(places, timeout=30)
+            assert sum(row.offset for row in committed) == 2 * len(wanted), group
+
+
+def _round(word: str) -> list[str]:
+    return [f"{word}-{number}" for number in range(60)]
+
+
+def _send_round(cluster: Cluster, topic: str, word: str) -> None:
+    for partition in range(PARTITIONS):
+        values = [value.encode() for value in _round(word)[partition::PARTITIONS]]
+        send(cluster.bootstrap, topic, values, partition=partition, enable_idempotence=True)
 
 
 def test_the_command_line_with_a_node_down(cluster: Cluster, make_topic: MakeTopic) -> None:

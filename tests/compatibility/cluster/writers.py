@@ -1,21 +1,23 @@
-"""Producers that go on while nodes die: each in a thread or a process of its own.
+"""Producers and a consumer that go on while nodes die, in threads or processes of their own.
 
-Each sends numbered values to all partitions of a topic, idempotent and with acks=all, and keeps
-what was acknowledged and every error that its user would have seen.
+A producer sends numbered values to all partitions of a topic, idempotent and with acks=all, and
+keeps what was acknowledged and every error that its user would have seen.
 """
 
 import asyncio
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 import confluent_kafka
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from tests.compatibility.apache import ApacheTools
 from tests.processes import until
 
+Result = TypeVar("Result")
 PARTITIONS = 3
 PAUSE_SECONDS = 0.005
 STOP_SECONDS_MAX = 90
@@ -42,7 +44,7 @@ class Writer:
         self.stopping = threading.Event()
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name=self.name)
+        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -133,6 +135,48 @@ class AiokafkaWriter(Writer):
             await asyncio.sleep(PAUSE_SECONDS)
 
 
+class AiokafkaReader:
+    """A member of a group, alive in a thread between the calls, that commits what it read."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self._settings = {"bootstrap_servers": bootstrap, "group_id": group}
+        self._topic = topic
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._consumer.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_SECONDS_MAX)
+        self._loop.close()
+
+    def read(self, count: int) -> list[str]:
+        """The next so many values."""
+        return self._run(self._read(count))
+
+    async def _start(self) -> None:
+        self._consumer = AIOKafkaConsumer(
+            self._topic, auto_offset_reset="earliest", enable_auto_commit=False, **self._settings
+        )
+        await self._consumer.start()
+
+    async def _read(self, count: int) -> list[str]:
+        found: list[str] = []
+        while len(found) < count:
+            for rows in (await self._consumer.getmany(timeout_ms=100)).values():
+                found += [row.value.decode() for row in rows]
+        await self._consumer.commit()
+        return found
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_SECONDS_MAX)
+
+
 class JavaWriter(Writer):
     """Apache's producer, in the JVM of the tools; it tells by a file."""
 
@@ -146,7 +190,7 @@ class JavaWriter(Writer):
 
     def start(self) -> None:
         super().start()
-        self._reader = threading.Thread(target=self._read, name="java-reader")
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def write(self) -> None:

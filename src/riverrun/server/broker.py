@@ -31,6 +31,7 @@ from riverrun.raft.messages import Request
 from riverrun.server import last_life
 from riverrun.server.context import CONTROLLER, Peer
 from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.controller_registration import ControllerRegistration
 from riverrun.server.early import EarlySockets
 from riverrun.server.formation.formed import Formed
 from riverrun.server.formation.runner import Formation
@@ -137,6 +138,8 @@ class Broker:
             await listener.start(controller.name, controller.host, controller.port)
         await self._start_http()
         await parts.metadata.caught_up()
+        if settings.formation.is_controller and controller is not None:
+            self._register_controller(parts)
         if settings.formation.is_broker:
             serving = self._serving = self._build_serving(parts)
             await serving.build()
@@ -280,6 +283,14 @@ class Broker:
         )
         self._channels.append(channel)
         return channel
+
+    def _register_controller(self, parts: Parts) -> None:
+        address = self.settings.controller_advertised()
+        assert address is not None, "a controller that nobody can reach"
+        registration = ControllerRegistration(
+            parts, self._channel("registration"), address, self._randomness.uuid()
+        )
+        self._own("controller registration", registration.run())
 
     def _connection_closed(self, peer: Peer) -> None:
         """The broker behind it may be dead: the controller finds out."""

@@ -1,0 +1,40 @@
+"""A controller registers, and does so again when the metadata forgets it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from uuid import UUID
+
+from riverrun.model.ids import NodeId
+from riverrun.ports.randomness import SystemRandomness
+from riverrun.server.controller_channel import ControllerChannel
+from riverrun.server.controller_registration import ControllerRegistration
+from riverrun.server.image_waits import ImageWaits
+from riverrun.server.settings import Address
+from tests.server.requests.node import Node
+
+INCARNATION = UUID(int=77)
+
+
+def test_a_controller_is_in_the_metadata_with_its_address() -> None:
+    node = Node()
+
+    async def story() -> None:
+        parts = node.parts
+        parts.image_waits = ImageWaits(lambda: node.log.current)
+        channel = ControllerChannel(node.log, SystemRandomness(), parts=lambda: parts, name="test")
+        address = Address(name="CONTROLLER", host="c1", port=9093)
+        registration = ControllerRegistration(parts, channel, address, INCARNATION)
+        running = asyncio.ensure_future(registration.run())
+        while NodeId(1) not in node.log.current.controllers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+    known = node.log.current.controllers[NodeId(1)]
+    assert known.incarnation == INCARNATION
+    assert (known.endpoints["CONTROLLER"].host, known.endpoints["CONTROLLER"].port) == ("c1", 9093)
+    assert "metadata.version" in known.features

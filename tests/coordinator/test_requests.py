@@ -85,7 +85,7 @@ class Server:
         self.parts: Any = SimpleNamespace(
             groups=node.groups,
             metadata=self.metadata,
-            controller=self,
+            forwarder=self,
             configs=make_configs(None),
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "riverrun"
+SPARK_SOURCE = ROOT / "src" / "pyspark_riverrun"
 GENERATED = ("wire/messages", "metadata/schema", "coordinator/schema", "storage/schema")
 PURE_PACKAGES = (
     "storage",
@@ -24,7 +25,10 @@ PURE_PACKAGES = (
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 MODULES = sorted(
-    path for path in SOURCE.rglob("*.py") if not any(part in path.as_posix() for part in GENERATED)
+    path
+    for root in (SOURCE, SPARK_SOURCE)
+    for path in root.rglob("*.py")
+    if not any(part in path.as_posix() for part in GENERATED)
 )
 TESTS = sorted(ROOT.joinpath("tests").rglob("*.py"))
 

@@ -121,15 +121,8 @@ class Planner:
 
 async def _find(pool: Pool, subscription: Subscription) -> Found:
     if subscription.pattern is not None:
-        listed = (await pool.metadata(None)).topics
         pattern = re.compile(subscription.pattern)
-        # As the connector: the whole name must match, and Kafka's own topics never do.
-        chosen = [
-            row
-            for row in listed
-            if row.name is not None and not row.is_internal and pattern.fullmatch(row.name)
-        ]
-        return _found(chosen)
+        return _found(await pool.try_again(lambda: _matching(pool, pattern)))
     assigned = subscription.assignment
     names = subscription.topics or tuple(dict.fromkeys(at.topic for at in assigned or ()))
     rows = await pool.try_again(lambda: _known(pool, names))
@@ -141,6 +134,19 @@ async def _find(pool: Pool, subscription: Subscription) -> Found:
             text = f"assign: topic {at.topic} has no partition {at.partition}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     return Found(partitions=tuple(sorted(assigned)), topic_ids=found.topic_ids)
+
+
+async def _matching(pool: Pool, pattern: re.Pattern[str]) -> list[MetadataResponseTopic]:
+    """As in the connector the whole name must match, and Kafka's own topics never do."""
+    rows = [
+        row
+        for row in (await pool.metadata(None)).topics
+        if row.name is not None and not row.is_internal and pattern.fullmatch(row.name)
+    ]
+    for row in rows:
+        if row.error_code is not ErrorCode.NONE:
+            raise KafkaError(row.error_code, f"topic {row.name}: {row.error_code.name}")
+    return rows
 
 
 async def _known(pool: Pool, names: tuple[str, ...]) -> list[MetadataResponseTopic]:
@@ -156,7 +162,7 @@ async def _known(pool: Pool, names: tuple[str, ...]) -> list[MetadataResponseTop
 
 
 def _found(rows: Iterable[MetadataResponseTopic]) -> Found:
-    listed = [row for row in rows if row.error_code is ErrorCode.NONE]
+    listed = list(rows)
     partitions = [
         place(row.name or "", one.partition_index) for row in listed for one in row.partitions
     ]

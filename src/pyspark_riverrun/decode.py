@@ -43,6 +43,9 @@ COLUMNS_WITH_HEADERS: Final = tuple(FIELDS)
 DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of decompressed records that become one table: Arrow's offsets have 32 bits."""
 RUN_MIN: Final = 32
+"""Fewer records of one length in a row are not worth a look ahead."""
+RUN_LONG: Final = 256
+"""So many are worth an array of their own."""
 RUN_MAX: Final = 4096
 
 Header = tuple[int, BatchHeader]
@@ -232,16 +235,15 @@ def _times(
 
 def _walk(buffer: Buffer, data: Bytes, starts: Sequence[int], counts: Sequence[int]) -> Integers:
     """Where the body of each record begins, behind its length."""
-    found: list[Integers] = []
-    loose: list[int] = []
-    add = loose.append
+    parts: list[Integers] = []
+    found: list[int] = []
+    add = found.append
     for start, count in zip(starts, counts, strict=True):
         at = start
         if not 0 <= count <= (len(buffer) - at) // RECORD_BYTES_MIN:
             raise CorruptBatch(f"{count} records in {len(buffer) - at} bytes")
         left = count
         stride = 0
-        run = RUN_MIN
         patience = 0
         while left:
             begin = at
@@ -264,19 +266,20 @@ def _walk(buffer: Buffer, data: Bytes, starts: Sequence[int], counts: Sequence[i
             elif left > RUN_MIN:
                 # Two of one size in a row: perhaps many are.
                 width = stride - (size >> 1)
-                equal = _equal_run(data, begin, stride, width, min(left, run))
+                equal = _equal_run(data, begin, stride, width, min(left, RUN_MAX))
                 if equal < RUN_MIN:
-                    patience, run = RUN_MIN, RUN_MIN
-                if equal:
-                    found.append(np.array(loose, np.int64))
-                    loose.clear()
-                    bodies = np.arange(1, equal + 1, dtype=np.int64)
-                    found.append(bodies * stride + (begin + width))
-                    at += equal * stride
-                    left -= equal
-                    run = min(run * 4, RUN_MAX)
-    found.append(np.array(loose, np.int64))
-    return np.concatenate(found) if len(found) > 1 else found[0]
+                    patience = RUN_MIN
+                end = at + equal * stride
+                if equal < RUN_LONG:
+                    found += range(at + width, end + width, stride)
+                else:
+                    parts.append(np.array(found, np.int64))
+                    found.clear()
+                    parts.append(np.arange(at + width, end + width, stride, np.int64))
+                at = end
+                left -= equal
+    parts.append(np.array(found, np.int64))
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _equal_run(data: Bytes, begin: int, stride: int, width: int, limit: int) -> int:

@@ -1,4 +1,8 @@
-"""format("riverrun"): what Spark finds, and the readers and writers that it asks for."""
+"""format("riverrun"): what Spark finds, and the readers and writers that it asks for.
+
+Spark starts several processes for each query that load this module, some only to ask for a schema:
+so what reads and writes is loaded when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-
-from pyspark_riverrun.decode import COLUMNS, COLUMNS_WITH_HEADERS
-from pyspark_riverrun.options import BadOption, read_options, write_options
-from pyspark_riverrun.reader import BatchReader
-from pyspark_riverrun.stream_reader import StreamReader
-from pyspark_riverrun.writer import BatchWriter, StreamWriter, check_schema
 
 FIELDS = {
     "key": BinaryType(),
@@ -49,18 +47,27 @@ class RiverrunSource(DataSource):
 
     def schema(self) -> StructType:
         has_headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
-        names = COLUMNS_WITH_HEADERS if has_headers else COLUMNS
+        names = [name for name in FIELDS if has_headers or name != "headers"]
         return StructType([StructField(name, FIELDS[name]) for name in names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_riverrun.options import read_options
+        from pyspark_riverrun.reader import BatchReader
+
         options = read_options(self.options, is_streaming=False)
         return BatchReader(options, self._columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_riverrun.options import read_options
+        from pyspark_riverrun.stream_reader import StreamReader
+
         options = read_options(self.options, is_streaming=True)
         return StreamReader(options, self._columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_riverrun.options import BadOption, write_options
+        from pyspark_riverrun.writer import BatchWriter, check_schema
+
         options = write_options(self.options)
         check_schema(schema, options)
         if overwrite:
@@ -68,6 +75,9 @@ class RiverrunSource(DataSource):
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_riverrun.options import BadOption, write_options
+        from pyspark_riverrun.writer import StreamWriter, check_schema
+
         options = write_options(self.options)
         check_schema(schema, options)
         if overwrite:
@@ -76,6 +86,8 @@ class RiverrunSource(DataSource):
 
     def _columns(self, schema: StructType) -> list[str]:
         """Any of the columns, in any order: a schema with fewer of them is less to decode."""
+        from pyspark_riverrun.options import BadOption
+
         for field in schema.fields:
             if FIELDS.get(field.name) != field.dataType:
                 raise BadOption(

@@ -65,7 +65,10 @@ def write(options: dict[str, str], rows: dict[str, list[Any]]) -> TaskWritten:
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1, **config: str) -> None:
-    settings = {name.replace("_", "."): value for name, value in config.items()}
+    """Kept for ever: some tests write records of long ago, which retention would soon delete."""
+    settings = {"retention.ms": "-1"} | {
+        name.replace("_", "."): value for name, value in config.items()
+    }
     new = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=settings)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for made in admin.create_topics([new]).values():

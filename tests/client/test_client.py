@@ -29,7 +29,7 @@ from riverrun.wire.messages.metadata_request import MetadataRequest
 
 from .fakes import TOPIC_ID, FakeCluster, header_only_batch
 
-QUICK = RetryPolicy(tries_max=4, total_s_max=2.0, backoff_s=0.001, backoff_s_max=0.002)
+QUICK = RetryPolicy(tries_max=4, total_s_max=15.0, backoff_s=0.001, backoff_s_max=0.002)
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 

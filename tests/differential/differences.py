@@ -83,6 +83,41 @@ DIFFERENCES = (
         path="*.configs[[]replica.lag.time.max.ms].*",
     ),
     Difference(
+        reason="Brokers are heard four times a second, so that one that dies is replaced soon.",
+        script="configs-broker",
+        path="*.configs[[]broker.heartbeat.interval.ms].*",
+    ),
+    Difference(
+        reason="A silent broker is replaced after 2 s, not after 9.",
+        script="configs-broker",
+        path="*.configs[[]broker.session.timeout.ms].*",
+    ),
+    Difference(
+        reason="Elections of controllers are tried again sooner.",
+        script="configs-broker",
+        path="*.configs[[]controller.quorum.election.backoff.max.ms].*",
+    ),
+    Difference(
+        reason="A silent leader of the quorum is replaced after 1 s, not after 2.",
+        script="configs-broker",
+        path="*.configs[[]controller.quorum.fetch.timeout.ms].*",
+    ),
+    Difference(
+        reason="Followers give up a silent leader after 5 s, not after 30.",
+        script="configs-broker",
+        path="*.configs[[]replica.socket.timeout.ms].*",
+    ),
+    Difference(
+        reason="The number of fetchers is fixed at the start.",
+        script="configs-broker",
+        path="*.configs[[]num.replica.fetchers].read_only",
+    ),
+    Difference(
+        reason="A node has both roles by default; Kafka must be told.",
+        script="configs-broker",
+        path="*.configs[[]process.roles].*",
+    ),
+    Difference(
         reason="A fetch whose topic is deleted while it waits is answered like a later one.",
         script="fetch-waiting",
         ask="* the topic is deleted meanwhile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from riverrun.model.dataclasses import dataclass
-from riverrun.model.settings import INT_MAX, SECOND_MS, Settings, setting
+from riverrun.model.settings import INT_MAX, SECOND_MS, Kind, Settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class ControllerSettings(Settings):
     imbalance_check_s: int = setting(
         300,
         name="leader.imbalance.check.interval.seconds",
+        kind=Kind.LONG,
         at_least=1,
         doc="How often the controller looks for partitions not led by their preferred replica.",
     )

@@ -1,5 +1,6 @@
 """riverrun cluster and riverrun quorum, against a real node."""
 
+import asyncio
 import json
 import signal
 from typing import Any
@@ -14,7 +15,11 @@ from riverrun.cli.cluster_report import (
     status_table,
     trouble_tables,
 )
+from riverrun.client.connection import Connection
+from riverrun.model.errors import ErrorCode
+from riverrun.wire.apis import ApiKey
 from tests.cli.commands import Cli
+from tests.cluster.messages import registration_request
 from tests.processes import Server, free_ports
 
 
@@ -81,6 +86,35 @@ def test_a_node_that_is_not_there_is_named(cli: Cli) -> None:
     nowhere = cli.result("quorum", "add", f"127.0.0.1:{free_ports(1)}")
     assert nowhere.exit_code == 3
     assert cli.result("quorum", "add", "node-1").exit_code == 4
+
+
+def register(node: Server, ghost: int, cluster_id: str) -> None:
+    """A broker that registers and is never heard of again."""
+
+    async def work() -> None:
+        port = int(node.bootstrap.rpartition(":")[2]) + 1
+        connection = await Connection.connect("127.0.0.1", port, client_id="test")
+        try:
+            request = registration_request(ghost, cluster_id=cluster_id)
+            answer = await connection.request(ApiKey.BROKER_REGISTRATION, request)
+            assert answer.error_code is ErrorCode.NONE
+        finally:
+            connection.close()
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_is_gone_can_be_forgotten(cli: Cli, node: Server) -> None:
+    register(node, 9, asked(cli, "cluster", "status")["cluster_id"])
+    assert asked(cli, "cluster", "status")["problems"] == ["1 broker fenced: 9"]
+    assert cli.run("cluster", "unregister", "9", "--yes") == "Node 9 is forgotten.\n"
+    assert asked(cli, "cluster", "status")["healthy"] is True
+    assert cli.result("cluster", "unregister", "9", "--yes").exit_code == 4
+
+
+def test_a_broker_that_is_up_is_not_forgotten(cli: Cli) -> None:
+    refused = cli.result("cluster", "unregister", "1", "--yes")
+    assert (refused.exit_code, "node 1 is up: stop it first" in refused.stderr) == (1, True)
 
 
 def test_without_a_cluster_the_code_is_3(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import os
 import pty
 import tempfile
@@ -11,13 +12,14 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from riverrun.cli.descriptors import OutputFailed, Reader, Writer
 from riverrun.cli.formats import BadInput
 from riverrun.cli.group_admin import Target, new_offset
 from riverrun.cli.groups import parse_datetime, parse_states, parse_topics
 from riverrun.cli.options import USAGE, parse_settings
-from riverrun.cli.output import bytes_in_words, counted, plain_row
+from riverrun.cli.output import Table, bytes_in_words, counted, plain_row, print_pretty
 from riverrun.cli.producing import LINE_BYTES_MAX, LineBuffer
 from riverrun.cli.session import alike, in_words
 from riverrun.client.partitions import EARLIEST
@@ -63,6 +65,20 @@ def test_a_line_without_end_is_refused() -> None:
 
 def test_plain_rows_cannot_be_broken() -> None:
     assert plain_row(["a\tb\n", 5, None, ""]) == "a\\tb\\n\t5\t-\t"
+
+
+def test_a_narrow_terminal_breaks_no_address() -> None:
+    screen = io.StringIO()
+    rows: list[tuple[str | int, ...]] = [("1", "127.0.0.1:20501", "x" * 60)]
+    table = Table(columns=("node", "endpoint", "directory"), rows=list(rows), is_last_folded=True)
+    print_pretty(Console(file=screen, width=40), table)
+    assert "127.0.0.1:20501" in screen.getvalue()
+
+
+def test_a_table_without_headings_has_no_line_for_them() -> None:
+    screen = io.StringIO()
+    print_pretty(Console(file=screen, width=40), Table(columns=("", ""), rows=[("health", "fine")]))
+    assert screen.getvalue().splitlines() == ["health  fine"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``riverrun cluster``: how a cluster is, and of which nodes it consists."""
+"""``riverrun cluster``: how a cluster is, of which nodes it consists, and which to forget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from riverrun.cli.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Bootstrap
+from riverrun.cli.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Bootstrap, confirm
 from riverrun.cli.watching import Watch
 
 if TYPE_CHECKING:
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     cluster = typer.Typer(
-        help="Show how the cluster is, and its nodes.",
+        help="Show how the cluster is, its nodes, and forget one.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
     cluster.command("status")(status)
     cluster.command("nodes")(nodes)
     cluster.command("describe")(describe)
+    cluster.command("unregister")(unregister)
     app.add_typer(cluster, name="cluster")
 
 
@@ -99,6 +100,38 @@ def describe(
         return [status_rows, brokers, quorum, features, *cluster_report.trouble_tables(report)]
 
     _show(bootstrap, tables, as_json=as_json, is_watched=watch, with_features=True)
+
+
+def unregister(
+    node: Annotated[
+        int,
+        typer.Argument(metavar="NODE", show_default=False, help="Number of a broker that is gone."),
+    ],
+    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a broker that is gone for good.
+
+    It must be stopped, and vote no more (riverrun quorum remove). Replicas that it held stay
+    assigned to it, and are out of sync until a node with its number comes back.
+
+    \b
+    riverrun cluster unregister 4
+    riverrun cluster unregister 4 --yes
+    """
+    from riverrun.cli import cluster_admin
+    from riverrun.cli.output import counted, print_json
+    from riverrun.cli.session import run
+
+    broker = run(bootstrap, lambda pool: cluster_admin.find_gone(pool, node))
+    held = f", which holds {counted(broker.holds, 'replica')}" if broker.holds else ""
+    confirm(f"Forget node {node}{held}?", is_agreed=is_agreed)
+    run(bootstrap, lambda pool: cluster_admin.unregister(pool, broker))
+    if as_json:
+        print_json({"id": node, "replicas": broker.holds})
+        return
+    print(f"Node {node} is forgotten.")
 
 
 def _show(

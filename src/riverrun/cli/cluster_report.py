@@ -350,6 +350,7 @@ def quorum_table(quorum: Quorum, now_ms: int, *, kind: str | None = None) -> Tab
         columns=(
             "node", "role", "endpoint", "log end", "lag", "fetched", "caught up", "directory",
         ),
+        is_last_folded=True,
         rows=[
             (
                 str(r.id), r.role, r.endpoint, r.end_offset, r.lag, _ago(r.last_fetch_ms, now_ms),

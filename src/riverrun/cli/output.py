@@ -28,6 +28,8 @@ class Table:
     kind: str | None = None
     empty: str | None = None
     """What to say to a person when there are no rows."""
+    is_last_folded: bool = False
+    """Where a row is too long for the terminal, only its last column is broken."""
 
 
 def is_terminal() -> bool:
@@ -51,7 +53,7 @@ def print_tables(tables: Sequence[Table]) -> None:
     for place, table in enumerate(shown):
         if place:
             console.print()
-        _print_pretty(console, table)
+        print_pretty(console, table)
 
 
 def plain_row(row: Sequence[Cell]) -> str:
@@ -63,7 +65,7 @@ def _plain(cell: Cell) -> str:
     return "-" if cell is None else str(cell).translate(_ESCAPES)
 
 
-def _print_pretty(console: object, table: Table) -> None:
+def print_pretty(console: object, table: Table) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -75,10 +77,19 @@ def _print_pretty(console: object, table: Table) -> None:
         if table.empty is not None:
             console.print(Text(table.empty, style="dim"))
         return
-    pretty = RichTable(box=None, pad_edge=False, header_style="bold cyan", show_edge=False)
+    pretty = RichTable(
+        box=None, pad_edge=False, header_style="bold cyan", show_edge=False,
+        show_header=any(table.columns),
+    )  # fmt: skip
     for place, column in enumerate(table.columns):
         is_number = all(isinstance(row[place], int | None) for row in table.rows)
-        pretty.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        pretty.add_column(
+            column,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            # The last column is the one that may be folded: a broken address helps nobody.
+            no_wrap=place + 1 < len(table.columns) and table.is_last_folded,
+        )
     for row in table.rows:
         pretty.add_row(*(_pretty(cell) for cell in row))
     console.print(pretty)

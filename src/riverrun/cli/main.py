@@ -38,6 +38,8 @@ COMMANDS = {
     "quorum": "riverrun.cli.quorum",
     "dump-log": "riverrun.cli.dump_log",
     "bench": "riverrun.cli.bench",
+    "pipeline": "riverrun.pipeline.command",
+    "audit": "riverrun.pipeline.audit_command",
     "simulate": "riverrun.simulation.command",
     "chaos": "riverrun.chaos.command",
 }

@@ -110,12 +110,15 @@ def validate(file: File) -> None:
     \b
     riverrun pipeline validate clicks.toml
     """
+    from riverrun.cli.output import counted
+
     pipeline = _read(file, None)
-    parts = (
-        f"{len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, "
-        f"{len(pipeline.sinks)} sinks"
-    )
-    print(f"{file} is well: pipeline {pipeline.name}, {parts}")
+    parts = [
+        counted(len(pipeline.sources), "source"),
+        counted(len(pipeline.transforms), "transform"),
+        counted(len(pipeline.sinks), "sink"),
+    ]
+    print(f"{file} is well: pipeline {pipeline.name} with {', '.join(parts)}")
 
 
 def run(

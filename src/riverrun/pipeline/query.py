@@ -10,27 +10,32 @@ topic, then the one commit that shows the rows and moves the offsets.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from riverrun.pipeline import values
+from riverrun.pipeline.dead_letters import DeadLetters
 from riverrun.pipeline.declaration import (
     INFER,
     FileSource,
     Pipeline,
     Sink,
     Source,
+    SqlTransform,
     TableSink,
     TopicSink,
     TopicSource,
+    Transform,
     Watermark,
 )
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
@@ -54,7 +59,6 @@ from riverrun.pipeline.writing import (
     FORMAT,
     cut,
     open_sink,
-    write_dead_letters,
     write_table,
     write_topic,
 )
@@ -62,7 +66,7 @@ from riverrun.pipeline.writing import (
 if TYPE_CHECKING:
     from riverrun.pipeline.tables import Attempt
 
-EARLIEST, LATEST = -2, -1
+EARLIEST = -2
 SAMPLE_RECORDS_MAX = 1_000
 STARTED_SECONDS_MAX = 60
 
@@ -99,6 +103,11 @@ class Handler:
     def start(self, *, is_once: bool) -> StreamingQuery:
         """Start the query; CannotContinue when a person has to decide first."""
         self._has_query.clear()
+        topics = self._topics()
+        for source in self._topic_sources():
+            for name in source.topics:
+                if name not in topics.ids:
+                    raise NoRecordsYet(f"sources.{source.name}: there is no topic {name} yet")
         for source in self._topic_sources():
             if source.values != "raw":
                 make_topic(self.pipeline.bootstrap, source.dead_letters)
@@ -107,7 +116,6 @@ class Handler:
         for source in self._topic_sources():
             self._find_schema(source)
         sources, transforms = self.pipeline.needed(self.sink)
-        topics = self._topics()
         starts = self._starts(topics)
         frames = {source.name: self._stream(source, starts) for source in sources}
         result = transformed(self.spark, frames, transforms, self.sink.input)
@@ -133,6 +141,12 @@ class Handler:
         self._query = writer.start()
         self._has_query.set()
         return self._query
+
+    def wait(self, seconds: int) -> None:
+        """Until the query has ended, but no longer than this."""
+        if self._query is not None:
+            with contextlib.suppress(StreamingQueryException):
+                self._query.awaitTermination(seconds)
 
     def _find_schema(self, source: TopicSource) -> None:
         """Declared, pinned before, or found in the first records and pinned now."""
@@ -161,15 +175,9 @@ class Handler:
         stored = self._stored(open_sink(self.sink), topics)
         starts: dict[str, str] = {}
         for source in self._topic_sources():
-            partitions = {
-                name: topics.partitions[name] for name in source.topics if name in topics.ids
-            }
-            if len(partitions) != len(source.topics):
-                missing = next(name for name in source.topics if name not in topics.ids)
-                raise NoRecordsYet(f"sources.{source.name}: there is no topic {missing}")
+            partitions = {name: topics.partitions[name] for name in source.topics}
             if stored.offsets:
-                default = EARLIEST
-                starts[source.name] = starting_offsets(partitions, topics.ids, stored, default)
+                starts[source.name] = starting_offsets(partitions, topics.ids, stored, EARLIEST)
         return starts
 
     def _check_state(self) -> None:
@@ -225,7 +233,9 @@ class Handler:
         batch = self._batch(number, topics)
         match self.sink:
             case TopicSink():
-                write_topic(self._rows(frame, batch), self.sink, self._options())
+                rows, bury = self._rows(frame, batch)
+                write_topic(rows, self.sink, self._options())
+                bury()
             case TableSink():
                 attempt = open_sink(self.sink)
                 decision = self._judge(batch, self._stored(attempt, topics))
@@ -234,16 +244,13 @@ class Handler:
                     return
                 if not self.is_stateful:
                     frame = cut(frame, batch, decision.below)
-                self._commit(frame, batch, attempt, decision)
-
-    def _commit(self, frame: DataFrame, batch: Batch, attempt: Attempt, decision: Take) -> None:
-        assert isinstance(self.sink, TableSink)
-        rows = self._rows(frame, batch)
-        written = write_table(rows, self.sink, attempt)
-        written.commit(self.sink, attempt, decision.progress)
-        self.counts.rows += written.rows
-        self.counts.commits += 1
-        self._compact()
+                rows, bury = self._rows(frame, batch)
+                written = write_table(rows, self.sink, attempt)
+                bury()
+                written.commit(self.sink, attempt, decision.progress)
+                self.counts.rows += written.rows
+                self.counts.commits += 1
+                self._compact()
 
     def _compact(self) -> None:
         assert isinstance(self.sink, TableSink)
@@ -261,27 +268,47 @@ class Handler:
         assert self._query is not None
         return judge_state(sink, batch, stored, self._query.id)
 
-    def _rows(self, frame: DataFrame, batch: Batch) -> DataFrame:
-        """What the sink gets of a batch; dead letters are in their topic when this returns."""
+    def _rows(self, frame: DataFrame, batch: Batch) -> tuple[DataFrame, Callable[[], None]]:
+        """What the sink gets of a batch, and how its dead letters come into their topic once the
+        rows are written.
+        """
         if self.is_stateful:
-            for source in self._topic_sources():
-                if source.values != "raw":
-                    raw = self._range(source, batch)
-                    if raw is not None:
-                        schema = self._schemas[source.name]
-                        self._bury(values.parsed(raw, source, schema), source)
-            return frame
+            return frame, lambda: self._bury_again(batch)
         _, transforms = self.pipeline.needed(self.sink)
         frames: dict[str, DataFrame] = {}
+        buried: list[DeadLetters] = []
         for source in self._topic_sources():
             raw = frame.filter(F.col("topic").isin(*source.topics))
             if source.schema == INFER and source.values == "json":
                 self._grow(source, raw)
             parsed = values.parsed(raw, source, self._schemas.get(source.name))
             if source.values != "raw":
-                self._bury(parsed, source)
+                dead = self._dead_letters(source, parsed)
+                buried.append(dead)
+                parsed = dead.watched(is_surely_run=self._runs_once(transforms))
             frames[source.name] = values.good(parsed)
-        return transformed(frame.sparkSession, frames, transforms, self.sink.input)
+
+        def bury() -> None:
+            for dead in buried:
+                self.counts.dead_letters += dead.bury()
+
+        return transformed(frame.sparkSession, frames, transforms, self.sink.input), bury
+
+    def _runs_once(self, transforms: Sequence[Transform]) -> bool:
+        """Whether writing the rows reads all records exactly once, so that it can count as well."""
+        is_merged = isinstance(self.sink, TableSink) and self.sink.is_merged
+        return not is_merged and all(isinstance(each, SqlTransform) for each in transforms)
+
+    def _bury_again(self, batch: Batch) -> None:
+        """In a query with state records come transformed: those of the batch are read again."""
+        for source in self._topic_sources():
+            raw = None if source.values == "raw" else self._range(source, batch)
+            if raw is not None:
+                parsed = values.parsed(raw, source, self._schemas[source.name])
+                self.counts.dead_letters += self._dead_letters(source, parsed).bury()
+
+    def _dead_letters(self, source: TopicSource, parsed: DataFrame) -> DeadLetters:
+        return DeadLetters(parsed, source.dead_letters, self.pipeline.name, self._options())
 
     def _grow(self, source: TopicSource, raw: DataFrame) -> None:
         """Columns that appear later are added; what is pinned stays as it is."""
@@ -291,13 +318,6 @@ class Handler:
             if schema != self._schemas[source.name]:
                 Pinned(self.pipeline.state, source.name).store(schema)
                 self._schemas[source.name] = schema
-
-    def _bury(self, parsed: DataFrame, source: TopicSource) -> None:
-        bad = parsed.filter(F.col(values.REASON).isNotNull())
-        count = bad.count()
-        if count:
-            write_dead_letters(bad, source.dead_letters, self.pipeline.name, self._options())
-            self.counts.dead_letters += count
 
     def _sample(self, source: TopicSource) -> DataFrame | None:
         """The first records of each partition."""

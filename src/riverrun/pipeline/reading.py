@@ -64,7 +64,8 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
         root.report("sources", "there is no source", "declare one as [sources.NAME]")
     if not sinks:
         root.report("sinks", "there is no sink", "declare one as [sinks.NAME]")
-    address = bootstrap or head.text("bootstrap", BOOTSTRAP_DEFAULT)
+    declared = head.text("bootstrap", BOOTSTRAP_DEFAULT)
+    address = bootstrap or declared
     try:
         parse_bootstrap(address)
     except ValueError as error:

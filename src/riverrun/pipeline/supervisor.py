@@ -26,6 +26,8 @@ from riverrun.pipeline.status import PipelineStatus, QueryStatus
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
 REASON_CHARACTERS_MAX = 400
+INITIALIZING = "Initializing sources"
+"""What Spark says of a query whose sources are not there yet."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,10 @@ class Supervised:
     @property
     def is_over(self) -> bool:
         return self.status.state in ("ended", "failed")
+
+    @property
+    def is_beginning(self) -> bool:
+        return self.query is not None and self.query.status["message"] == INITIALIZING
 
     def tick(self, now: float) -> None:
         """Look at the query, and start it if it is time."""
@@ -104,9 +110,13 @@ class Supervised:
 
     def stop(self) -> None:
         """Between two batches: one that is cut short would be done again for nothing."""
-        if self.query is not None and self.query.isActive:
-            with self.handler.busy:
-                self.query.stop()
+        try:
+            if self.query is not None and self.query.isActive:
+                with self.handler.busy:
+                    self.query.stop()
+        except (Py4JError, OSError):
+            # Whoever stopped us may have stopped Java too; the checkpoint is as good.
+            self.status.reason = "Spark ended before the query did"
         if not self.is_over:
             self.status.state = "ended"
 
@@ -139,9 +149,13 @@ class Supervisor:
         return [status.reason or "" for status in states if status.state == "failed"]
 
     def tick(self) -> None:
+        """Queries begin one after another: each starts Python processes, which Spark gives ten
+        seconds to answer, and many at once keep each other from it.
+        """
         now = time.monotonic()
         for query in self.queries:
-            query.tick(now)
+            if query.query is not None or not any(other.is_beginning for other in self.queries):
+                query.tick(now)
 
     def stop(self) -> None:
         for query in self.queries:

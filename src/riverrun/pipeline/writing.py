@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -14,7 +14,6 @@ from riverrun.pipeline.evolution import evolve, plain_schema
 from riverrun.pipeline.files import LISTED_DDL, WrittenFile, write_files
 from riverrun.pipeline.offsets import Batch, Place, Progress
 from riverrun.pipeline.tables import Attempt, open_table
-from riverrun.pipeline.values import REASON
 
 FORMAT = "riverrun"
 RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
@@ -104,29 +103,6 @@ def write_topic(rows: DataFrame, sink: TopicSink, options: Mapping[str, str]) ->
         value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)))
         rows = rows.select(key.alias("key"), value.alias("value"))
     rows.write.format(FORMAT).options(**options).option("topic", sink.topic).mode("append").save()
-
-
-def write_dead_letters(
-    rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]
-) -> None:
-    """The records as they came, with headers that say where they stood and what is wrong."""
-
-    def header(name: str, value: str) -> Column:
-        text = F.expr(value).cast("string").cast("binary")
-        return F.struct(F.lit(f"riverrun.{name}").alias("key"), text.alias("value"))
-
-    quoted = pipeline.replace("'", "")
-    headers = F.array(
-        header("reason", REASON),
-        header("topic", "_topic"),
-        header("partition", "_partition"),
-        header("offset", "_offset"),
-        header("pipeline", f"'{quoted}'"),
-    )
-    records = rows.select(
-        F.col("_raw_key").alias("key"), F.col("_raw_value").alias("value"), headers.alias("headers")
-    )
-    records.write.format(FORMAT).options(**options).option("topic", topic).mode("append").save()
 
 
 def cut(raw: DataFrame, batch: Batch, below: Mapping[Place, int]) -> DataFrame:

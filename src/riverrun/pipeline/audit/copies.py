@@ -1,0 +1,170 @@
+"""Reads one copy of a partition from the node that keeps it, batch by batch.
+
+As a consumer, for followers serve those too (KIP-392), up to the high watermark that they know; a
+copy is waited for until it knows the one that the leader had when the audit began. Runs in
+executors, so it takes and gives plain rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from riverrun.client.connection import Connection
+from riverrun.model.errors import ErrorCode
+from riverrun.records.batch import CorruptBatch, batches, crc_matches
+from riverrun.records.record import read_records
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from riverrun.wire.messages.fetch_response import FetchResponse, PartitionData
+
+CLIENT_ID = "riverrun-audit"
+FETCH_BYTES = 4 * 1024 * 1024
+WAIT_MS = 500
+BEHIND_SECONDS_MAX = 30.0
+TRIES_MAX = 5
+PASSING = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID}
+)
+
+BATCH, KEY, COPY = "batch", "key", "copy"
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """One replica, and up to where it has to agree with the others."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    node: int
+    host: str
+    port: int
+    end: int
+    is_compacted: bool
+
+
+def read_copy(copy: Copy) -> list[Row]:
+    """Rows of kind ``batch`` (or ``key`` where the topic is compacted), then one ``copy``."""
+    return asyncio.run(_read(copy))
+
+
+async def _read(copy: Copy) -> list[Row]:
+    rows: list[Row] = []
+    latest: dict[bytes, tuple[int, int | None]] = {}
+    start, position, problem = 0, 0, ""
+    try:
+        async for data, log_start, reached in _fetched(copy):
+            start, position = log_start, reached
+            for at, header in batches(data):
+                if header.base_offset >= copy.end:
+                    break
+                if not crc_matches(data, at, header.size):
+                    raise CorruptBatch(f"the batch at offset {header.base_offset} fails its CRC")
+                if copy.is_compacted:
+                    if not header.is_control:
+                        _note(latest, data[at : at + header.size], copy.end)
+                else:
+                    rows.append(
+                        _row(
+                            copy,
+                            BATCH,
+                            base=header.base_offset,
+                            last=header.next_offset - 1,
+                            epoch=header.leader_epoch,
+                            crc=header.crc,
+                        )
+                    )
+    except (CorruptBatch, OSError, NotReached) as error:
+        problem = str(error) or type(error).__name__
+    rows += [
+        _row(copy, KEY, base=offset, crc=checksum, key=key)
+        for key, (offset, checksum) in latest.items()
+        if checksum is not None  # a tombstone may be gone in one copy and not yet in another
+    ]
+    rows.append(_row(copy, COPY, base=start, last=position, text=problem))
+    return rows
+
+
+def _note(latest: dict[bytes, tuple[int, int | None]], batch: bytes, end: int) -> None:
+    for record in read_records(batch):
+        if record.key is not None and record.offset < end:
+            value = record.value
+            checksum = None if value is None else zlib.crc32(value)
+            latest[bytes(record.key)] = (record.offset, checksum)
+
+
+def _row(copy: Copy, kind: str, **values: object) -> Row:
+    empty: Row = {"base": 0, "last": 0, "epoch": 0, "crc": 0, "key": None, "text": ""}
+    place: Mapping[str, object] = {
+        "kind": kind,
+        "topic": copy.topic,
+        "partition": copy.partition,
+        "node": copy.node,
+    }
+    return {**place, **empty, **values}
+
+
+class NotReached(Exception):
+    """The copy does not have what it should."""
+
+
+async def _fetched(copy: Copy) -> AsyncIterator[tuple[bytes, int, int]]:
+    """Whole fetches with the copy's log start and the position behind them, up to the end."""
+    connection = await Connection.connect(copy.host, copy.port, client_id=CLIENT_ID)
+    try:
+        position, start = 0, 0
+        give_up_at = time.monotonic() + BEHIND_SECONDS_MAX
+        while position < copy.end:
+            row = await _fetch(connection, copy, position)
+            if row.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                position = await _first_offset(connection, copy)
+                continue
+            if row.error_code is ErrorCode.NONE and row.records:
+                start = row.log_start_offset
+                for _, header in batches(row.records):
+                    position = max(position, header.next_offset)
+                yield row.records, start, position
+                give_up_at = time.monotonic() + BEHIND_SECONDS_MAX
+            elif row.error_code not in (ErrorCode.NONE, *PASSING):
+                raise NotReached(f"{row.error_code.name} at offset {position}")
+            elif row.error_code is ErrorCode.NONE and row.high_watermark >= copy.end:
+                # Nothing lies behind: compaction or markers took the last offsets.
+                position = copy.end
+            elif time.monotonic() > give_up_at:
+                raise NotReached(f"ends at offset {position}, the leader's records at {copy.end}")
+            else:
+                await asyncio.sleep(WAIT_MS / 1000)
+        yield b"", start, position
+    finally:
+        connection.close()
+        await connection.wait_closed()
+
+
+async def _fetch(connection: Connection, copy: Copy, position: int) -> PartitionData:
+    wanted = FetchPartition(
+        partition=copy.partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
+    )
+    message = FetchRequest(
+        max_wait_ms=WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        topics=(FetchTopic(topic=copy.topic, topic_id=UUID(copy.topic_id), partitions=(wanted,)),),
+    )
+    answer: FetchResponse = await connection.request(ApiKey.FETCH, message)
+    if answer.error_code is not ErrorCode.NONE:
+        raise NotReached(answer.error_code.name)
+    return answer.responses[0].partitions[0]
+
+
+async def _first_offset(connection: Connection, copy: Copy) -> int:
+    """Where the copy begins: an answer out of range tells its log start too."""
+    row = await _fetch(connection, copy, copy.end)
+    if row.error_code is not ErrorCode.NONE:
+        raise NotReached(f"{row.error_code.name} at offset {copy.end}")
+    return row.log_start_offset

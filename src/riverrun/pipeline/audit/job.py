@@ -1,0 +1,199 @@
+"""The audit as a Spark job: executors read the copies, and Spark compares what they found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from riverrun.client.offsets import offsets_at
+from riverrun.client.partitions import LATEST
+from riverrun.client.pool import Pool
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.pipeline.audit.copies import Copy, read_copy
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
+
+COPY_DDL = (
+    "topic string, topic_id string, partition int, node int, host string, port int, end bigint, "
+    "is_compacted boolean"
+)
+FOUND = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("node", pa.int32()),
+        ("base", pa.int64()),
+        ("last", pa.int64()),
+        ("epoch", pa.int32()),
+        ("crc", pa.int64()),
+        ("key", pa.binary()),
+        ("text", pa.string()),
+    ]
+)
+FOUND_DDL = (
+    "kind string, topic string, partition int, node int, base bigint, last bigint, epoch int, "
+    "crc bigint, key binary, text string"
+)
+DIFFERENCES_MAX = 1000
+TASKS_PER_CORE = 4
+POLICY = "cleanup.policy"
+TOPIC_RESOURCE = 2
+
+BROKEN = """
+SELECT topic, partition, last AS offset, concat('node ', node, ': ', text) AS text
+FROM found WHERE kind = 'copy' AND text != ''
+"""
+READABLE = """
+SELECT topic, partition, count(*) AS readable, max(base) AS start
+FROM found WHERE kind = 'copy' AND text = '' GROUP BY topic, partition
+"""
+DIFFERING = """
+SELECT topic, partition, offset, text FROM (
+  SELECT f.topic, f.partition, f.base AS offset, count(DISTINCT f.node) AS nodes,
+         first(r.readable) AS readable,
+         count(DISTINCT struct(f.last, f.epoch, f.crc)) AS variants,
+         concat_ws('; ', sort_array(collect_list(concat('node ', f.node, ' has ',
+           f.base, ' to ', f.last, ' of epoch ', f.epoch, ', CRC ', hex(f.crc))))) AS text
+  FROM found f JOIN readable r USING (topic, partition)
+  JOIN found c ON c.kind = 'copy' AND c.text = '' AND c.topic = f.topic
+              AND c.partition = f.partition AND c.node = f.node
+  WHERE f.kind = 'batch' AND f.base >= r.start
+  GROUP BY f.topic, f.partition, f.base
+) WHERE nodes < readable OR variants > 1
+UNION ALL
+SELECT topic, partition, offset, text FROM (
+  SELECT f.topic, f.partition, max(f.base) AS offset, count(DISTINCT f.node) AS nodes,
+         first(r.readable) AS readable,
+         count(DISTINCT struct(f.base, f.crc)) AS variants,
+         concat('key ', hex(f.key), ': ', concat_ws('; ', sort_array(collect_list(
+           concat('node ', f.node, ' has offset ', f.base, ', CRC ', hex(f.crc)))))) AS text
+  FROM found f JOIN readable r USING (topic, partition)
+  JOIN found c ON c.kind = 'copy' AND c.text = '' AND c.topic = f.topic
+              AND c.partition = f.partition AND c.node = f.node
+  WHERE f.kind = 'key'
+  GROUP BY f.topic, f.partition, f.key
+) WHERE nodes < readable OR variants > 1
+"""
+"""Batches that not all readable copies have alike, and keys whose newest values differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    topic: str
+    partition: int
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    copies: int
+    partitions: int
+    compared: int
+    """Batches of records, and keys of compacted topics."""
+    differences: list[Difference]
+
+
+async def find_copies(pool: Pool, topics: Sequence[str]) -> list[Copy]:
+    """All replicas of these topics, of all topics if there are none given."""
+    found = (await pool.metadata(list(topics) or None)).topics
+    wanted = [topic for topic in found if topic.name is not None and topic.topic_id is not None]
+    compacted = await _compacted(pool, [topic.name or "" for topic in wanted])
+    places = {
+        TopicPartition(TopicName(topic.name or ""), PartitionIndex(row.partition_index)): LATEST
+        for topic in wanted
+        for row in topic.partitions
+    }
+    ends = await offsets_at(pool, places)
+    return [
+        Copy(
+            topic=topic.name or "",
+            topic_id=str(topic.topic_id),
+            partition=row.partition_index,
+            node=node,
+            host=pool.cluster.nodes.get(node, ("", 0))[0],
+            port=pool.cluster.nodes.get(node, ("", 0))[1],
+            end=ends[
+                TopicPartition(TopicName(topic.name or ""), PartitionIndex(row.partition_index))
+            ],
+            is_compacted=(topic.name or "") in compacted,
+        )
+        for topic in wanted
+        for row in topic.partitions
+        for node in row.replica_nodes
+    ]
+
+
+async def _compacted(pool: Pool, names: Sequence[str]) -> dict[str, None]:
+    if not names:
+        return {}
+    message = DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=(POLICY,)
+            )
+            for name in names
+        )
+    )
+    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    return {
+        result.resource_name: None
+        for result in answer.results
+        for row in result.configs
+        if row.name == POLICY and "compact" in (row.value or "")
+    }
+
+
+def audit(spark: SparkSession, copies: Sequence[Copy]) -> Outcome:
+    """Read all copies and compare them; those of partitions without records need no reading."""
+    rows = [dataclasses.astuple(copy) for copy in copies if copy.end > 0]
+    tasks = min(len(rows), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    frame = spark.createDataFrame(rows, COPY_DDL).repartition(max(1, tasks))
+    found = frame.mapInArrow(_read_all, FOUND_DDL).persist()
+    try:
+        return compare(found, copies)
+    finally:
+        found.unpersist()
+
+
+def _read_all(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for frame in frames:
+        for row in frame.to_pylist():
+            yield pa.RecordBatch.from_pylist(read_copy(Copy(**row)), schema=FOUND)
+
+
+def compare(found: DataFrame, copies: Sequence[Copy]) -> Outcome:
+    """What is not the same in all copies, and copies that could not be read whole."""
+    spark = found.sparkSession
+    found.createOrReplaceTempView("found")
+    counted: dict[tuple[str, int], int] = {}
+    for copy in copies:
+        place = (copy.topic, copy.partition)
+        counted[place] = counted.get(place, 0) + 1
+    expected = [(topic, partition, count) for (topic, partition), count in counted.items()]
+    spark.createDataFrame(
+        expected, "topic string, partition int, copies int"
+    ).createOrReplaceTempView("expected")
+    # A copy that could not be read is named once, not for each batch that it lacks.
+    spark.sql(READABLE).createOrReplaceTempView("readable")
+    rows = spark.sql(BROKEN).unionAll(spark.sql(DIFFERING)).orderBy("topic", "partition", "offset")
+    differences = [
+        Difference(topic=row.topic, partition=row.partition, offset=row.offset, text=row.text)
+        for row in rows.limit(DIFFERENCES_MAX).collect()
+    ]
+    compared = found.filter("kind != 'copy'").count()
+    return Outcome(
+        copies=len(copies),
+        partitions=len(counted),
+        compared=compared,
+        differences=differences,
+    )

@@ -1,0 +1,82 @@
+"""Records that do not fit, into a topic of their own with the reason, before the table commits.
+
+Most batches have none. So they are counted while the rows are written, and only a batch that has
+some is read a second time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from riverrun.pipeline.values import REASON
+
+FORMAT: Final = "riverrun"
+TOLD_SECONDS_MAX = 10.0
+"""Spark tells what it observed when a job has ended, or never if it found a way around it."""
+
+
+class DeadLetters:
+    """Those of one source in one batch."""
+
+    def __init__(
+        self, parsed: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]
+    ) -> None:
+        self._parsed = parsed
+        self._topic = topic
+        self._pipeline = pipeline
+        self._options = options
+        self._seen: Observation | None = None
+
+    def watched(self, *, is_surely_run: bool) -> DataFrame:
+        """The rows, which are counted by whoever writes them."""
+        if not is_surely_run:
+            return self._parsed
+        self._seen = Observation()
+        return self._parsed.observe(self._seen, F.count_if(F.col(REASON).isNotNull()).alias("n"))
+
+    def bury(self) -> int:
+        """Write them; gives how many there are."""
+        bad = self._parsed.filter(F.col(REASON).isNotNull())
+        count = self._told()
+        if count is None:
+            count = bad.count()
+        if count:
+            _write(bad, self._topic, self._pipeline, self._options)
+        return count
+
+    def _told(self) -> int | None:
+        if self._seen is None:
+            return None
+        seen = self._seen
+        told: list[int] = []
+        # A thread that never hears must not keep the program from ending.
+        waiter = threading.Thread(target=lambda: told.append(int(seen.get["n"])), daemon=True)
+        waiter.start()
+        waiter.join(TOLD_SECONDS_MAX)
+        return told[0] if told else None
+
+
+def _write(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
+    """The records as they came, with headers that say where they stood and what is wrong."""
+
+    def header(name: str, value: str) -> Column:
+        text = F.expr(value).cast("string").cast("binary")
+        return F.struct(F.lit(f"riverrun.{name}").alias("key"), text.alias("value"))
+
+    quoted = pipeline.replace("'", "")
+    headers = F.array(
+        header("reason", REASON),
+        header("topic", "_topic"),
+        header("partition", "_partition"),
+        header("offset", "_offset"),
+        header("pipeline", f"'{quoted}'"),
+    )
+    records = rows.select(
+        F.col("_raw_key").alias("key"), F.col("_raw_value").alias("value"), headers.alias("headers")
+    )
+    records.write.format(FORMAT).options(**options).option("topic", topic).mode("append").save()

@@ -632,3 +632,35 @@ def test_a_new_directory_asks_for_its_vote_by_voters_that_are_not_old() -> None:
     assert not core.sent(RemoveVoterRequest)
     answer(core, FetchResponse(high_watermark=Offset(1), **told_by))
     assert [asked.voter for asked in core.sent(RemoveVoterRequest)] == [key(1)]
+
+
+# Nonsense
+
+
+@pytest.mark.parametrize(
+    "request_", [ballot(2, 2**31 - 1), ballot(2, 2**31 - 1, pre_vote=True), begin(2, 2**31 - 1),
+                 end(2, 2**31 - 1)],
+)  # fmt: skip
+def test_an_epoch_that_nobody_can_have_reached_is_not_believed(
+    request_: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest,
+) -> None:
+    core = follower(epoch=3)
+    response = core.ask(request_)
+    assert response is not None and response.error is ErrorCode.INVALID_REQUEST
+    assert (core.raft.epoch, core.raft.leader) == (3, 2)
+    assert core.made(do.Persist) == []
+
+
+def test_an_answer_of_an_epoch_that_nobody_can_have_reached_is_none() -> None:
+    core = follower(epoch=3)
+    nonsense = FetchResponse(leader=NodeId(3), epoch=LeaderEpoch(2**31 - 1))
+    core.tell(told.Answered(NodeId(2), core.sent(FetchRequest)[-1], nonsense))
+    assert (core.raft.epoch, core.raft.leader) == (3, 2)
+    core.pass_time(0.5)
+    assert core.sent(FetchRequest), "it asks again"
+
+
+def test_a_voter_that_was_away_for_many_elections_comes_back() -> None:
+    core = follower(epoch=3)
+    core.ask(begin(3, 900_000))
+    assert (core.raft.epoch, core.raft.leader) == (900_000, 3)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from riverrun.model.dataclasses import dataclass
+from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.changes import Changes
@@ -37,8 +38,10 @@ from riverrun.raft.member import Member, shift
 from riverrun.raft.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
     ChangeVotersResponse,
     EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
@@ -58,6 +61,9 @@ STALL_SECONDS: Final = 0.25
 """A tick that comes later than this means that this process stood still, not the others."""
 STALL_GRACE_SECONDS: Final = 0.05
 """What a stall adds to itself, so that input which waited is read before anybody is judged."""
+EPOCHS_MISSED_MAX: Final = 1_000_000
+"""Elections that this member can have slept through: one a second for eleven days. An epoch beyond
+is nonsense, and to believe it would be the end: epochs never go back, and there is a last one."""
 TURNS_MAX: Final = 10
 """Changes of role in one step; the longest way is from start to leader of one's own."""
 
@@ -253,6 +259,8 @@ class Raft:
                 pass
             case Received(request=request, token=token):
                 self._received(request, token)
+            case Answered(response=response) if self._is_beyond(response.epoch):
+                self._failed(event.peer, event.request, is_refused=False)
             case Answered(peer=peer, request=request, response=response):
                 if peer >= 0:
                     member.heard[peer] = member.now
@@ -283,8 +291,14 @@ class Raft:
                 assert_never(event)
 
     def _received(self, request: Request, token: object) -> None:
-        member = self._member
+        member, invalid = self._member, ErrorCode.INVALID_REQUEST
         match request:
+            case VoteRequest() if self._is_beyond(request.epoch):
+                member.respond(token, member.answer(VoteResponse, invalid))
+            case BeginQuorumEpochRequest() if self._is_beyond(request.epoch):
+                member.respond(token, member.answer(BeginQuorumEpochResponse, invalid))
+            case EndQuorumEpochRequest() if self._is_beyond(request.epoch):
+                member.respond(token, member.answer(EndQuorumEpochResponse, invalid))
             case VoteRequest():
                 member.respond(token, self._elections.vote(request))
             case BeginQuorumEpochRequest():
@@ -300,6 +314,9 @@ class Raft:
                 self._changes.begin(request, token)
             case _:
                 assert_never(request)
+
+    def _is_beyond(self, epoch: LeaderEpoch) -> bool:
+        return epoch > self._member.epoch + EPOCHS_MISSED_MAX
 
     def _answered(self, peer: NodeId, request: Request, response: Response) -> None:
         match request, response:

@@ -300,6 +300,35 @@ def test_a_stop_after_a_failure_says_nothing() -> None:
     run(machine.clock, story)
 
 
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_a_stop_before_the_logs_are_loaded_changes_nothing(was_clean: bool) -> None:
+    machine = Machine()
+
+    async def story(_: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        for _ in range(10):
+            append(log, batch(b"a"))
+        log.advance_high_watermark(log.end_offset)
+        log.delete_records_before(4)
+        await node.runner.stop(clean=True, broker_epoch=9)
+        if not was_clean:
+            machine.files.unlink(f"{DATA}/.kafka_cleanshutdown")
+        node.directory.close()
+
+        waiting = Node(machine)
+        await waiting.runner.stop(broker_epoch=-1)
+        waiting.directory.close()
+
+        node = Node(machine)
+        assert node.directory.was_clean is was_clean, "nobody has looked at the logs since"
+        assert node.directory.previous_broker_epoch == (9 if was_clean else None)
+        log = await node.start()
+        assert (log.start_offset, log.recovery_point, log.high_watermark) == (4, 10, 10)
+
+    run(machine.clock, story)
+
+
 def test_truncation_lowers_the_recovery_point_on_disk_first() -> None:
     machine = Machine()
 

@@ -479,8 +479,10 @@ class Broker:
         await self._parts.metadata.resign()
 
     def _broker_epoch(self) -> int:
-        is_built = self._serving is not None and self._serving.is_recovered
-        return self._parts.lifecycle.epoch if is_built and self._parts is not None else -1
+        if self._serving is None or not self._serving.is_recovered or self._parts is None:
+            return -1
+        lifecycle = self._parts.lifecycle  # who was not registered yet continues what it came from
+        return lifecycle.epoch if lifecycle.epoch >= 0 else lifecycle.identity.previous_epoch
 
 
 STATEFUL_PACKAGES = ("storage", "metadata", "replication", "coordinator", "cluster", "raft")

@@ -134,6 +134,7 @@ class LogDirectory:
         self._high_watermarks = self._read(HIGH_WATERMARKS)
         self._start_offsets = self._read(START_OFFSETS)
         self._unloaded: dict[TopicPartition, None] = {}
+        self._is_searched = False
 
     @classmethod
     def open(
@@ -265,6 +266,7 @@ class LogDirectory:
     def find(self) -> list[TopicPartition]:
         """The partitions on disk; what is left of deleted ones becomes a removal."""
         found = []
+        self._is_searched = True
         for name in self.files.list_directory(self.path):
             path = os.path.join(self.path, name)
             if not self.files.is_directory(path):
@@ -435,8 +437,22 @@ class LogDirectory:
             offsets.update({key: waiting[key] for key in self._unloaded if key in waiting})
         return Checkpoint(self.files, self.path, {name: current[name] for name in names or current})
 
+    def note_unread(self) -> None:
+        """A stop may come before the logs are loaded: what is known of them must not be forgotten.
+        Waits for the disk."""
+        if not self._is_searched:
+            self.find()
+
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """The very last write of a clean stop. Waits for the disk."""
+        """The very last write of a clean stop. Waits for the disk.
+
+        Logs that nobody has loaded are as the last life left them: it alone can call them clean.
+        """
+        if self._unloaded:
+            if not self.was_clean:
+                return
+            known = self.previous_broker_epoch
+            broker_epoch = -1 if known is None else known
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
         write_atomically(self.files, os.path.join(self.path, CLEAN_SHUTDOWN), content)
 

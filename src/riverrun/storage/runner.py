@@ -478,6 +478,7 @@ class LogRunner:
             self._cleaners.shutdown(wait=False)
 
     async def _stop_cleanly(self, broker_epoch: int) -> None:
+        await self.in_thread(self._directory.note_unread)
         await self._flush_all(self._all_logs(), whole=True, closing=True)
         unflushed = [log for log in self._all_logs() if log.recovery_point < log.end_offset]
         await self._remove_files()

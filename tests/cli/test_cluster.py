@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -155,6 +156,9 @@ def test_what_is_wrong_is_said_the_worst_first() -> None:
         "30 partitions with replicas out of sync",
     ]
     assert ("brokers", "1 of 2 up") in status_table(report).rows
+    silent = replace(report, quorum=Quorum(leader=None, epoch=-1, high_watermark=-1, replicas=()))
+    assert ("controllers", "voters unknown, leader none") in status_table(silent).rows
+    assert ("metadata", "unknown") in status_table(silent).rows
     offline, lagging = trouble_tables(report)
     assert offline.rows == [("a", 0, "none", "1,2", "1")]
     assert (len(lagging.rows), lagging.title) == (

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -206,6 +207,29 @@ def test_leaving_without_a_controller_ends_after_its_limit() -> None:
         task.cancel()
 
     with_lifecycle(scenario)
+
+
+def test_a_silence_of_controllers_is_told_once_and_when_it_ends() -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        count = 0
+
+        def beat(request: Any) -> BrokerHeartbeatResponse:
+            nonlocal count
+            count += 1
+            if count <= 5:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+            return alive()
+
+        controller.beat = beat
+        await lifecycle.register()
+        beating = asyncio.ensure_future(lifecycle.run())
+        await lifecycle.until_serving()
+        beating.cancel()
+
+    with capture_logs() as logs:
+        with_lifecycle(scenario)
+    told = [line["event"] for line in logs if "controller answers" in line["event"]]
+    assert told == ["no controller answers", "a controller answers again"]
 
 
 def test_a_failed_disk_is_told_with_the_wish_to_go() -> None:

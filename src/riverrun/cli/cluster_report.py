@@ -300,12 +300,17 @@ def status_table(report: Report) -> Table:
     """A few lines for a person, the same values as rows for a program."""
     quorum = report.quorum
     up = sum(not broker.is_fenced for broker in report.brokers)
+    # Only a leader knows them, and there may be none.
+    voters = counted(len(quorum.voters), "voter") if quorum.voters else "voters unknown"
+    metadata = f"epoch {quorum.epoch}, committed up to {quorum.high_watermark}"
+    if quorum.epoch < 0:
+        metadata = "unknown"
     rows: list[tuple[str, str | int | None]] = [
         ("cluster", report.cluster_id),
         ("health", "; ".join(report.problems()) or "healthy"),
         ("brokers", f"{up} of {len(report.brokers)} up"),
-        ("controllers", f"{counted(len(quorum.voters), 'voter')}, leader {_named(quorum.leader)}"),
-        ("metadata", f"epoch {quorum.epoch}, committed up to {quorum.high_watermark}"),
+        ("controllers", f"{voters}, leader {_named(quorum.leader)}"),
+        ("metadata", metadata),
         ("topics", report.topics),
         ("partitions", report.partitions),
     ]

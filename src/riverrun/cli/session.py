@@ -91,7 +91,11 @@ def run(
     except OutputFailed as error:
         fail(str(error), FAILED)
     except UnsupportedApi as error:
-        fail(f"the cluster cannot do this: {error}", FAILED)
+        fail(
+            f"the cluster cannot do this: {error}\n  A node serves nothing while it waits for its "
+            "first cluster: its log says for whom.",
+            FAILED,
+        )
     except CorruptBatch as error:
         fail(f"the cluster sent records that are damaged: {error}", FAILED)
     except KafkaError as error:

@@ -42,6 +42,8 @@ log = structlog.get_logger("riverrun.lifecycle")
 REGISTRATION_SECONDS_MAX: Final = 60.0
 EAGER_SECONDS: Final = 0.02
 """Between heartbeats of a broker that waits for the controller to let it in or go."""
+SILENCE_TOLD_SECONDS: Final = 30.0
+"""Between lines of the log that say the same: a lost quorum may last for hours."""
 PASSING: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_CONTROLLER,
@@ -120,6 +122,8 @@ class Lifecycle:
         self._session_seconds = session_ms / 1000
         self._registered = registered
         self._wants_to_leave = False
+        self._silent_since: float | None = None
+        self._silence_told_at = 0.0
         self._offline: tuple[UUID, ...] = ()
         self._hurry = asyncio.Event()
         self._changed = asyncio.Event()
@@ -212,11 +216,24 @@ class Lifecycle:
                 ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds * 3 / 4
             )
         except KafkaError as error:
-            log.warning("no heartbeat", reason=error.message or error.code.name)
+            self._tell_silence(error.message or error.code.name)
             if self._wants_to_leave:
                 self._enter(Phase.ABANDONED)  # nobody is there to hand over to
             return None
+        if self._silent_since is not None:
+            seconds = round(self._clock.monotonic() - self._silent_since, 3)
+            log.info("a controller answers again", silent_seconds=seconds)
+            self._silent_since = None
         return answer
+
+    def _tell_silence(self, reason: str) -> None:
+        now = self._clock.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silence_told_at < SILENCE_TOLD_SECONDS:
+            return
+        self._silence_told_at = now
+        log.warning("no controller answers", reason=reason)
 
     async def _judge(self, answer: BrokerHeartbeatResponse) -> None:
         if answer.error_code in ANEW:

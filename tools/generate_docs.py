@@ -46,15 +46,10 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     ),
     "Quotas": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
-    "More than one node": (
-        ApiKey.ALTER_REPLICA_LOG_DIRS,
-        ApiKey.ELECT_LEADERS,
+    "Moving replicas": (
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
     ),
     "Between nodes (never on the clients' listener)": (
         ApiKey.VOTE,
@@ -92,6 +87,20 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
 }
 
 BEHAVIOUR = """\
+## What is missing beside these APIs
+- **Reassignment**: the replicas of a partition stay where they were placed when it was created. A
+  topic that shall lie elsewhere, or have more copies, is created anew and copied.
+- **Transactions**: a producer with a `transactional.id` is refused in words; idempotence works.
+- **TLS, SASL and ACLs**: listeners are PLAINTEXT, and everybody may do everything.
+- **Quotas**: `throttle_time_ms` is always 0.
+- **Throttled replication** (KIP-73): a follower keeps to `follower.replication.throttled.rate`; a
+  leader does not throttle (`leader.replication.throttled.replicas` is stored and not acted upon).
+- **Several directories per node**: `log.dirs` names one. A machine with more disks runs more nodes,
+  with the machine as `broker.rack`.
+- **Tiered storage** (KIP-405).
+- **Mixed clusters**: files and messages are Kafka's own, but that nodes of riverrun and of Apache
+  Kafka form one cluster is not tested.
+
 ## How requests are treated
 - What is advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised, for
   older librdkafka takes their absence for a broker without compression (KAFKA-18659), and are

@@ -275,7 +275,7 @@ def _walk(buffer: Buffer, data: Bytes, starts: Sequence[int], counts: Sequence[i
                 else:
                     parts.append(np.array(found, np.int64))
                     found.clear()
-                    parts.append(np.arange(at + width, end + width, stride, np.int64))
+                    parts.append(np.arange(at + width, end + width, stride, dtype=np.int64))
                 at = end
                 left -= equal
     parts.append(np.array(found, np.int64))

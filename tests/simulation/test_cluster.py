@@ -1,7 +1,7 @@
 """Simulated clusters of the unchanged broker under faults.
 
 How many seeds run is a matter of time: at least ``SEEDS_MIN``, then more until the budget is used
-(``RIVERRUN_SIMULATION_SECONDS``, two minutes by default).
+(``RIVERRUN_SIMULATION_SECONDS``, one minute by default).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from riverrun.simulation.faults import parse_schedule
 from riverrun.simulation.outcome import Outcome
 from riverrun.simulation.report import describe, judge, run_any, shrink_plan, tell_failure
 
-BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "120"))
+BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "60"))
 SEEDS_MIN = 12
 SIZES = (3, 3, 3, 5, 4)
 

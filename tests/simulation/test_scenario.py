@@ -1,7 +1,7 @@
 """The unchanged broker and unmodified aiokafka in the simulated world.
 
 How many seeds run is a matter of time: at least ``SEEDS_MIN``, then more until the budget is used
-(``RIVERRUN_SIMULATION_SECONDS``, two minutes by default).
+(``RIVERRUN_SIMULATION_SECONDS``, one minute by default).
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from riverrun.simulation.plan import Plan, draw_plan
 from riverrun.simulation.report import Verdict, describe, judge, run_seed, shrink_plan, tell_failure
 from riverrun.simulation.scenario import run
 
-BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "120"))
+BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "60"))
 SEEDS_MIN = 20
 COMMAND = [sys.executable, "-c", "from riverrun.cli.main import main; main()", "simulate"]
 

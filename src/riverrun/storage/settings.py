@@ -1,8 +1,8 @@
 """Settings of logs: what a topic may override, and what belongs to a node's data directory.
 
 Names, bounds and defaults are Kafka 4.3's; ``flush.before.ack``, ``riverrun.table``, the two limits
-at the end of ``DirectorySettings`` and scrubbing are ours. Nothing else is loaded here: a node reads
-its settings before all else.
+at the end of ``DirectorySettings`` and scrubbing are ours. Nothing else is loaded here: a node
+reads its settings before all else.
 """
 
 from __future__ import annotations

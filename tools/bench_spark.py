@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -216,6 +217,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="part of the rows")
     parser.add_argument("--rounds", type=int, default=2)
     chosen = parser.parse_args()
+    # Whoever stops us by a signal should find no nodes left over.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
     config = {"spark.driver.memory": "2g", "spark.local.dir": str(folder)}
     sources = [OURS]

@@ -98,8 +98,8 @@ BEHAVIOUR = """\
 - **Several directories per node**: `log.dirs` names one. A machine with more disks runs more nodes,
   with the machine as `broker.rack`.
 - **Tiered storage** (KIP-405).
-- **Mixed clusters**: files and messages are Kafka's own, but that nodes of riverrun and of Apache
-  Kafka form one cluster is not tested.
+- **Mixed clusters** for good: files and messages are Kafka's own, and a test lets Apache Kafka take
+  the place of one of three nodes, with its directory, and give it back. More is not tested.
 
 ## How requests are treated
 - What is advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised, for

@@ -1,5 +1,6 @@
 """The command, its report and its picture, made from a history that was written by hand."""
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +16,7 @@ from riverrun.chaos.runner import Result, Verdict, exit_code
 from riverrun.chaos.scenarios import ALL, BY_NAME, UnknownScenario, choose
 from riverrun.cli.main import build
 from riverrun.records.record import NewRecord, build_batch
+from tools.chaos_table import summary
 
 
 def _operations() -> list[Operation]:
@@ -130,3 +132,19 @@ def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
     assert not equal
     found = compare_replicas("t-0", {1: one, 3: other}, Anomaly.REPLICAS_DIFFER)
     assert found.counts == {Anomaly.REPLICAS_DIFFER: 1}
+
+
+def test_runs_are_summed_up_for_the_docs() -> None:
+    run = {"verdict": "holds", "acknowledged": 1000, "read": 2000}
+    lines = [
+        json.dumps({"scenario": "leader-killed", **run, "longest_silence_s": 0.1}),
+        "    1.57 s  kill -9 node 2",
+        json.dumps({"scenario": "leader-killed", **run, "longest_silence_s": 0.3}),
+        json.dumps({"scenario": "disk-full", **run, "longest_silence_s": 0, "acknowledged": 0}),
+    ]
+    words = summary(lines).splitlines()
+    assert words[:2] == [
+        "3 runs of 2 scenarios: 3 holds",
+        "2,000 records acknowledged, 6,000 read",
+    ]
+    assert words[-1] == "| leader-killed | 2 | 0.20 | 0.30 |"

@@ -9,6 +9,7 @@ from riverrun.metadata.image import Image
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.raft.types import ReplicaKey
+from riverrun.simulation.inodes import Directory
 from riverrun.simulation.world import World
 from tests.metadata.members import FOLDER, Member, Quorum, setting, value_of
 
@@ -256,6 +257,24 @@ def test_a_voter_that_lost_what_it_had_synced_comes_back_as_another(world: World
     others(quorum, broken)[0].kill()
     quorum.commit(2)
     quorum.wait_for_value(2)
+
+
+def test_a_voter_that_does_not_know_whom_it_voted_for_comes_back_as_another(world: World) -> None:
+    quorum = Quorum(world)
+    quorum.start()
+    leader = quorum.commit(1)
+    forgetful = others(quorum, leader)[0]
+    quorum.wait_for_value(1)
+    forgetful.kill()
+    folder = world.host(forgetful.name).disk.find(FOLDER)
+    assert isinstance(folder, Directory), f"{FOLDER} is no directory"
+    del folder.entries["quorum-state"], folder.durable["quorum-state"]
+    forgetful.start()
+    quorum.wait_for(lambda: forgetful.log is not None)
+    assert forgetful.renewals == 1
+    quorum.commit(2)
+    quorum.wait_for_value(2)
+    quorum.wait_for(lambda: forgetful.voter.key in [one.key for one in leader.running.voters], 30)
 
 
 def test_a_voter_with_an_empty_disk_votes_again_once_it_has_caught_up(world: World) -> None:

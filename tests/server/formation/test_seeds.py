@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,30 @@ def test_a_node_that_waits_can_be_stopped(tmp_path: Path) -> None:
             await waiting
 
     run(scenario())
+
+
+def test_a_node_whose_metadata_is_gone_comes_back_as_another_directory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        service = Service(tmp_path, 3, bootstrap_expect="3")
+        service.resolve()
+        await asyncio.gather(*(service.form(number) for number in (1, 2, 3)))
+        before = (tmp_path / "1" / "meta.properties").read_text()
+        await service.form(1)
+        assert (tmp_path / "1" / "meta.properties").read_text() == before, "nothing was lost"
+        shutil.rmtree(tmp_path / "1" / "__cluster_metadata-0")
+        service.stopping.set()
+        with pytest.raises(FormationStopped):
+            await service.form(1)
+        after = (tmp_path / "1" / "meta.properties").read_text()
+        assert _line(after, "cluster.id") == _line(before, "cluster.id")
+        assert _line(after, "directory.id") != _line(before, "directory.id")
+
+    run(scenario())
+
+
+def _line(text: str, name: str) -> str:
+    [found] = [line for line in text.splitlines() if line.startswith(f"{name}=")]
+    return found
 
 
 @pytest.mark.parametrize("text", ["node1", "node1:", ":9092", "node1:99999"])

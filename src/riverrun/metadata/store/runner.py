@@ -149,9 +149,11 @@ class MetadataStore:
             )
         loss = self._flushed.missing(max(self.log.end_offset, reached))
         if loss is None:
-            loss = await self._scan(reached)
+            loss = await self._scan(reached) or await self._missing_state()
         if loss is None:
             await self._secure()
+        else:
+            self._history.truncate(reached)  # the log will be dropped, and the voters in it
         return found, loss
 
     def _note_snapshot(self, snapshot_id: SnapshotId, snapshot: Snapshot) -> None:
@@ -250,6 +252,18 @@ class MetadataStore:
                 self._files.unlink(os.path.join(self.log.path, name))
 
     # The election state
+
+    async def _missing_state(self) -> str | None:
+        """What to say when a log that others have written to has no election state beside it: it
+        was durable before the first record, and without it a voter could vote twice in one epoch.
+        Whoever votes alone can do without.
+        """
+        path = os.path.join(self.log.path, quorum.QUORUM_STATE)
+        if self.end_offset == 0 or len(self.voters.voters) < 2:
+            return None
+        if await self.in_thread(lambda: self._files.exists(path)):
+            return None
+        return f"{path} is missing: this node does not know any more whom it voted for"
 
     async def read_state(self) -> QuorumState | None:
         """Durable when it returns: what was read may lie in memory alone."""

@@ -138,6 +138,11 @@ class Formation:
                     f"{self._directory.path} holds metadata of no known cluster: start the node "
                     f"once without seed.nodes, or with an empty data directory"
                 )
+        if self._promise is None and known is not None and self._seeds:
+            # It was in a cluster, and what it acknowledged and voted for there is gone. Should it
+            # be a voter, it must not speak for that directory again.
+            renewed = await self._in_thread(self._directory.renew_id)
+            self._me = replace(self._me, directory_id=renewed)
         if self._promise is not None and self._promise.is_agreed:
             return await self._found_as_agreed(self._promise.proposal)
         return await self._find_others(known or settings.cluster_id or None)

@@ -56,3 +56,9 @@ def test_a_cluster_is_simulated_by_the_number_of_its_nodes() -> None:
 def test_nonsense_is_refused(arguments: tuple[str, ...]) -> None:
     answer = simulate(*arguments)
     assert answer.returncode == 2, answer.stdout + answer.stderr
+
+
+def test_flaws_are_listed_to_who_names_none_of_them() -> None:
+    answer = simulate("--nodes", "3", "--flaw", "?")
+    assert answer.returncode == 2
+    assert "votes-twice: a voter gives its vote" in answer.stderr

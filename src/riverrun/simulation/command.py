@@ -37,7 +37,9 @@ def simulate(
     faults: str | None = typer.Option(
         None, "--faults", help="Use this schedule of faults, as a failure prints it."
     ),
-    flaw: str | None = typer.Option(None, "--flaw", help="Plant a bug, to see that it is found."),
+    flaw: str | None = typer.Option(
+        None, "--flaw", help="Plant this bug, to see that it is found; `?` lists them."
+    ),
 ) -> None:
     """Run one broker or a cluster in a simulated world of faults.
 
@@ -49,6 +51,7 @@ def simulate(
     riverrun simulate --seed 7 --story
     riverrun simulate --seeds 1..1000 --jobs 2 --budget 600
     riverrun simulate --nodes 3 --seeds 1..100
+    riverrun simulate --nodes 3 --flaw '?'
     """
     _fix_hashing()
     chosen = _parse_seeds(seed, seeds)
@@ -62,10 +65,16 @@ def simulate(
         raise typer.Exit(2) from None
     try:
         schedule = None if faults is None else parse_schedule(faults)
-        flaws: type[Flaw] | type[ClusterFlaw] = Flaw if nodes == 1 else ClusterFlaw
-        planted = None if flaw is None else flaws[flaw.upper().replace("-", "_")]
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise typer.BadParameter(f"not understood: {error}") from None
+    flaws: type[Flaw] | type[ClusterFlaw] = Flaw if nodes == 1 else ClusterFlaw
+    try:
+        planted = None if flaw is None else flaws[flaw.upper().replace("-", "_")]
+    except KeyError:
+        known = "".join(
+            f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in flaws
+        )
+        raise typer.BadParameter(f"there is no flaw {flaw}; there are:{known}") from None
     began = time.monotonic()
     done = 0
     simulated = 0.0

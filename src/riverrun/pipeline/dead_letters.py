@@ -6,18 +6,16 @@ some is read a second time.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+from riverrun.pipeline.observing import COUNT, told
 from riverrun.pipeline.values import REASON
 
 FORMAT: Final = "riverrun"
-TOLD_SECONDS_MAX = 10.0
-"""Spark tells what it observed when a job has ended, or never if it found a way around it."""
 
 
 class DeadLetters:
@@ -37,7 +35,8 @@ class DeadLetters:
         if not is_surely_run:
             return self._parsed
         self._seen = Observation()
-        return self._parsed.observe(self._seen, F.count_if(F.col(REASON).isNotNull()).alias("n"))
+        is_bad = F.col(REASON).isNotNull()
+        return self._parsed.observe(self._seen, F.count_if(is_bad).alias(COUNT))
 
     def bury(self) -> int:
         """Write them; gives how many there are."""
@@ -50,15 +49,7 @@ class DeadLetters:
         return count
 
     def _told(self) -> int | None:
-        if self._seen is None:
-            return None
-        seen = self._seen
-        told: list[int] = []
-        # A thread that never hears must not keep the program from ending.
-        waiter = threading.Thread(target=lambda: told.append(int(seen.get["n"])), daemon=True)
-        waiter.start()
-        waiter.join(TOLD_SECONDS_MAX)
-        return told[0] if told else None
+        return None if self._seen is None else told(self._seen)
 
 
 def _write(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> None:

@@ -10,14 +10,12 @@ topic, then the one commit that shows the rows and moves the offsets.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -142,12 +140,6 @@ class Handler:
         self._has_query.set()
         return self._query
 
-    def wait(self, seconds: int) -> None:
-        """Until the query has ended, but no longer than this."""
-        if self._query is not None:
-            with contextlib.suppress(StreamingQueryException):
-                self._query.awaitTermination(seconds)
-
     def _find_schema(self, source: TopicSource) -> None:
         """Declared, pinned before, or found in the first records and pinned now."""
         if source.values == "raw":
@@ -234,7 +226,7 @@ class Handler:
         match self.sink:
             case TopicSink():
                 rows, bury = self._rows(frame, batch)
-                write_topic(rows, self.sink, self._options())
+                self.counts.rows += write_topic(rows, self.sink, self._options())
                 bury()
             case TableSink():
                 attempt = open_sink(self.sink)

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from riverrun.pipeline.declaration import TableSink, TopicSink
 from riverrun.pipeline.evolution import evolve, plain_schema
 from riverrun.pipeline.files import LISTED_DDL, WrittenFile, write_files
+from riverrun.pipeline.observing import counted, told
 from riverrun.pipeline.offsets import Batch, Place, Progress
 from riverrun.pipeline.tables import Attempt, open_table
 
@@ -95,14 +96,16 @@ def _arrow_schema(rows: DataFrame) -> pa.Schema:
     return plain_schema(to_arrow_schema(rows.schema, timezone="UTC"))
 
 
-def write_topic(rows: DataFrame, sink: TopicSink, options: Mapping[str, str]) -> None:
-    """At least once: a batch that is run again is written again."""
+def write_topic(rows: DataFrame, sink: TopicSink, options: Mapping[str, str]) -> int:
+    """At least once: a batch that is run again is written again. Gives the number of records."""
     is_record = "value" in rows.columns and all(name in RECORD_COLUMNS for name in rows.columns)
     if not is_record:
         key = F.lit(None).cast("string") if sink.key is None else F.col(sink.key).cast("string")
         value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)))
         rows = rows.select(key.alias("key"), value.alias("value"))
+    rows, seen = counted(rows)
     rows.write.format(FORMAT).options(**options).option("topic", sink.topic).mode("append").save()
+    return told(seen) or 0
 
 
 def cut(raw: DataFrame, batch: Batch, below: Mapping[Place, int]) -> DataFrame:

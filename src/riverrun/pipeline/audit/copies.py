@@ -116,6 +116,8 @@ class NotReached(Exception):
 
 async def _fetched(copy: Copy) -> AsyncIterator[tuple[bytes, int, int]]:
     """Whole fetches with the copy's log start and the position behind them, up to the end."""
+    if not copy.host:
+        raise NotReached("the node is not up")
     connection = await Connection.connect(copy.host, copy.port, client_id=CLIENT_ID)
     try:
         position, start = 0, 0

@@ -1,0 +1,201 @@
+"""Pipelines on a real cluster and a real Spark: every record once, whatever is lost on the way."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from riverrun.pipeline.tables import open_table
+from tests.clusters import Cluster
+from tests.spark.pipelines import Runs, headers_of, read, write
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def runs(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> Runs:
+    return Runs(spark, spark_cluster.bootstrap, tmp_path)
+
+
+def numbers(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"id": number, "name": f"n{number}"} for number in range(start, end)]
+
+
+def ids(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted(row["id"] for row in rows)
+
+
+def to_table(topic: str, *, more: str = "", schema: str = "id BIGINT, name STRING") -> str:
+    return f"""
+[pipeline]
+name = "numbers"
+[sources.numbers]
+topic = "{topic}"
+schema = "{schema}"
+rows_per_batch = 40
+[sinks.out]
+path = "table"
+{more}
+"""
+
+
+def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
+    """Also when the checkpoint forgets its last batch, is lost, or belongs to another driver."""
+    write(runs.bootstrap, topic, [*numbers(0, 100), "no JSON", {"id": "text"}, None])
+    runs.once(to_table(topic))
+    assert ids(runs.rows("table")) == list(range(100))
+
+    checkpoint = runs.folder / ".riverrun/numbers/checkpoints/out"
+    commits = sorted(checkpoint.glob("commits/[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    write(runs.bootstrap, topic, numbers(100, 130))
+    runs.once(to_table(topic))
+    assert ids(runs.rows("table")) == list(range(130))
+
+    stale = runs.folder / "stale"
+    shutil.copytree(checkpoint, stale)
+    shutil.rmtree(checkpoint)
+    write(runs.bootstrap, topic, numbers(130, 170))
+    runs.once(to_table(topic))
+    assert ids(runs.rows("table")) == list(range(170))
+
+    shutil.rmtree(checkpoint)
+    shutil.copytree(stale, checkpoint)
+    write(runs.bootstrap, topic, numbers(170, 180))
+    supervisor = runs.once(to_table(topic))
+    assert ids(runs.rows("table")) == list(range(180))
+    assert supervisor.queries[0].handler.counts.rows == 10
+
+    dead = read(runs.bootstrap, f"{topic}.dead-letters")
+    reasons = {headers_of(record)["riverrun.reason"] for record in dead}
+    assert reasons == {
+        "the value is null",
+        "the value is not JSON with these fields: id bigint, name string",
+    }
+    assert {record.value for record in dead} == {b"no JSON", b'{"id": "text"}', None}
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
+def test_other_formats_hold_every_record_once_too(runs: Runs, topic: str, kind: str) -> None:
+    text = to_table(topic, more=f'format = "{kind}"')
+    write(runs.bootstrap, topic, numbers(0, 50))
+    runs.once(text)
+    shutil.rmtree(runs.folder / ".riverrun")
+    write(runs.bootstrap, topic, numbers(50, 60))
+    runs.once(text)
+    attempt: Any = open_table(kind, str(runs.folder / "table"), name="out")
+    if kind == "iceberg":
+        found = attempt._table.scan().to_arrow().to_pylist()
+    else:
+        frame = runs.spark.read.parquet(str(runs.folder / "table"))
+        found = [row.asDict() for row in frame.collect()]
+    assert ids(found) == list(range(60))
+
+
+def test_a_schema_is_found_once_and_grows(runs: Runs, topic: str) -> None:
+    text = to_table(topic, schema="infer")
+    write(runs.bootstrap, topic, numbers(0, 5))
+    runs.once(text)
+    write(runs.bootstrap, topic, [{"id": 5, "name": "x", "new": {"deep": 1.5}}, {"id": "five"}])
+    runs.once(text)
+    rows = runs.rows("table")
+    assert ids(rows) == [0, 1, 2, 3, 4, 5]
+    assert [row["new"] for row in rows if row["id"] == 5] == [{"deep": 1.5}]
+    assert len(read(runs.bootstrap, f"{topic}.dead-letters")) == 1
+
+
+def test_a_query_with_state_refuses_to_go_on_without_it(runs: Runs, topic: str) -> None:
+    text = f"""
+[pipeline]
+name = "counts"
+[sources.numbers]
+topic = "{topic}"
+schema = "id BIGINT, time TIMESTAMP"
+watermark = {{ column = "time", delay = "0 seconds" }}
+[transforms.counts]
+sql = "SELECT window(time, '1 minute') AS w, count(*) AS n FROM numbers GROUP BY w"
+[transforms.flat]
+sql = "SELECT w.start AS began, n FROM counts"
+[sinks.out]
+input = "flat"
+path = "table"
+"""
+    minutes = [{"id": n, "time": f"2026-01-01T00:{n // 10:02}:00Z"} for n in range(50)]
+    write(runs.bootstrap, topic, [*minutes, "broken"])
+    runs.once(text)
+    runs.once(text)
+    assert sorted(row["n"] for row in runs.rows("table")) == [10, 10, 10, 10]
+    assert len(read(runs.bootstrap, f"{topic}.dead-letters")) == 1
+    shutil.rmtree(runs.folder / ".riverrun")
+    supervisor = runs.once(text)
+    assert "Bring the checkpoint back, or delete the table" in supervisor.failures[0]
+
+
+def test_changes_become_the_current_state(runs: Runs, topic: str) -> None:
+    text = f"""
+pipeline: {{name: people}}
+sources:
+  changes: {{topic: "{topic}", schema: "id BIGINT, city STRING", tombstones: keep}}
+transforms:
+  current:
+    sql: >
+      SELECT coalesce(id, CAST(_key AS BIGINT)) AS id, city, id IS NULL AS gone, _offset
+      FROM changes
+sinks:
+  people: {{input: current, path: table, mode: merge, keys: [id], delete: gone}}
+"""
+    changes: list[Any] = [
+        {"id": 1, "city": "Oslo"},
+        {"id": 2, "city": "Lima"},
+        {"id": 1, "city": "Pune"},
+    ]
+    write(runs.bootstrap, topic, changes, keys=["1", "2", "1"])
+    runs.once(text, "people.yaml")
+    write(runs.bootstrap, topic, [None, {"id": 3, "city": "Kyiv"}], keys=["2", "3"])
+    runs.once(text, "people.yaml")
+    found = {row["id"]: row["city"] for row in runs.rows("table")}
+    assert found == {1: "Pune", 3: "Kyiv"}
+
+
+def test_rows_become_records_of_another_topic(runs: Runs, topic: str) -> None:
+    text = f"""
+[pipeline]
+name = "copy"
+[sources.numbers]
+topic = "{topic}"
+schema = "id BIGINT, name STRING"
+[transforms.even]
+sql = "SELECT id, upper(name) AS name FROM numbers WHERE id % 2 = 0"
+[sinks.out]
+input = "even"
+topic = "{topic}-even"
+key = "id"
+"""
+    write(runs.bootstrap, topic, numbers(0, 6))
+    runs.once(text)
+    found = {record.key: record.value for record in read(runs.bootstrap, f"{topic}-even")}
+    assert found == {
+        b"0": b'{"id":0,"name":"N0"}',
+        b"2": b'{"id":2,"name":"N2"}',
+        b"4": b'{"id":4,"name":"N4"}',
+    }
+
+
+def test_files_become_records(runs: Runs, topic: str) -> None:
+    (runs.folder / "in").mkdir()
+    (runs.folder / "in/a.csv").write_text("1,one\n2,two\n")
+    text = f"""
+[pipeline]
+name = "files"
+[sources.lines]
+files = "in"
+format = "csv"
+schema = "id INT, name STRING"
+[sinks.out]
+topic = "{topic}"
+"""
+    runs.once(text)
+    found = sorted(record.value or b"" for record in read(runs.bootstrap, topic))
+    assert found == [b'{"id":1,"name":"one"}', b'{"id":2,"name":"two"}']

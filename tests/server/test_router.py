@@ -226,3 +226,25 @@ def test_a_message_of_the_right_version_is_decoded_whole() -> None:
     network = Network({ApiKey.METADATA: module(lambda _, __, request: repr(request).encode())})
     request = MetadataRequest(topics=None)
     assert b"topics=None" in one(ask(network, frame(ApiKey.METADATA, 1, request)))
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "is_allowed"),
+    [
+        (ApiKey.CREATE_TOPICS, 7, False),
+        (ApiKey.HEARTBEAT, 4, True),
+        (ApiKey.SYNC_GROUP, 5, True),
+    ],
+)
+def test_what_is_read_item_by_item_must_not_hold_up_everybody(
+    key: ApiKey, version: int, is_allowed: bool
+) -> None:
+    """The first check of all, before anything of it is read: here it is only zeros."""
+    network = Network({key: module(lambda *_: None)})
+    data = struct.pack(">ihhih", 0, key, version, 1, -1) + bytes(5 * 1024 * 1024)
+    with pytest.raises(Refused) as refused:
+        ask(network, data)
+    assert (refused.value.kind == "oversized") is not is_allowed
+    with pytest.raises(Refused) as refused:
+        ask(network, data + bytes(12 * 1024 * 1024))
+    assert (refused.value.kind == "oversized") is (key is not ApiKey.SYNC_GROUP)

@@ -34,6 +34,12 @@ from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_
 
 HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
 OVERLAPPING: Final = (ApiKey.PRODUCE, ApiKey.ENVELOPE)
+BULKY: Final = (*HOT, ApiKey.ENVELOPE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+"""Mostly bytes that are not looked into. All others are read item by item, in one turn of the loop,
+and some bytes are an item: what may be that large would hold up everybody for seconds."""
+ITEMS_BYTES_MAX: Final = 16 * 1024 * 1024
+ADMIN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Requests for the controller: they are judged item by item as well, and have 10,000 at most."""
 JOINED_BYTES_MAX: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">hhih")
 
@@ -142,6 +148,8 @@ class Router:
             api = self._apis.get(key)
             if api is None:
                 raise Refused("unknown_api", f"there is no API {key} here")
+            if len(frame) > ADMIN_BYTES_MAX and key not in BULKY:
+                self._check_size(api, len(frame))
             if not api.min_version <= version <= api.max_version:
                 return self._answer_other_version(api, version, correlation_id, frame, at)
             if version >= api.flexible_from:
@@ -152,6 +160,11 @@ class Router:
         route.requests.value += 1
         context = RequestContext(version, correlation_id, client_id, *peer)
         return self._begin(route, context, frame, at)
+
+    def _check_size(self, api: Api, size: int) -> None:
+        limit = ADMIN_BYTES_MAX if api.key in FORWARDED else ITEMS_BYTES_MAX
+        if size > limit:
+            raise Refused("oversized", f"{api.name} of {size} bytes: {limit} are allowed")
 
     def _begin(
         self, route: Route, context: RequestContext, frame: memoryview, at: int

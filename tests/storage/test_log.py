@@ -171,6 +171,24 @@ def test_a_full_disk_while_rolling_changes_nothing() -> None:
     assert read_all(log) == [(0, b"a"), (1, b"b")]
 
 
+@pytest.mark.parametrize("segment_bytes", [100, 10_000])
+def test_what_follows_a_batch_without_room_finds_none_either(segment_bytes: int) -> None:
+    machine = Machine()
+    _, log = machine.load(LogSettings(segment_bytes=segment_bytes))
+    append(log, batch(b"a", producer=9, sequence=0))
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+    with pytest.raises(OSError, match="No space"):
+        append(log, batch(b"b", producer=9, sequence=1))
+    follows = batch(b"c", producer=9, sequence=2)
+    assert refusal(lambda: append(log, follows)).code is ErrorCode.KAFKA_STORAGE_ERROR
+    machine.disk.capacity_bytes += 10_000
+    append(log, batch(b"z"))
+    assert refusal(lambda: append(log, follows)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, batch(b"b", producer=9, sequence=1))
+    append(log, batch(b"c", producer=9, sequence=2))
+    assert [value for _, value in read_all(log)] == [b"a", b"z", b"b", b"c"]
+
+
 def test_follower_takes_batches_as_they_are() -> None:
     leader, follower = log_of(), log_of()
     for sequence in range(3):

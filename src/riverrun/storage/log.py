@@ -211,7 +211,18 @@ class Log(Upkeep):
             if marker is not None:
                 self.producers.refuse_stale_marker(header, marker)
             return None
-        known = self.producers.judge(header, origin)
+        try:
+            known = self.producers.judge(header, origin)
+        except KafkaError as error:
+            is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if not is_gap or self.refused_at != self.end_offset:
+                raise
+            # It follows one that found no room, and was sent before its producer heard of that. To
+            # say that numbers are missing would make some begin a new epoch, in which they repeat
+            # what waits for its acknowledgement elsewhere.
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "No room for what came before"
+            ) from error
         if known is None:
             return None
         # Kafka tells the time of a duplicate whatever the topic's kind of time is.

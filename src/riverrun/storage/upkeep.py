@@ -40,6 +40,9 @@ _NOTHING_NOTED = 2**63
 class Upkeep:
     """Offsets are [start, end); what lies below the high watermark is committed."""
 
+    refused_at = -1
+    """The end of the log when the disk refused a batch last."""
+
     def __init__(
         self,
         files: Files,
@@ -183,6 +186,7 @@ class Upkeep:
         self.write_failed(error)
 
     def write_failed(self, error: OSError) -> None:
+        self.refused_at = self.end_offset
         if self.on_write_error is not None:
             self.on_write_error(error)
 

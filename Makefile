@@ -9,7 +9,7 @@ PORT ?= 9092
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
-.PHONY: help up test lint unit soak bench bench-spark clean
+.PHONY: help up demo test lint unit soak bench bench-spark clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,9 +24,16 @@ $(VENV)/.installed-test: $(VENV)/.installed
 up: $(VENV)/.installed ## install and start three nodes; NODES, DATA and PORT may be given
 	@exec $(BIN)/riverrun up --nodes $(NODES) --data $(DATA) --port $(PORT)
 
+$(VENV)/.installed-spark: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
+	touch $@
+
+demo: $(VENV)/.installed-spark ## three nodes, a clickstream, a pipeline to a table, a killed node, and the proof
+	@exec $(BIN)/python examples/demo.py
+
 lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
-	$(BIN)/ruff check src tests tools
-	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools examples
+	$(BIN)/ruff format --check src tests tools examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+from pathlib import Path
 
-from riverrun.model.ids import LeaderEpoch
+from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.ports.clock import SystemClock
+from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
+from riverrun.ports.randomness import SystemRandomness
 from riverrun.server.last_life import UNKNOWN, continued_epoch, remember
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.runner import LogRunner
@@ -90,3 +96,23 @@ def test_a_log_that_is_gone_is_not_continued() -> None:
         assert known == UNKNOWN
 
     run(machine.clock, story)
+
+
+def test_a_copy_that_was_put_in_its_place_continues_nothing(tmp_path: Path) -> None:
+    def opened(path: Path) -> LogDirectory:
+        return LogDirectory.open(
+            OsFiles(), str(path), node_id=NodeId(1), clock=SystemClock(),
+            randomness=SystemRandomness(),
+        )  # fmt: skip
+
+    path, kept = tmp_path / "data", tmp_path / "copy"
+    with contextlib.closing(opened(path)) as directory:
+        remember(OsFiles(), directory, BOOT, EPOCH)
+        assert continued_epoch(OsFiles(), directory, BOOT) == EPOCH
+    with contextlib.closing(opened(path)) as directory:
+        assert continued_epoch(OsFiles(), directory, BOOT) == EPOCH, "killed and started again"
+    shutil.copytree(path, kept)
+    shutil.rmtree(path)
+    shutil.copytree(kept, path)
+    with contextlib.closing(opened(path)) as directory:
+        assert continued_epoch(OsFiles(), directory, BOOT) == UNKNOWN

@@ -87,5 +87,8 @@ class MemoryFiles:
     def total_bytes(self, path: str) -> int:
         return 1 << 41
 
+    def identity(self, path: str) -> str:
+        return path
+
     def lock(self, path: str) -> MemoryLock:
         return MemoryLock()

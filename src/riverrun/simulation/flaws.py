@@ -74,6 +74,9 @@ class FlawedFiles:
     def total_bytes(self, path: str) -> int:
         return self._files.total_bytes(path)
 
+    def identity(self, path: str) -> str:
+        return self._files.identity(path)
+
     def lock(self, path: str) -> Lock:
         return self._files.lock(path)
 

@@ -119,18 +119,32 @@ def test_who_is_not_the_registered_replica_is_refused(
     node.run(story())
 
 
-def test_an_incarnation_that_we_have_not_heard_of_is_served_and_counts_once_we_have() -> None:
+def test_an_incarnation_that_we_have_not_heard_of_counts_once_we_have() -> None:
     node = Node()
 
     async def story() -> None:
         node.append(b"a")
         first = await node.ask(request(TWO, epoch=99), [want(1)])
-        assert (node.partition().log.high_watermark, first.results[0].error_code) == (0, 0)
+        assert first.results[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         known = node.image.brokers[TWO]
         brokers = {**node.image.brokers, TWO: dataclasses.replace(known, epoch=99)}
         node.publish(dataclasses.replace(node.image, brokers=brokers))
-        node.ask(request(TWO, epoch=99, session=(first.session_id, 1)), [])
+        node.ask(request(TWO, epoch=99), [want(1)])
         assert node.partition().log.high_watermark == 1
+
+    node.run(story())
+
+
+def test_who_only_says_that_it_is_the_follower_takes_nothing_from_it() -> None:
+    node = Node()
+
+    async def story() -> None:
+        first = await node.ask(request(TWO), [want(0)])
+        waiting = node.ask(request(TWO, session=(first.session_id, 1)), [])
+        await node.ask(request(TWO, epoch=99), [want(0)])
+        node.append(b"a")
+        assert await told(waiting) == {0: (0, 0, [b"a"])}
+        assert node.loop.time() == 0, "woken by the append"
 
     node.run(story())
 

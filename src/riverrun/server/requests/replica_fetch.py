@@ -1,9 +1,11 @@
 """Fetch by followers: how data is replicated, and how leaders learn who has it.
 
 From v15 on a follower names its broker epoch, and counts only with the one that is registered
-(KIP-903); older versions are refused, for any client could say that it is replica 2. Unlike a
-consumer's, this fetch reads up to the end of the log, acknowledges by its offsets, and is woken by
-appends. See ``server/replica_sessions.py`` for why it looks only at partitions with news.
+(KIP-903); all else is refused, for any client could say that it is replica 2, and would take the
+news away from the real one. A follower that has just registered, and of which we have not heard
+yet, asks again. Unlike a consumer's, this fetch reads up to the end of the log, acknowledges by its
+offsets, and is woken by appends. See ``server/replica_sessions.py`` for why it looks only at
+partitions with news.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def handle(
     if (
         context.api_version < REPLICA_STATE_FROM
         or registered == UNREGISTERED
-        or call.replica_epoch < registered
+        or call.replica_epoch != registered
     ):
         return _refuse(parts, context, call)
     try:

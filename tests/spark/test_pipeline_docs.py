@@ -1,0 +1,42 @@
+"""What docs/pipelines.md shows is true: its commands run in order and answer as printed there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import serve
+
+PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
+MARK = "--- next command ---"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def examples() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        for part in block.split("$ ")[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+def test_the_page_is_true(tmp_path: Path) -> None:
+    shown = examples()
+    assert len(shown) > 8
+    script = f"\necho '{MARK}'\n".join(command for command, _ in shown)
+    with serve(tmp_path / "node") as node:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, timeout=580, check=False,
+            env={**os.environ, "PATH": path, "LC_ALL": "C", "RIVERRUN_BOOTSTRAP": node.bootstrap},
+            capture_output=True, text=True,
+        )  # fmt: skip
+    outputs = done.stdout.split(f"{MARK}\n")
+    for (command, output), printed in zip(shown, outputs, strict=False):
+        assert printed == output, (command, done.stderr)
+    assert len(outputs) == len(shown)

@@ -24,6 +24,7 @@ from riverrun.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from riverrun.raft.member import HEARD_MAX
 from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, VoterSet
 from tests.raft.logs import voter, voters
 from tests.raft.lone import Lone, ballot, fetch, key, state
@@ -87,6 +88,16 @@ def test_a_fetch_at_the_end_is_held_until_there_is_data() -> None:
     core.propose("a")
     responses = [effect for effect in core.made(do.Respond) if effect.read is not None]
     assert [effect.read for effect in responses] == [do.ReadLog(Offset(1), 1000)] * 2
+
+
+def test_invented_replicas_do_not_fill_the_memory() -> None:
+    core = Lone()
+    core.lead()
+    for node in range(100, 110 + HEARD_MAX):
+        core.fetch(node, 0, 0)
+    known = [node for node in range(100, 110 + HEARD_MAX) if core.raft.heard_from(NodeId(node))]
+    assert len(known) <= HEARD_MAX
+    assert known[-1] == 109 + HEARD_MAX, "the newest are remembered"
 
 
 @pytest.mark.parametrize(("asked", "read"), [(0, 1), (2**31 - 1, 1024 * 1024)])

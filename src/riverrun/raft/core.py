@@ -263,7 +263,7 @@ class Raft:
                 self._failed(event.peer, event.request, is_refused=False)
             case Answered(peer=peer, request=request, response=response):
                 if peer >= 0:
-                    member.heard[peer] = member.now
+                    member.hear(peer)
                 self._answered(peer, request, response)
             case Failed(peer=peer, request=request, is_refused=is_refused):
                 self._failed(peer, request, is_refused=is_refused)
@@ -302,7 +302,7 @@ class Raft:
             case VoteRequest():
                 member.respond(token, self._elections.vote(request))
             case BeginQuorumEpochRequest():
-                member.heard[request.leader] = member.now
+                member.hear(request.leader)
                 member.respond(token, self._elections.begin(request))
             case EndQuorumEpochRequest():
                 member.respond(token, self._elections.end(request))

@@ -124,7 +124,7 @@ class Leading:
                 replicas[key] = replica
         replica.last_seen = member.now
         if key.id >= 0:
-            member.heard[key.id] = member.now
+            member.hear(key.id)
         return replica
 
     def _acknowledge(self, request: FetchRequest, replica: Replica) -> None:

@@ -64,6 +64,10 @@ RETRY_SECONDS_MAX: Final = 0.25
 A = TypeVar("A", bound=Answer)
 
 
+HEARD_MAX: Final = 2_000
+"""Nodes whose last sign of life is remembered: more than a cluster has."""
+
+
 class Member:
     """One member of the quorum; ``now`` and ``out`` are of the step that is being taken."""
 
@@ -101,6 +105,13 @@ class Member:
         self._randomness = randomness
 
     # Who is who
+
+    def hear(self, node: NodeId) -> None:
+        """An exchange with a node succeeded. Whoever invents ids makes us forget the oldest."""
+        self.heard.pop(node, None)
+        self.heard[node] = self.now
+        if len(self.heard) > HEARD_MAX:
+            del self.heard[next(iter(self.heard))]
 
     @property
     def key(self) -> ReplicaKey:

@@ -92,7 +92,8 @@ class ControllerChannel:
 
     async def _once(self, key: ApiKey, message: Any, timeout_s: float) -> Any:
         if self._quorum.is_active:
-            return await self._locally(key, message)
+            async with asyncio.timeout(timeout_s):
+                return await self._locally(key, message)
         connection = await self._connected()
         return await connection.request(key, message, timeout_s=timeout_s)
 

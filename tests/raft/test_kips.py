@@ -10,6 +10,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft import effects as do
 from riverrun.raft import events as told
+from riverrun.raft.member import HEARD_MAX
 from riverrun.raft.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -24,7 +25,6 @@ from riverrun.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from riverrun.raft.member import HEARD_MAX
 from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, VoterSet
 from tests.raft.logs import voter, voters
 from tests.raft.lone import Lone, ballot, fetch, key, state

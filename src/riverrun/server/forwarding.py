@@ -6,6 +6,7 @@ controller judges it as if it had come from the client itself. ``requests/envelo
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import struct
 from typing import TYPE_CHECKING, Any, Final
@@ -48,8 +49,19 @@ class Forwarder:
     def forward(self, api: Api, context: RequestContext, request: Any, handle: Handle) -> Any:
         """The answer, or something to await: judged here when we are the controller."""
         if self._parts.metadata.is_active:
-            return handle(self._parts, context, request)
+            return self._judge(api, context, request, handle)
         return self._forward(api, context, request)
+
+    async def _judge(self, api: Api, context: RequestContext, request: Any, handle: Handle) -> Any:
+        """Here; by the next controller when we cease to be it, as for those that came over the
+        network: clients would not ask again, for they never knew whom they asked."""
+        try:
+            answer = handle(self._parts, context, request)
+            return await answer if inspect.isawaitable(answer) else answer
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                raise
+        return await self._forward(api, context, request)
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """For this broker's own sake: topics that are made when they are first asked for.
@@ -57,7 +69,11 @@ class Forwarder:
         Returns when this node's own image knows them, so that a client can be told at once.
         """
         if self._parts.metadata.is_active:
-            return await self._parts.controller.create_topics(request)
+            try:
+                return await self._parts.controller.create_topics(request)
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
         context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0)
         body = await self._forward(api, context, request)

@@ -139,10 +139,29 @@ async def test_the_active_controller_judges_what_its_own_clients_ask() -> None:
     forwarder, _ = broker(Quorum())
     forwarder._parts = node.parts
     seen: list[Any] = []
-    forwarder.forward(
+    await forwarder.forward(
         ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, REQUEST, lambda *call: seen.append(call)
     )
     assert seen == [(node.parts, CLIENT, REQUEST)]
+
+
+@in_loop
+async def test_a_controller_without_room_asks_the_next_for_its_own_clients() -> None:
+    async with Controller() as new:
+        quorum = Quorum(new)
+        forwarder, channel = broker(quorum)
+        api = ALL_APIS[ApiKey.CREATE_TOPICS]
+
+        async def loses_office(*_: object) -> None:
+            quorum.is_active = False
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller has no room.")
+
+        quorum.is_active = True
+        body = await forwarder.forward(api, CLIENT, REQUEST, loses_office)
+        channel.close()
+    answer = decode_response(api.key, CLIENT.api_version, body)
+    assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
+    assert "orders" in new.node.log.current.topics_by_name
 
 
 @pytest.mark.parametrize(

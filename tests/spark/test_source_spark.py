@@ -96,7 +96,7 @@ def test_both_write_what_both_read(
     for writer in ("riverrun", connector):
         name = f"{topic}-{writer}"
         create(spark_cluster, name, 3)
-        frame.write.format(writer).mode("append").options(
+        frame.write.format(writer).options(
             **{"kafka.bootstrap.servers": spark_cluster.bootstrap, "topic": name}
         ).option("includeHeaders", "true").save()
         for reader in ("riverrun", connector):
@@ -247,7 +247,13 @@ def test_what_is_wrong_reaches_the_user_in_words(
     frame = spark.range(1).selectExpr("id", "'x' as value")
     options = {"kafka.bootstrap.servers": spark_cluster.bootstrap, "topic": topic}
     with pytest.raises(PySparkException, match="a topic has no column id"):
-        frame.write.format("riverrun").mode("append").options(**options).save()
+        frame.write.format("riverrun").options(**options).save()
+    for order in (("mode", "format"), ("format", "mode")):
+        writer = spark.range(1).selectExpr("'x' as value").write.options(**options)
+        for word in order:
+            getattr(writer, word)({"mode": "overwrite", "format": "riverrun"}[word])
+        with pytest.raises(PySparkException, match="a topic cannot be overwritten"):
+            writer.save()
 
 
 def test_offsets_in_the_checkpoint_have_the_connectors_form(

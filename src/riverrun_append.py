@@ -1,0 +1,70 @@
+"""``df.write.format("riverrun").save()`` appends, as it does with Spark's own Kafka connector.
+
+Spark's default mode is ``error``, which no source written in Python can serve: every ``save()``
+would need ``.mode("append")``, and changing the format's name would not be the whole migration.
+The writer is made in the user's process, where Spark looks for no plug-in, so ``riverrun.pth``
+imports this module at the interpreter's start. It costs one object then; when PySpark's writers are
+loaded, naming our format chooses the mode, unless one was chosen.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+FORMAT = "riverrun"
+WRITERS = ("pyspark.sql.readwriter", "pyspark.sql.connect.readwriter")
+
+
+def append_by_default(writer: type[Any]) -> None:
+    """Let this class of writers append when our format is named and no mode."""
+    format_before, mode_before = writer.format, writer.mode
+
+    def mode(self: Any, saveMode: str | None) -> Any:
+        self._riverrun_mode = saveMode or getattr(self, "_riverrun_mode", None)
+        return mode_before(self, saveMode)
+
+    def format(self: Any, source: str) -> Any:
+        named = format_before(self, source)
+        if source.lower() == FORMAT and getattr(self, "_riverrun_mode", None) is None:
+            mode_before(self, "append")
+        return named
+
+    mode.__doc__, format.__doc__ = mode_before.__doc__, format_before.__doc__
+    writer.mode, writer.format = mode, format
+
+
+class WriterFinder:
+    """Finds PySpark's writers as everybody does, and looks at them once when they are loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in WRITERS:
+            return None
+        place = sys.meta_path.index(self)
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(place, self)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            load = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                append_by_default(module.DataFrameWriter)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def install() -> None:
+    """Idempotent: an interpreter may read several ``.pth`` files that name this module."""
+    if not any(isinstance(finder, WriterFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, WriterFinder())

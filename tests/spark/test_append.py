@@ -1,0 +1,56 @@
+"""``save()`` without a mode appends: the hook that ``riverrun.pth`` installs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import riverrun_append
+
+
+class Writer:
+    """As PySpark's: what was chosen last counts, and None chooses nothing."""
+
+    def __init__(self) -> None:
+        self.chosen = "error"
+
+    def mode(self, saveMode: str | None) -> "Writer":
+        self.chosen = saveMode or self.chosen
+        return self
+
+    def format(self, source: str) -> "Writer":
+        return self
+
+
+@pytest.fixture
+def writer() -> Writer:
+    class Patched(Writer):
+        pass
+
+    riverrun_append.append_by_default(Patched)
+    return Patched()
+
+
+def test_our_format_appends(writer: Writer) -> None:
+    assert writer.format("Riverrun").chosen == "append"
+    assert writer.mode(None).format("riverrun").mode(None).chosen == "append"
+
+
+def test_other_formats_are_left_alone(writer: Writer) -> None:
+    assert writer.format("parquet").chosen == "error"
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "error", "ignore"])
+def test_what_the_user_chose_stays(writer: Writer, mode: str) -> None:
+    assert writer.mode(mode).mode(None).format("riverrun").chosen == mode
+    assert writer.format("riverrun").mode(mode).chosen == mode
+
+
+def test_an_interpreter_has_the_hook_from_its_start_and_does_not_load_spark_for_it() -> None:
+    told = subprocess.check_output(
+        [sys.executable, "-c", "import sys; print('riverrun_append' in sys.modules)\n"
+         "print('pyspark' in sys.modules); import pyspark.sql\n"
+         "print(pyspark.sql.DataFrameWriter.format.__module__)"],
+        text=True,
+    )  # fmt: skip
+    assert told.split() == ["True", "False", "riverrun_append"]

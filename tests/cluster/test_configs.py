@@ -2,11 +2,10 @@
 
 import pytest
 
-from riverrun.cluster.configs import Configs, effective_log_settings
+from riverrun.cluster.configs import Configs
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
 from riverrun.storage.settings import LogSettings
 from tests.cluster.fakes import NodeLevel, cluster_of, make_configs, replayed
 
@@ -30,13 +29,11 @@ def test_the_topic_wins_over_the_broker_the_cluster_and_the_file() -> None:
         (BROKER, "1", "log.retention.ms", "2000"),
         (TOPIC, "t", "retention.ms", "1000"),
     ]
-    static = LogSettings.from_texts({"log.retention.ms": "4000"})
+    configs = make_configs({"log.retention.ms": "4000"})
     seen = [
-        effective_log_settings(image_with(*texts[:count]), "t", NodeId(1), static).retention_ms
-        for count in range(1, 4)
+        configs.log_settings(image_with(*texts[:count]), "t").retention_ms for count in range(4)
     ]
-    assert seen == [3000, 2000, 1000]
-    assert effective_log_settings(cluster_of(1), "t", NodeId(1), static).retention_ms == 4000
+    assert seen == [4000, 3000, 2000, 1000]
 
 
 def test_topics_without_settings_share_those_of_the_node_until_they_change() -> None:

@@ -81,7 +81,6 @@ def test_a_topic_is_found_by_name_and_by_id() -> None:
     assert image.partition(TopicName("a"), PartitionIndex(1)) is None
     assert image.partition(TopicName("b"), PartitionIndex(0)) is None
     assert list(delta.changed_topics) == [T1]
-    assert delta.changed_partitions(topic) == [0]
 
 
 def test_partitions_may_come_in_any_order() -> None:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.records.batch import (
+    HEADER,
     HEADER_BYTES,
     BatchHeader,
     CorruptBatch,
     batches,
     crc_matches,
-    pack_header,
     read_header,
     stamp,
     stamp_log_append_time,
@@ -40,7 +40,7 @@ RECORDS = [
     )
 )  # fmt: skip
 def test_header_survives_the_round_trip(header: BatchHeader) -> None:
-    packed = pack_header(header)
+    packed = HEADER.pack(*header)
     assert len(packed) == HEADER_BYTES
     assert read_header(b"before" + packed, 6) == header
 

@@ -9,12 +9,6 @@ from riverrun.records.batch import read_header
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from riverrun.wire.messages.fetch_response import FetchResponse
-from riverrun.wire.messages.list_offsets_request import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
-from riverrun.wire.messages.list_offsets_response import ListOffsetsResponse
 from riverrun.wire.messages.produce_request import (
     PartitionProduceData,
     ProduceRequest,
@@ -152,30 +146,6 @@ async def fetch(
                 (a.producer_id, a.first_offset) for a in result.aborted_transactions or ()
             ),
         )
-
-    return await pool.try_again(once)
-
-
-async def offset_at(
-    pool: Pool, topic: str, partition: int, timestamp: int, *, is_committed_only: bool = False
-) -> int:
-    """The first offset at or after a time in ms; ``EARLIEST`` and ``LATEST`` are times too.
-
-    -1 when nothing is that young.
-    """
-
-    async def once() -> int:
-        connection = await pool.node_connection(await pool.leader(topic, partition))
-        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        message = ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=1 if is_committed_only else 0,
-            topics=(ListOffsetsTopic(name=topic, partitions=(wanted,)),),
-        )
-        answer: ListOffsetsResponse = await connection.request(ApiKey.LIST_OFFSETS, message)
-        result = answer.topics[0].partitions[0]
-        _check(result.error_code, topic, partition)
-        return result.offset
 
     return await pool.try_again(once)
 

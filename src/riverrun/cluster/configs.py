@@ -177,14 +177,6 @@ class Configs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def effective_log_settings(
-    image: Image, topic: str, node_id: NodeId, static: LogSettings
-) -> LogSettings:
-    """Defaults and file, then the cluster, then the broker, then the topic itself."""
-    settings = node_log_settings(image, node_id, static)
-    return _changed(settings, image.config(ConfigType.TOPIC, topic), by_topic_name=True)
-
-
 def node_log_settings(image: Image, node_id: NodeId, static: LogSettings) -> LogSettings:
     """What holds for topics that say nothing themselves."""
     settings = _changed(static, image.config(ConfigType.BROKER, CLUSTER))

@@ -45,7 +45,6 @@ from riverrun.model.ids import (
     LeaderEpoch,
     NodeId,
     Offset,
-    PartitionIndex,
     ProducerId,
     TopicId,
     TopicName,
@@ -131,16 +130,6 @@ class Delta:
             next_producer_id=self._next_producer_id,
             entries=self._entries.result(),
         )
-
-    def changed_partitions(self, topic: TopicImage) -> list[PartitionIndex]:
-        """Which partitions of a topic of the new image are new or other than before."""
-        before = self.image.topics_by_id.get(topic.id)
-        old = before.partitions if before is not None else ()
-        return [
-            PartitionIndex(index)
-            for index, partition in enumerate(topic.partitions)
-            if index >= len(old) or old[index] is not partition
-        ]
 
     def _replay_transaction(self, record: Record) -> None:
         key = record.API_KEY

@@ -115,10 +115,6 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
         raise CorruptBatch(f"{len(buffer) - at} bytes are no batch header") from None
 
 
-def pack_header(header: BatchHeader) -> bytes:
-    return HEADER.pack(*header)
-
-
 def crc_matches(buffer: Buffer, at: int, size: int) -> bool:
     """Whether the batch in [at, at + size) is what its producer checksummed."""
     stored: int = _CRC.unpack_from(buffer, at + _CRC_AT)[0]

@@ -119,11 +119,6 @@ class Router:
         self._on_bug = on_bug
         self._routes: dict[int, Route] = {}
 
-    def preload(self) -> None:
-        """Import every module now; a node that serves clients has better things to do."""
-        for key in self._apis:
-            self._route(key)
-
     def overlaps(self, api_key: int) -> bool:
         """Whether requests of this API may be handled before earlier ones of it are answered.
 

@@ -38,8 +38,29 @@ def append_by_default(writer: type[Any]) -> None:
     writer.mode, writer.format = mode, format
 
 
+class WriterLoader:
+    """Loads a module as its own loader does, then looks at its writer; a loader may be shared by
+    all modules of an archive, so it is not touched itself."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        writer = getattr(module, "DataFrameWriter", None)
+        if writer is not None:
+            append_by_default(writer)
+
+
 class WriterFinder:
-    """Finds PySpark's writers as everybody does, and looks at them once when they are loaded."""
+    """Finds PySpark's writers as everybody does, and has them looked at when they are loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -52,15 +73,8 @@ class WriterFinder:
             spec = importlib.util.find_spec(name)
         finally:
             sys.meta_path.insert(place, self)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            load = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                append_by_default(module.DataFrameWriter)
-
-            loader.exec_module = exec_module
+        if spec is not None and spec.loader is not None:
+            spec.loader = WriterLoader(spec.loader)  # type: ignore[assignment]
         return spec
 
 

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 import riverrun_append
@@ -54,3 +56,15 @@ def test_an_interpreter_has_the_hook_from_its_start_and_does_not_load_spark_for_
         text=True,
     )  # fmt: skip
     assert told.split() == ["True", "False", "riverrun_append"]
+
+
+def test_pyspark_in_an_archive_as_its_workers_have_it_is_found_too() -> None:
+    archive = Path(pyspark.__file__).parent / "python/lib/pyspark.zip"
+    told = subprocess.check_output(
+        [sys.executable, "-c", "import pyspark.sql, pyspark.sql.merge\n"
+         "print(pyspark.sql.DataFrameWriter.format.__module__, pyspark.__file__)"],
+        text=True, env={"PYTHONPATH": str(archive)},
+    )  # fmt: skip
+    where, file = told.split()
+    assert where == "riverrun_append"
+    assert file.startswith(str(archive))

@@ -17,7 +17,7 @@ import structlog
 
 from riverrun.model.dataclasses import dataclass
 from riverrun.ports.files import File, Files, read_whole, write_atomically
-from riverrun.storage.checkpoints import LEADER_EPOCHS
+from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX, parse_transactions
 from riverrun.storage.index_files import activate, describe, forget, load_known_part, write_anew
@@ -27,9 +27,11 @@ from riverrun.storage.producers import Producers
 from riverrun.storage.replay import load_snapshot, recall_earlier, replay, snapshot_path
 from riverrun.storage.scan import Expectation, Learned, scan
 from riverrun.storage.segment import (
+    INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
     file_name,
@@ -41,6 +43,13 @@ LOSS = "replica-loss"
 """In a partition's directory: it lost what it had synced, and its cluster may not know yet."""
 _COPY_BYTES = 4 << 20
 _EVER = 2**63 - 1
+_FIRST_LOG = file_name(0, LOG_SUFFIX)
+_BLANK_NAMES = (
+    _FIRST_LOG,
+    file_name(0, INDEX_SUFFIX),
+    file_name(0, TIME_INDEX_SUFFIX),
+    PARTITION_METADATA,
+)
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -81,7 +90,7 @@ class Recovered:
 
 def recover(files: Files, open_files: OpenFiles, situation: Situation) -> Recovered:
     """Everything about the log of one partition, from its files."""
-    return _Recovery(files, open_files, situation).run()
+    return _blank(files, open_files, situation) or _Recovery(files, open_files, situation).run()
 
 
 def write_loss(files: Files, path: str, what: str) -> None:
@@ -109,6 +118,10 @@ def begin(open_files: OpenFiles, situation: Situation) -> Recovered:
     segment = Segment(open_files, situation.path, 0)
     segment.created_ms = situation.now_ms
     segment.open(create=True)
+    return _begun(segment)
+
+
+def _begun(segment: Segment, *, is_durable: bool = False) -> Recovered:
     return Recovered(
         segments=[segment],
         producers=Producers(),
@@ -116,7 +129,28 @@ def begin(open_files: OpenFiles, situation: Situation) -> Recovered:
         start_offset=0,
         recovery_point=0,
         snapshots=[],
+        is_durable=is_durable,
     )
+
+
+def _blank(files: Files, open_files: OpenFiles, situation: Situation) -> Recovered | None:
+    """Of a log to which nothing was ever appended, and in which nothing is to be checked.
+
+    A node may hold ten thousand of them, which would take seconds to check.
+    """
+    path = situation.path
+    if situation.start_offset or situation.recovery_point or situation.is_doubtful:
+        return None
+    names = files.list_directory(path)
+    if _FIRST_LOG not in names or any(name not in _BLANK_NAMES for name in names):
+        return None
+    if any(files.size(os.path.join(path, n)) for n in names if n != PARTITION_METADATA):
+        return None
+    segment = Segment(open_files, path, 0)
+    segment.created_ms = situation.now_ms
+    segment.is_warm = True
+    activate(segment, situation.settings)
+    return _begun(segment, is_durable=situation.was_clean)
 
 
 class _Recovery:

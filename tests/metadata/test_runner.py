@@ -1,6 +1,7 @@
 """The metadata log of one node: what is published is durable, and a start finds all of it."""
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine
@@ -279,6 +280,28 @@ def test_snapshots_follow_the_log_and_what_they_contain_is_deleted(tmp_path: Pat
         await again.stop()
         assert again.current.topics_by_id == image.topics_by_id
         assert again.voters == log.voters
+
+    run(main())
+
+
+def test_a_snapshot_is_due_when_more_was_written_than_the_last_one_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a start replays no more than it loads, long before Kafka's 20 MiB."""
+    monkeypatch.setattr("riverrun.metadata.snapshots.runner.EARLY_BYTES", 600)
+
+    async def main() -> None:
+        log = await open_metadata(OsFiles(), str(tmp_path))
+        written: list[int] = []
+        async with running(log), asyncio.timeout(20):
+            for number in range(1, 200):
+                await log.append(topic_records(f"t{number}", number))
+                if log._snapshots._due.is_set():
+                    await log.snapshot()
+                    written.append(log.current.offset)
+        assert len(written) >= 4
+        steps = [new - old for old, new in itertools.pairwise([0, *written])]
+        assert all(new >= 1.5 * old for old, new in itertools.pairwise(steps[1:])), steps
 
     run(main())
 

@@ -28,7 +28,8 @@ class MetadataSettings(Settings):
         name="metadata.log.max.record.bytes.between.snapshots",
         kind=Kind.LONG,
         at_least=1,
-        doc="Bytes of new metadata records after which a snapshot is written.",
+        doc="Bytes of new metadata records after which a snapshot is written at the latest. From "
+        "1 MiB on one is written as soon as they are more than the last snapshot.",
     )
     snapshot_interval_ms: int = setting(
         HOUR_MS,

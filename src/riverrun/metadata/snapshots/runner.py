@@ -1,5 +1,9 @@
 """Writes a snapshot when enough was published since the last one, or enough time has passed.
 
+Enough is what would take longer to replay at a start than the snapshot itself takes to load, so a
+node that comes back has to read twice its cluster's metadata at most, and at run time no more is
+written in snapshots than in the log. The settings, which are Kafka's, bound that from above.
+
 Each snapshot ends a segment of the log, so that there are segments to drop, and what a start has to
 look through stays short. A full disk costs a snapshot, never the node.
 """
@@ -17,9 +21,12 @@ from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
 from riverrun.metadata.store.runner import MetadataStore
 from riverrun.model.ids import Offset
+from riverrun.model.settings import MiB
 from riverrun.ports.clock import Clock
 from riverrun.raft.types import SnapshotId, VoterSet
 
+EARLY_BYTES: Final = MiB
+"""So much is replayed in less than a second: not worth a snapshot, however small that would be."""
 RETRY_SECONDS: Final = 60.0
 """After a snapshot found no room on the disk."""
 
@@ -52,7 +59,9 @@ class Snapshots:
 
     def published(self, size: int) -> None:
         self._bytes_behind += size
-        if self._bytes_behind >= self._settings.snapshot_bytes:
+        newest = self._store.latest_snapshot
+        last = self._store.snapshot_size(newest) if newest is not None else None
+        if self._bytes_behind >= min(self._settings.snapshot_bytes, max(last or 0, EARLY_BYTES)):
             self._due.set()
 
     def installed(self, snapshot: SnapshotId) -> None:

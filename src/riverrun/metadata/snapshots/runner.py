@@ -59,10 +59,13 @@ class Snapshots:
 
     def published(self, size: int) -> None:
         self._bytes_behind += size
+        if self._is_enough():
+            self._due.set()
+
+    def _is_enough(self) -> bool:
         newest = self._store.latest_snapshot
         last = self._store.snapshot_size(newest) if newest is not None else None
-        if self._bytes_behind >= min(self._settings.snapshot_bytes, max(last or 0, EARLY_BYTES)):
-            self._due.set()
+        return self._bytes_behind >= min(self._settings.snapshot_bytes, max(last or 0, EARLY_BYTES))
 
     def installed(self, snapshot: SnapshotId) -> None:
         """The leader's took the place of all before."""
@@ -78,13 +81,15 @@ class Snapshots:
             except TimeoutError:
                 if not self._bytes_behind:
                     continue
-            self._due.clear()
             try:
                 await self.take()
             except OSError as error:
                 log.warning("no room for a metadata snapshot", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 self._due.set()
+                continue
+            if not self._is_enough():  # what came meanwhile
+                self._due.clear()
 
     async def take(self) -> None:
         """Write a snapshot of what is current, and delete what nobody needs beside it."""

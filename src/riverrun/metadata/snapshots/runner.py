@@ -96,6 +96,7 @@ class Snapshots:
         async with self._writing:
             image = self._images.current
             if image.offset < self._end:
+                self._bytes_behind = 0
                 return
             covered = self._bytes_behind
             end = Offset(image.offset + 1)

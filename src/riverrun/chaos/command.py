@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import random
 import sys
 import time
@@ -15,6 +17,8 @@ import typer
 from riverrun.cli.options import FAILED, NOT_FOUND, USAGE, fail
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from riverrun.chaos.runner import Result
     from riverrun.chaos.scenario import Scenario
 
@@ -47,6 +51,9 @@ def run(
     minutes: float | None = typer.Option(
         None, "--minutes", min=0, help="Go round and round for so long; else each is played once."
     ),
+    rounds: int | None = typer.Option(
+        None, "--rounds", min=1, help="Play each so many times, and end before --minutes are over."
+    ),
     report: Path | None = typer.Option(
         None, "--report", help="Write an HTML page with pictures to this file."
     ),
@@ -74,6 +81,7 @@ def run(
     riverrun chaos list
     riverrun chaos run leader-killed
     riverrun chaos run all --minutes 60 --report chaos.html
+    riverrun chaos run all --rounds 20 --stop-early
     """
     _check_extra()
     from riverrun.chaos.flavours import FLAVOURS
@@ -92,7 +100,7 @@ def run(
     results: list[Result] = []
     with Stage(peer=peer, count=nodes, tell=_tell) as stage:
         player = Player(stage, tell=_tell, rate=rate)
-        for number, scenario in enumerate(_rounds(chosen, minutes)):
+        for number, scenario in enumerate(_rounds(chosen, minutes, rounds)):
             _tell(f"{scenario.name}: {scenario.about}")
             result = player.play(scenario, first_seed + number)
             _show(result, as_json=as_json)
@@ -108,25 +116,16 @@ def run(
     raise typer.Exit(exit_code(results))
 
 
-def _rounds(chosen: list[Scenario], minutes: float | None) -> list[Scenario] | _Forever:
-    return chosen if minutes is None else _Forever(chosen, minutes)
-
-
-class _Forever:
-    """Scenarios again and again until the time is up, each at least once begun in order."""
-
-    def __init__(self, chosen: list[Scenario], minutes: float) -> None:
-        self._chosen, self._end = chosen, time.monotonic() + minutes * 60
-        self._next = 0
-
-    def __iter__(self) -> _Forever:
-        return self
-
-    def __next__(self) -> Scenario:
-        if time.monotonic() >= self._end:
-            raise StopIteration
-        self._next += 1
-        return self._chosen[(self._next - 1) % len(self._chosen)]
+def _rounds(
+    chosen: list[Scenario], minutes: float | None, rounds: int | None
+) -> Iterator[Scenario]:
+    """Once; or again and again, as often as is asked for, until the time is up."""
+    end = math.inf if minutes is None else time.monotonic() + minutes * 60
+    for _ in itertools.count() if minutes is not None and rounds is None else range(rounds or 1):
+        for scenario in chosen:
+            if time.monotonic() >= end:
+                return
+            yield scenario
 
 
 def _tell(text: str) -> None:

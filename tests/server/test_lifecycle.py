@@ -162,6 +162,40 @@ def test_serving_begins_when_the_controller_and_our_own_image_say_so() -> None:
     assert controller.asked[1].current_metadata_offset == 50
 
 
+def test_a_broker_is_sure_for_the_session_that_began_when_its_heartbeat_left() -> None:
+    class Hands:
+        """A clock that goes on when it is told."""
+
+        at = 5.0
+
+        def monotonic(self) -> float:
+            return self.at
+
+    async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
+        clock: Any = Hands()
+        channel: Any = controller
+        lifecycle = Lifecycle(
+            IDENTITY, metadata, channel, clock=clock, heartbeat_ms=1, session_ms=1000
+        )
+
+        answers = [alive(is_fenced=True), alive(ErrorCode.STALE_BROKER_EPOCH), alive()]
+
+        def beat(_: Any) -> BrokerHeartbeatResponse:
+            clock.at += 0.4  # on the way
+            return answers.pop(0)
+
+        controller.beat = beat
+        for is_sure in (False, False, True):
+            await lifecycle._beat()
+            assert lifecycle.is_sure is is_sure
+        clock.at += 0.59
+        assert lifecycle.is_sure
+        clock.at += 0.02
+        assert not lifecycle.is_sure, "others may lead by now"
+
+    with_lifecycle(scenario)
+
+
 def test_a_broker_that_the_controller_forgot_registers_anew() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         answers = [alive(ErrorCode.BROKER_ID_NOT_REGISTERED), alive()]

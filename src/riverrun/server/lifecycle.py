@@ -124,9 +124,16 @@ class Lifecycle:
         self._wants_to_leave = False
         self._silent_since: float | None = None
         self._silence_told_at = 0.0
+        self._sure_until = 0.0
         self._offline: tuple[UUID, ...] = ()
         self._hurry = asyncio.Event()
         self._changed = asyncio.Event()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody can have taken our place: the session that our last heartbeat began, as
+        it left here, lasts. Who was paused for longer does not know yet that others lead."""
+        return self._clock.monotonic() < self._sure_until
 
     async def register(self) -> None:
         """Until the controller has taken us; raises ``RegistrationRefused``.
@@ -211,6 +218,7 @@ class Lifecycle:
             want_shut_down=self._wants_to_leave,
             offline_log_dirs=self._offline,
         )
+        began = self._clock.monotonic()
         try:
             answer: BrokerHeartbeatResponse = await self._channel.ask(
                 ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds * 3 / 4
@@ -224,6 +232,8 @@ class Lifecycle:
             seconds = round(self._clock.monotonic() - self._silent_since, 3)
             log.info("a controller answers again", silent_seconds=seconds)
             self._silent_since = None
+        if answer.error_code is ErrorCode.NONE and not answer.is_fenced:
+            self._sure_until = began + self._session_seconds
         return answer
 
     def _tell_silence(self, reason: str) -> None:

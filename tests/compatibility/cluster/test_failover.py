@@ -185,3 +185,28 @@ def test_the_command_line_with_a_node_down(cluster: Cluster, make_topic: MakeTop
     assert cli.process("cluster", "status", "--json")
     cluster.nodes[dead].restart()
     cluster.wait_healthy()
+
+
+def test_a_leader_that_was_paused_calls_nothing_out_of_range(
+    cluster: Cluster, make_topic: MakeTopic
+) -> None:
+    """What its successor wrote is not there. Clients that send no epoch (aiokafka) would believe
+    that the log was cut, and begin anew."""
+    topic = make_topic()
+    send(cluster.bootstrap, topic, [b"before"] * 3, acks="all")
+    paused = cluster.leader(topic)
+    node = cluster.nodes[paused]
+    with node.client() as client:
+        node.kill(signal.SIGSTOP)
+        try:
+            delivered = send(cluster.others(paused), topic, [b"after"] * 20, acks="all")
+            end = max(message.offset() for message in delivered) + 1
+            partition = {"partition": 0, "fetch_offset": end, "partition_max_bytes": 1000}
+            wanted = {"topic": topic, "partitions": [partition]}
+            client.send("fetch", 4, {"replica_id": -1, "max_bytes": 1000, "topics": [wanted]})
+        finally:
+            node.kill(signal.SIGCONT)
+        _, answer = client.receive("fetch", 4)
+    (row,) = answer["responses"][0]["partitions"]
+    assert row["error_code"] == "NOT_LEADER_OR_FOLLOWER"
+    cluster.wait_healthy()

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from riverrun.model.errors import KafkaError
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import (
     PartitionRead,
@@ -184,6 +184,8 @@ class _Fetch:
                 is_committed_only=is_committed_only,
                 from_any_replica=from_any_replica,
             )
+            if read.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                read = self._doubted(partition, wanted, read)
             if read.cold is not None:
                 # How much it will be is known when the disk has answered.
                 size += 1
@@ -196,6 +198,16 @@ class _Fetch:
                 must_answer = True
             reads.append(read)
         return reads, size, must_answer
+
+    def _doubted(
+        self, partition: Partition, wanted: SessionPartition, read: PartitionRead
+    ) -> PartitionRead:
+        """A leader that was paused for longer than its session is not the leader any more, and the
+        last one to hear of it. Clients that send no epoch ask it for what its successor has, and
+        called out of range they would begin anew at one end of the log (see KIP-320)."""
+        if wanted.offset > partition.log.end_offset and not self._parts.lifecycle.is_sure:
+            return failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return read
 
     def _send_elsewhere(
         self, partition: Partition, wanted: SessionPartition, rack: str

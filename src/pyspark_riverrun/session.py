@@ -18,6 +18,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pyspark_riverrun.environment import prepare_driver
+from pyspark_riverrun.environment import settings as environment_settings
+
 MISSING_MODULE: Final = "jdk.incubator.vector"
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -43,12 +46,19 @@ def session(
     *,
     ui: bool = True,
     config: Mapping[str, str] | None = None,
+    environment: str | None = None,
 ) -> SparkSession:
-    """Start Spark, or get the session that runs."""
+    """Start Spark, or get the session that runs. ``environment`` is an archive for executors on
+    other machines, as ``riverrun pipeline pack`` makes it.
+    """
+    packed: Mapping[str, str] = {}
+    if environment is not None:
+        prepare_driver()
+        packed = environment_settings(environment)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     prepare_java()
     builder = SparkSession.builder.master(master).appName(app)
-    settings = DEFAULTS | {"spark.ui.enabled": str(ui).lower()} | dict(config or {})
+    settings = {**DEFAULTS, **packed, "spark.ui.enabled": str(ui).lower(), **(config or {})}
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -111,7 +111,7 @@ def test_a_misspelt_field_is_named_with_its_line(tmp_path: Path) -> None:
     shown = problems(tmp_path, GOOD.replace("watermark =", "watermarks ="))
     assert shown == [
         "shop.toml:8: sources.orders.watermarks: is not a field; did you mean watermark?",
-        "  Remedy: known here are dead_letters, files, registry_header, required, "
+        "  Remedy: known here are dead_letters, files, on_data_loss, registry_header, required, "
         "rows_per_batch, schema, start, tombstones, topic, topics, values, watermark.",
     ]
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from riverrun.cli.main import build
 from riverrun.pipeline.avro import avro_decoder, spark_schema_of
+from riverrun.pipeline.incarnations import Incarnations
 from riverrun.pipeline.inference import Pinned, grown, schema_of_variant
 from riverrun.pipeline.reading import read_pipeline
 from riverrun.pipeline.status import (
@@ -128,3 +129,13 @@ def test_init_writes_a_pipeline_that_is_well(tmp_path: Path) -> None:
     assert CliRunner().invoke(build(words), words).exit_code == 0
     for name in ("status", "stop"):
         assert CliRunner().invoke(build(["pipeline"]), ["pipeline", name, file]).exit_code == 4
+
+
+def test_a_topic_made_again_is_another_one(tmp_path: Path) -> None:
+    known = Incarnations(tmp_path, "sink")
+    assert known.made_again({"a": "1"}) == []
+    known.store({"a": "1", "b": "2"})
+    assert known.made_again({"a": "1", "c": "3"}) == []
+    assert known.made_again({"a": "9", "b": "2"}) == ["a"]
+    known.store({"a": "9"})
+    assert known.made_again({"a": "9", "b": "2"}) == []

@@ -192,6 +192,15 @@ def test_other_changes_of_a_column_are_refused(look: Look) -> None:
         evolve(look().schema, pa.schema([("offset", pa.string())]))
 
 
+def test_a_partition_that_only_the_checkpoint_knows_is_refused(look: Look) -> None:
+    """Of a topic that was made again, say: records before the offset would be lost in silence."""
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    again = Place("topic-b", 0)
+    with pytest.raises(CannotContinue, match="goes on at offset 2, but the table has nothing"):
+        bring(look(), batch(1, {ZERO: 2, again: 2}, {ZERO: 2, again: 4}))
+    assert bring(look(), batch(1, {ZERO: 2}, {ZERO: 2, again: 4}))
+
+
 def test_two_sinks_of_one_table_do_not_know_each_other(look: Look) -> None:
     bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
     assert look().stored("another", [ZERO]).is_blank

@@ -75,6 +75,12 @@ def create(cluster: Cluster, topic: str, partitions: int = 1, **config: str) -> 
         made.result(30)
 
 
+def delete(cluster: Cluster, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for gone in admin.delete_topics([topic]).values():
+        gone.result(30)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_written_is_read_again(spark_cluster: Cluster, topic: str, codec: str) -> None:
     create(spark_cluster, topic, 3)
@@ -218,7 +224,7 @@ def test_records_that_were_deleted_are_reported_or_passed_over(
     source = RiverrunSource(options)
     planned = source.reader(source.schema())
     tasks = planned.partitions()
-    _delete_before(spark_cluster, topic, 15)
+    delete_before(spark_cluster, topic, 15)
     with pytest.raises(DataLost, match=r"offsets 0 to 14 .* are gone: the log begins at 15"):
         read(options)
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
@@ -230,7 +236,7 @@ def test_records_that_were_deleted_are_reported_or_passed_over(
     assert [row["offset"] for row in late] == [15, 16, 17, 18, 19]
 
 
-def _delete_before(cluster: Cluster, topic: str, offset: int) -> None:
+def delete_before(cluster: Cluster, topic: str, offset: int) -> None:
     fields = {
         "topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}],
         "timeout_ms": 30_000,
@@ -252,9 +258,7 @@ def test_a_topic_made_again_between_planning_and_reading_is_reported(
     source = RiverrunSource(options_for(spark_cluster, subscribe=topic))
     reader = source.reader(source.schema())
     tasks = reader.partitions()
-    admin = AdminClient({"bootstrap.servers": spark_cluster.bootstrap})
-    for gone in admin.delete_topics([topic]).values():
-        gone.result(30)
+    delete(spark_cluster, topic)
     create(spark_cluster, topic)
     write(options_for(spark_cluster, topic=topic), {"value": [b"second"] * 9})
     with pytest.raises(DataLost, match="deleted and made again"):

@@ -71,6 +71,7 @@ def register(app: typer.Typer) -> None:
         ("status", status),
         ("stop", stop),
         ("tables", tables),
+        ("pack", pack),
     ):
         pipeline.command(name)(command)
     app.add_typer(pipeline, name="pipeline")
@@ -234,6 +235,35 @@ def stop(file: File) -> None:
             fail(f"{pipeline.name} (process {found.pid} on {found.host}) has not ended yet", FAILED)
         time.sleep(LOOK_EVERY_SECONDS)
     print(f"{pipeline.name} has ended")
+
+
+def pack(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="To be made: NAME.tar, or NAME.tar.gz.")
+    ] = Path("environment.tar.gz"),
+    more: Annotated[
+        list[str], typer.Option("--with", help="A package that functions of yours need.")
+    ] = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Pack what executors on other machines need into an archive.
+
+    \b
+    riverrun pipeline pack environment.tar.gz
+    # and in the pipeline's file: environment = "environment.tar.gz"
+    """
+    from importlib.metadata import PackageNotFoundError
+
+    check_extra()
+    from pyspark_riverrun.environment import pack as pack_environment
+
+    if not file.name.endswith((".tar", ".tar.gz", ".tgz")):
+        fail(f"{file}: Spark unpacks .tar, .tar.gz and .tgz", USAGE)
+    try:
+        count = pack_environment(file.absolute(), more)
+    except PackageNotFoundError as error:
+        fail(f"package {error.name} is not installed here", NOT_FOUND)
+    size = file.stat().st_size / 1_000_000
+    print(f"{file} has {count} packages, {size:.0f} MB")
 
 
 def _read(file: Path, bootstrap: str | None) -> Pipeline:

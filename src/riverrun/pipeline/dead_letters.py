@@ -16,6 +16,7 @@ from riverrun.pipeline.observing import COUNT, told
 from riverrun.pipeline.values import REASON
 
 FORMAT: Final = "riverrun"
+PLACE: Final = ("topic", "partition", "offset")
 
 
 class DeadLetters:
@@ -52,22 +53,44 @@ class DeadLetters:
         return None if self._seen is None else told(self._seen)
 
 
+def bury_misfits(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> int:
+    """Rows of a transform as JSON; where they came from is told as far as they still know it."""
+    fields = [name for name in rows.columns if name != REASON]
+    value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)))
+    places = {name: f"_{name}" for name in PLACE if f"_{name}" in fields}
+    key = F.col("_key") if "_key" in fields else F.lit(None).cast("string")
+    told = [
+        _header("reason", F.col(REASON)),
+        *_places(places),
+        _header("pipeline", F.lit(pipeline)),
+    ]
+    records = rows.select(key.alias("key"), value.alias("value"), F.array(*told).alias("headers"))
+    count = records.count()
+    _send(records, topic, options)
+    return count
+
+
 def _write(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
     """The records as they came, with headers that say where they stood and what is wrong."""
-
-    def header(name: str, value: str) -> Column:
-        text = F.expr(value).cast("string").cast("binary")
-        return F.struct(F.lit(f"riverrun.{name}").alias("key"), text.alias("value"))
-
-    quoted = pipeline.replace("'", "")
     headers = F.array(
-        header("reason", REASON),
-        header("topic", "_topic"),
-        header("partition", "_partition"),
-        header("offset", "_offset"),
-        header("pipeline", f"'{quoted}'"),
+        _header("reason", F.col(REASON)),
+        *_places({name: f"_{name}" for name in PLACE}),
+        _header("pipeline", F.lit(pipeline)),
     )
     records = rows.select(
         F.col("_raw_key").alias("key"), F.col("_raw_value").alias("value"), headers.alias("headers")
     )
+    _send(records, topic, options)
+
+
+def _places(columns: Mapping[str, str]) -> list[Column]:
+    return [_header(name, F.col(column)) for name, column in columns.items()]
+
+
+def _header(name: str, value: Column) -> Column:
+    text = value.cast("string").cast("binary")
+    return F.struct(F.lit(f"riverrun.{name}").alias("key"), text.alias("value"))
+
+
+def _send(records: DataFrame, topic: str, options: Mapping[str, str]) -> None:
     records.write.format(FORMAT).options(**options).option("topic", topic).mode("append").save()

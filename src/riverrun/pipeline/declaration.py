@@ -13,6 +13,8 @@ VALUES = ("json", "avro", "raw")
 FILE_FORMATS = ("json", "csv", "parquet", "text")
 TOMBSTONES = ("dead-letter", "keep", "drop")
 STARTS = ("earliest", "latest")
+STOP = "stop"
+ON_DATA_LOSS = (STOP, "go-on")
 INFER = "infer"
 
 
@@ -37,6 +39,8 @@ class TopicSource:
     tombstones: str
     dead_letters: str
     start: str
+    on_data_loss: str
+    """What to do when records are gone that were not read: retention was faster."""
     rows_per_batch: int | None
     has_registry_header: bool
     watermark: Watermark | None
@@ -110,6 +114,8 @@ class Pipeline:
     bootstrap: str
     state: Path
     checkpoints: str
+    environment: str | None = None
+    """An archive for executors on other machines."""
     spark: dict[str, str] = field(default_factory=dict)
     client: dict[str, str] = field(default_factory=dict)
     """Settings ``kafka.*`` of the data source."""

@@ -30,6 +30,18 @@ class Evolution:
     widened: tuple[str, ...] = ()
 
 
+def conflicts(current: pa.Schema | None, wanted: pa.Schema) -> dict[str, str]:
+    """By column why its values cannot go into the table."""
+    if current is None:
+        return {}
+    return {
+        old.name: f"column {old.name} is {old.type} in the table and "
+        f"{wanted.field(old.name).type} in what would be written"
+        for old in current
+        if old.name in wanted.names and _merge(old.type, wanted.field(old.name).type) is None
+    }
+
+
 def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
     """The table's columns in their order, then the new ones. CannotContinue for a conflict."""
     names = [name.lower() for name in wanted.names]
@@ -38,6 +50,8 @@ def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
         raise CannotContinue(f"two columns are named {twice[0]}; name them apart in the SQL")
     if current is None:
         return Evolution(schema=wanted)
+    for text in conflicts(current, wanted).values():
+        raise CannotContinue(f"{text}. Cast it in the SQL, or give it another name")
     fields: list[pa.Field] = []
     widened: list[str] = []
     for old in current:
@@ -45,11 +59,6 @@ def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
             fields.append(old)
             continue
         merged = _merge(old.type, wanted.field(old.name).type)
-        if merged is None:
-            raise CannotContinue(
-                f"column {old.name} is {old.type} in the table and {wanted.field(old.name).type} "
-                "in what would be written. Cast it in the SQL, or give it another name"
-            )
         if merged != old.type:
             widened.append(old.name)
         fields.append(pa.field(old.name, merged, nullable=True))

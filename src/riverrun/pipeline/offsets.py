@@ -125,6 +125,13 @@ def judge_records(sink: str, batch: Batch, stored: Stored) -> Take | Skip:
         known = stored.offsets.get(place)
         start = batch.start.get(place)
         if known is None:
+            if start:
+                raise CannotContinue(
+                    f"{batch.name_of(place)}: the checkpoint goes on at offset {start}, but the "
+                    "table has nothing of it: the topic was made again, or the table restored to "
+                    "an older state. Delete the checkpoint; the pipeline then goes on where the "
+                    "table ends"
+                )
             offsets[place] = end
             is_new = True
             continue

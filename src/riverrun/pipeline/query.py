@@ -22,9 +22,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from riverrun.pipeline import values
-from riverrun.pipeline.dead_letters import DeadLetters
+from riverrun.pipeline.checkpoint import Checkpoint
+from riverrun.pipeline.dead_letters import DeadLetters, bury_misfits
 from riverrun.pipeline.declaration import (
     INFER,
+    STOP,
     FileSource,
     Pipeline,
     Sink,
@@ -37,7 +39,7 @@ from riverrun.pipeline.declaration import (
     Watermark,
 )
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.hadoop import exists, read_text
+from riverrun.pipeline.incarnations import Incarnations
 from riverrun.pipeline.inference import Pinned, grown
 from riverrun.pipeline.offsets import (
     Batch,
@@ -48,14 +50,15 @@ from riverrun.pipeline.offsets import (
     judge_records,
     judge_state,
     placed,
-    read_offset_log,
     starting_offsets,
 )
 from riverrun.pipeline.plans import has_state, transformed
 from riverrun.pipeline.topics import Topics, first_records, look_up, make_topic
+from riverrun.pipeline.values import REASON
 from riverrun.pipeline.writing import (
     FORMAT,
     cut,
+    divided,
     open_sink,
     write_table,
     write_topic,
@@ -114,14 +117,14 @@ class Handler:
         for source in self._topic_sources():
             self._find_schema(source)
         sources, transforms = self.pipeline.needed(self.sink)
-        starts = self._starts(topics)
-        frames = {source.name: self._stream(source, starts) for source in sources}
+        frames = {source.name: self._stream(source) for source in sources}
         result = transformed(self.spark, frames, transforms, self.sink.input)
         has_files = any(isinstance(source, FileSource) for source in sources)
         self.is_stateful = has_files or has_state(result)
         if self.is_stateful:
-            self._check_state()
+            self._check_state(topics)
         else:
+            starts = self._starts(topics)
             raws = [self._raw(source, starts) for source in self._topic_sources()]
             result = raws[0]
             for other in raws[1:]:
@@ -130,8 +133,9 @@ class Handler:
             result.writeStream.foreachBatch(self._handle)
             .queryName(f"{self.pipeline.name}-{self.sink.name}")
             .outputMode(self.sink.output if self.is_stateful else "append")
-            .option("checkpointLocation", self.pipeline.checkpoint_of(self.sink))
+            .option("checkpointLocation", self._checkpoint.path)
         )
+        self._incarnations.store(topics.ids)
         if is_once:
             writer = writer.trigger(availableNow=True)
         else:
@@ -161,21 +165,43 @@ class Handler:
         self._schemas[source.name] = schema
 
     def _starts(self, topics: Topics) -> Mapping[str, str]:
-        """For a table without a checkpoint: where the table ends. Spark prefers its checkpoint."""
-        if not isinstance(self.sink, TableSink) or self._has_checkpoint():
+        """Where to begin without a checkpoint: where the table ends. Spark prefers a checkpoint,
+        so one of topics that were made again since is set aside: it skipped their first records.
+        """
+        again = self._incarnations.made_again(topics.ids)
+        stored = Stored()
+        if self._checkpoint.is_there():
+            if not again:
+                return {}
+            kept = {name: id_ for name, id_ in topics.ids.items() if name not in again}
+            stored = Stored(offsets=placed(self._checkpoint.finished(), kept))
+            self._checkpoint.set_aside()
+        if isinstance(self.sink, TableSink):
+            stored = self._stored(open_sink(self.sink), topics)
+        if not stored.offsets and not again:
             return {}
-        stored = self._stored(open_sink(self.sink), topics)
-        starts: dict[str, str] = {}
-        for source in self._topic_sources():
-            partitions = {name: topics.partitions[name] for name in source.topics}
-            if stored.offsets:
-                starts[source.name] = starting_offsets(partitions, topics.ids, stored, EARLIEST)
-        return starts
+        return {
+            source.name: starting_offsets(
+                {name: topics.partitions[name] for name in source.topics},
+                topics.ids,
+                stored,
+                EARLIEST,
+            )
+            for source in self._topic_sources()
+        }
 
-    def _check_state(self) -> None:
-        if not isinstance(self.sink, TableSink) or self._has_checkpoint():
+    def _check_state(self, topics: Topics) -> None:
+        is_there = self._checkpoint.is_there()
+        again = self._incarnations.made_again(topics.ids)
+        if again and is_there:
+            raise CannotContinue(
+                f"sinks.{self.sink.name}: topic {again[0]} was deleted and made again, but the "
+                "checkpoint has the state of windows and joins over its old records. Delete the "
+                "checkpoint, and the table with it, to begin anew"
+            )
+        if not isinstance(self.sink, TableSink) or is_there:
             return
-        stored = self._stored(open_sink(self.sink), self._topics())
+        stored = self._stored(open_sink(self.sink), topics)
         if not stored.is_blank:
             raise CannotContinue(
                 f"sinks.{self.sink.name}: the table at {self.sink.path} has rows, but the "
@@ -184,11 +210,15 @@ class Handler:
                 "fill it from the start"
             )
 
-    def _stream(self, source: Source, starts: Mapping[str, str]) -> DataFrame:
+    def has_topics_made_again(self) -> bool:
+        """Whether a start would begin with other records than those that the query had."""
+        return bool(self._incarnations.made_again(self._topics().ids))
+
+    def _stream(self, source: Source) -> DataFrame:
         """Rows of a source as transforms see them."""
         match source:
             case TopicSource():
-                raw = self._raw(source, starts)
+                raw = self._raw(source, {})
                 rows = values.parsed(raw, source, self._schemas.get(source.name))
                 return _marked(values.good(rows), source.watermark)
             case FileSource():
@@ -203,6 +233,7 @@ class Handler:
         reader = reader.option("startingOffsets", starts.get(source.name, source.start))
         group = f"{self.pipeline.name}.{self.sink.name}"
         reader = reader.option("kafka.group.id", group)
+        reader = reader.option("failOnDataLoss", str(source.on_data_loss == STOP).lower())
         if source.rows_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", source.rows_per_batch)
         return reader.load()
@@ -237,8 +268,12 @@ class Handler:
                 if not self.is_stateful:
                     frame = cut(frame, batch, decision.below)
                 rows, bury = self._rows(frame, batch)
-                written = write_table(rows, self.sink, attempt)
+                fitting, misfits = divided(rows, attempt)
+                written = write_table(fitting, self.sink, attempt)
                 bury()
+                if misfits is not None:
+                    self.counts.dead_letters += self._bury_misfits(misfits)
+                    rows.unpersist()
                 written.commit(self.sink, attempt, decision.progress)
                 self.counts.rows += written.rows
                 self.counts.commits += 1
@@ -299,6 +334,17 @@ class Handler:
                 parsed = values.parsed(raw, source, self._schemas[source.name])
                 self.counts.dead_letters += self._dead_letters(source, parsed).bury()
 
+    def _bury_misfits(self, misfits: DataFrame) -> int:
+        """Rows that the table has no room for: what they were made of is not known any more."""
+        sources = self._topic_sources()
+        if not sources:
+            for row in misfits.head(1):
+                raise CannotContinue(f"{row[REASON]}. Cast it in the SQL")
+            return 0
+        topic = sources[0].dead_letters
+        make_topic(self.pipeline.bootstrap, topic)
+        return bury_misfits(misfits, topic, self.pipeline.name, self._options())
+
     def _dead_letters(self, source: TopicSource, parsed: DataFrame) -> DeadLetters:
         return DeadLetters(parsed, source.dead_letters, self.pipeline.name, self._options())
 
@@ -351,19 +397,20 @@ class Handler:
     # What is known
 
     def _batch(self, number: int, topics: Topics) -> Batch:
-        end = read_offset_log(self._log(number))
-        start = read_offset_log(self._log(number - 1)) if number else {}
+        end = self._checkpoint.end_of(number)
+        start = self._checkpoint.end_of(number - 1) if number else {}
         names = {topic_id: name for name, topic_id in topics.ids.items()}
         return Batch(
             id=number, start=placed(start, topics.ids), end=placed(end, topics.ids), names=names
         )
 
-    def _log(self, number: int) -> str:
-        path = f"{self.pipeline.checkpoint_of(self.sink)}/offsets/{number}"
-        return read_text(self.spark, path)
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.spark, self.pipeline.checkpoint_of(self.sink))
 
-    def _has_checkpoint(self) -> bool:
-        return exists(self.spark, f"{self.pipeline.checkpoint_of(self.sink)}/offsets")
+    @property
+    def _incarnations(self) -> Incarnations:
+        return Incarnations(self.pipeline.state, self.sink.name)
 
     def _stored(self, attempt: Attempt, topics: Topics) -> Stored:
         places = [

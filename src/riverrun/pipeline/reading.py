@@ -11,7 +11,9 @@ from riverrun.client.pool import parse_bootstrap
 from riverrun.pipeline.declaration import (
     FILE_FORMATS,
     INFER,
+    ON_DATA_LOSS,
     STARTS,
+    STOP,
     TABLE_FORMATS,
     TOMBSTONES,
     VALUES,
@@ -71,12 +73,14 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     except ValueError as error:
         head.report("bootstrap", str(error), "write host:port, several with commas between")
     checkpoints = head.optional("checkpoints") or str(state / "checkpoints")
+    environment = head.optional("environment")
     pipeline = Pipeline(
         name=name,
         file=path,
         bootstrap=address,
         state=state,
         checkpoints=checkpoints,
+        environment=None if environment is None else _placed(folder, environment),
         spark=head.pairs("spark"),
         client=head.pairs("client"),
         sources=sources,
@@ -125,6 +129,7 @@ def _source(section: Section, name: str, folder: Path) -> Source:
         tombstones=section.choice("tombstones", TOMBSTONES, "dead-letter"),
         dead_letters=section.text("dead_letters", f"{topics[0] if topics else name}.dead-letters"),
         start=section.choice("start", STARTS, "earliest"),
+        on_data_loss=section.choice("on_data_loss", ON_DATA_LOSS, STOP),
         rows_per_batch=section.number("rows_per_batch", at_least=1),
         has_registry_header=section.flag("registry_header"),
         watermark=watermark,

@@ -21,4 +21,10 @@ def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
     from pyspark_riverrun import session
 
     config = {**SETTINGS, "spark.ui.port": str(ui_port or 4040), **pipeline.spark}
-    return session(master, f"riverrun {pipeline.name}", ui=ui_port > 0, config=config)
+    return session(
+        master,
+        f"riverrun {pipeline.name}",
+        ui=ui_port > 0,
+        config=config,
+        environment=pipeline.environment,
+    )

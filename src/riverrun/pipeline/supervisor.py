@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pyspark_riverrun.cluster import DataLost
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration import Pipeline
 from riverrun.pipeline.errors import CannotContinue
@@ -26,8 +27,14 @@ from riverrun.pipeline.status import PipelineStatus, QueryStatus
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
 REASON_CHARACTERS_MAX = 400
+DATA_LOST = DataLost.__name__
+LOST_REMEDY = 'In a pipeline: on_data_loss = "go-on" in the source'
 INITIALIZING = "Initializing sources"
 """What Spark says of a query whose sources are not there yet."""
+
+
+_CAUSE = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Z]\w*): (?P<text>.*)")
+_OUR_MODULES = ("riverrun.", "pyspark_riverrun.")
 
 
 @dataclass(slots=True)
@@ -58,8 +65,9 @@ class Supervised:
             if now >= self.start_at:
                 self._start(now)
             return
+        is_active = self.query.isActive  # before the numbers, or those of the last batch are missed
         self._observe()
-        if not self.query.isActive:
+        if not is_active:
             self._finish(now)
 
     def _start(self, now: float) -> None:
@@ -81,10 +89,22 @@ class Supervised:
         if self.handler.fatal is not None:
             self.status.state, self.status.reason = "failed", str(self.handler.fatal)
         elif error is not None:
-            self._fail(now, _in_words(error))
+            self._judge(now, _in_words(error))
         elif self.status.state != "stopping":
             self.status.state = "ended"
         self.query = None
+
+    def _judge(self, now: float, reason: str) -> None:
+        """Lost records come back by no restart, unless the topic is another one now."""
+        try:
+            is_lost = reason.startswith(DATA_LOST) and not self.handler.has_topics_made_again()
+        except (KafkaError, OSError):
+            is_lost = False  # the next start asks again
+        if is_lost:
+            self.status.state = "failed"
+            self.status.reason = f"sinks.{self.status.sink}: {reason}. {LOST_REMEDY}"
+        else:
+            self._fail(now, reason)
 
     def _fail(self, now: float, reason: str) -> None:
         self.status.state, self.status.reason = "waiting", reason
@@ -203,21 +223,17 @@ def _offsets(told: object) -> dict[str, int]:
 
 
 def _in_words(error: BaseException) -> str:
-    """The sentence that helps, out of the pages that Spark writes."""
+    """The sentence that helps, out of the pages that Spark writes: the last line of a Python
+    traceback, which names the error.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if _is_cause(line)]
-    text = ours[-1] if ours else next(iter(lines), type(error).__name__)
+    named = [found for line in lines if (found := _CAUSE.match(line))]
+    ours = [found for found in named if found["module"].startswith(_OUR_MODULES)]
+    causes = [found for found in named if found["name"].endswith(("Error", "Exception"))]
+    if ours:
+        text = f"{ours[-1]['name']}: {ours[-1]['text']}"
+    elif causes:
+        text = causes[-1].group()
+    else:
+        text = next(iter(lines), type(error).__name__)
     return text[:REASON_CHARACTERS_MAX]
-
-
-def _is_cause(line: str) -> bool:
-    """The last line of a Python traceback names the error, a dotted name before a colon."""
-    name, colon, _ = line.partition(": ")
-    return (
-        bool(colon)
-        and name.replace(".", "").replace("_", "").isalnum()
-        and (name.endswith(("Error", "Exception", "Conflict", "Continue")))
-    )
-
-
-Report = Callable[[PipelineStatus], None]

@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from riverrun.pipeline.declaration import INFER, Pipeline, Sink, Source, TableSink, TopicSource
+from riverrun.pipeline.declaration import (
+    INFER,
+    STOP,
+    Pipeline,
+    Sink,
+    Source,
+    TableSink,
+    TopicSource,
+)
 from riverrun.pipeline.reading import COMPACT_EVERY_DEFAULT
 
 NAME = "tables"
@@ -30,6 +38,7 @@ def tables_pipeline(
             tombstones="dead-letter",
             dead_letters=f"{topic}.dead-letters",
             start="earliest",
+            on_data_loss=STOP,
             rows_per_batch=None,
             has_registry_header=False,
             watermark=None,

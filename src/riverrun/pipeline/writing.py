@@ -10,11 +10,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from riverrun.pipeline.declaration import TableSink, TopicSink
-from riverrun.pipeline.evolution import evolve, plain_schema
+from riverrun.pipeline.evolution import conflicts, evolve, plain_schema
 from riverrun.pipeline.files import LISTED_DDL, WrittenFile, write_files
 from riverrun.pipeline.observing import counted, told
 from riverrun.pipeline.offsets import Batch, Place, Progress
 from riverrun.pipeline.tables import Attempt, open_table
+from riverrun.pipeline.values import REASON
 
 FORMAT = "riverrun"
 RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
@@ -25,6 +26,22 @@ DEFAULT_ORDER = "_offset"
 def open_sink(sink: TableSink) -> Attempt:
     options = {} if sink.catalog is None else {"catalog": sink.catalog}
     return open_table(sink.format, sink.path, name=sink.table, options=options)
+
+
+def divided(rows: DataFrame, attempt: Attempt) -> tuple[DataFrame, DataFrame | None]:
+    """Rows that fit the table's columns, and those that do not, with the reason. Mostly all fit,
+    for values were read by a schema; but a schema may be declared anew, or found anew.
+    """
+    found = conflicts(attempt.schema, _arrow_schema(rows))
+    if not found:
+        return rows, None
+    rows = rows.persist()  # both parts are read
+    reason = F.coalesce(
+        *(F.when(F.col(f"`{name}`").isNotNull(), F.lit(text)) for name, text in found.items())
+    )
+    marked = rows.withColumn(REASON, reason)
+    good = marked.filter(F.col(REASON).isNull()).drop(REASON, *found)
+    return good, marked.filter(F.col(REASON).isNotNull())
 
 
 def write_table(rows: DataFrame, sink: TableSink, attempt: Attempt) -> Written:

@@ -1,0 +1,178 @@
+"""Queries that fail are started again, ever later, and say why; what cannot be mended ends."""
+
+import threading
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from pyspark_riverrun.cluster import DataLost
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.query import Counts, NoRecordsYet
+from riverrun.pipeline.status import QueryStatus
+from riverrun.pipeline.supervisor import PAUSE_SECONDS_MAX, Supervised
+
+PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was \
+thrown from the Python worker.
+Traceback (most recent call last):
+  File "worker.py", line 7, in main
+    reader.latestOffset()
+{cause}
+
+=== Streaming Query ===
+Identifier: [id = 1]
+SQLSTATE: XXKST
+"""
+
+
+class FakeQuery:
+    def __init__(self) -> None:
+        self.status = {"message": "Processing new data"}
+        self.isActive = True
+        self.lastProgress: dict[str, Any] | None = None
+        self.error: StreamingQueryException | None = None
+
+    def exception(self) -> StreamingQueryException | None:
+        return self.error
+
+    def fail(self, cause: str) -> None:
+        self.isActive, self.error = False, StreamingQueryException(PAGES.format(cause=cause))
+
+    def progress(self, batch: int) -> None:
+        self.lastProgress = {
+            "batchId": batch, "processedRowsPerSecond": 5.0, "sources": [],
+            "durationMs": {"triggerExecution": 7},
+        }  # fmt: skip
+
+
+class FakeHandler:
+    def __init__(self) -> None:
+        self.fatal: CannotContinue | None = None
+        self.counts = Counts()
+        self.busy = threading.Lock()
+        self.started: list[FakeQuery] = []
+        self.refusal: Exception | None = None
+        self.is_made_again = False
+
+    def start(self, *, is_once: bool) -> FakeQuery:
+        if self.refusal is not None:
+            raise self.refusal
+        self.started.append(FakeQuery())
+        return self.started[-1]
+
+    def has_topics_made_again(self) -> bool:
+        return self.is_made_again
+
+
+@pytest.fixture
+def handler() -> FakeHandler:
+    return FakeHandler()
+
+
+@pytest.fixture
+def supervised(handler: FakeHandler) -> Supervised:
+    return Supervised(handler=handler, is_once=False, status=QueryStatus(sink="s"))  # type: ignore[arg-type]
+
+
+def fail_and_look(supervised: Supervised, handler: FakeHandler, now: float) -> float:
+    """Let the query fail now; gives the pause until it is started again."""
+    handler.started[-1].fail("builtins.ConnectionError: no node answers")
+    supervised.tick(now)
+    return supervised.start_at - now
+
+
+def test_a_failed_query_is_started_again_ever_later_and_says_why(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    now = 100.0
+    supervised.tick(now)
+    pauses = []
+    for _ in range(8):
+        pauses.append(fail_and_look(supervised, handler, now))
+        assert supervised.status.state == "waiting"
+        assert supervised.status.reason == "builtins.ConnectionError: no node answers"
+        supervised.tick(now + pauses[-1] - 0.1)
+        assert supervised.status.state == "waiting", "it is not time yet"
+        now += pauses[-1]
+        supervised.tick(now)
+        assert supervised.status.state == "running"
+    assert pauses == [1, 2, 4, 8, 16, 32, PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX]
+    assert supervised.status.restarts == 8
+    handler.started[-1].progress(0)
+    supervised.tick(now)
+    assert fail_and_look(supervised, handler, now) == 1, "a batch came through"
+
+
+def test_the_numbers_of_the_last_batch_are_told(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    supervised.tick(0.0)
+    handler.counts.rows = 42
+    handler.started[-1].isActive = False
+    supervised.tick(1.0)
+    assert (supervised.status.state, supervised.status.rows) == ("ended", 42)
+
+
+def test_our_own_error_is_told_among_pages_of_others(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    supervised.tick(0.0)
+    handler.started[-1].fail(
+        "riverrun.model.errors.KafkaError: there is no topic t\n"
+        "org.apache.spark.SparkException: Job aborted"
+    )
+    supervised.tick(0.0)
+    assert supervised.status.reason == "KafkaError: there is no topic t"
+
+
+def test_lost_records_end_the_query_with_a_remedy(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    supervised.tick(0.0)
+    handler.started[-1].fail(f"{DataLost.__module__}.DataLost: offsets 3 to 7 of t-0 are gone")
+    supervised.tick(0.0)
+    assert supervised.status.state == "failed"
+    told = supervised.status.reason or ""
+    assert told.startswith("sinks.s: DataLost: offsets 3 to 7 of t-0 are gone")
+    assert 'on_data_loss = "go-on"' in told
+
+
+def test_a_topic_that_was_made_again_is_read_anew(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    supervised.tick(0.0)
+    handler.is_made_again = True
+    handler.started[-1].fail("pyspark_riverrun.cluster.DataLost: topic t was made again")
+    supervised.tick(0.0)
+    assert supervised.status.state == "waiting"
+    supervised.tick(1.0)
+    assert supervised.status.state == "running"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "state", "restarts"),
+    [
+        (NoRecordsYet("there is no topic t yet"), "waiting", 0),
+        (CannotContinue("delete the table"), "failed", 0),
+        (KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"), "waiting", 1),
+        (OSError("no route"), "waiting", 1),
+    ],
+)
+def test_a_start_that_is_refused_waits_or_ends(
+    supervised: Supervised, handler: FakeHandler, refusal: Exception, state: str, restarts: int
+) -> None:
+    handler.refusal = refusal
+    supervised.tick(0.0)
+    assert (supervised.status.state, supervised.status.restarts) == (state, restarts)
+    assert str(refusal) in (supervised.status.reason or "")
+
+
+def test_what_a_batch_cannot_decide_ends_the_query(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    supervised.tick(0.0)
+    handler.fatal = CannotContinue("sinks.s: the table was restored")
+    handler.started[-1].fail("riverrun.pipeline.errors.CannotContinue: the table was restored")
+    supervised.tick(0.0)
+    assert (supervised.status.state, supervised.is_over) == ("failed", True)

@@ -35,6 +35,8 @@ from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, F
 from riverrun.wire.primitives import MalformedRequest
 
 AHEAD_MAX: Final = 3
+STRANGE_MAX: Final = 4
+"""Times that a topic may have another id than planned before we believe it."""
 CORRELATION_IDS: Final = 2**31
 
 
@@ -106,6 +108,7 @@ class _Fetcher:
         self._correlation_id = 0
         self._address: Address | None = None
         self._connection: StreamConnection | None = None
+        self._strange = 0
         self._replica: int | None = None
         """A replica nearer than the leader, if there is one (KIP-392)."""
 
@@ -216,15 +219,21 @@ class _Fetcher:
         return self._connection
 
     def _topic_id(self) -> UUID | None:
+        """As planned. Links outlive topics, and nodes learn of a new one each in its time: so who
+        knows another id asks again, a few times.
+        """
         known = self._link.pool.cluster.topic_id(self._at.topic)
         planned = self._options.topic_id
-        if planned is not None and known is not None and known != planned:
-            raise DataLost(
-                f"topic {self._at.topic} was deleted and made again while it was read: what was "
-                f"left of offsets {self.position} to {self._range.end} of partition "
-                f"{self._at.partition} is gone. Start the query anew with another checkpoint."
-            )
-        return known
+        if planned is None or known is None or known == planned:
+            return known
+        self._strange += 1
+        if self._strange < STRANGE_MAX:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{self._at}: another topic of that name")
+        raise DataLost(
+            f"topic {self._at.topic} was deleted and made again while it was read: what was "
+            f"left of offsets {self.position} to {self._range.end} of partition "
+            f"{self._at.partition} is gone. Start the query anew with another checkpoint"
+        )
 
     async def _out_of_range(self) -> None:
         """Retention was faster, or the log is shorter than it was."""

@@ -265,6 +265,18 @@ def test_a_topic_made_again_between_planning_and_reading_is_reported(
         list(reader.read(tasks[0]))
 
 
+def test_who_knew_a_topic_reads_the_one_that_was_made_again(
+    spark_cluster: Cluster, topic: str
+) -> None:
+    """Workers live long and remember ids; that the topic is another one now is no loss."""
+    for values in ([b"first"] * 5, [b"second"] * 9):
+        create(spark_cluster, topic)
+        write(options_for(spark_cluster, topic=topic), {"value": values})
+        found = read(options_for(spark_cluster, subscribe=topic))
+        assert [row["value"] for row in found] == values
+        delete(spark_cluster, topic)
+
+
 def test_new_partitions_join_a_stream(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic)
     options = options_for(spark_cluster, subscribe=topic, startingOffsets="earliest")

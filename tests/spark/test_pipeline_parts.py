@@ -12,6 +12,7 @@ from riverrun.cli.main import build
 from riverrun.pipeline.avro import avro_decoder, spark_schema_of
 from riverrun.pipeline.incarnations import Incarnations
 from riverrun.pipeline.inference import Pinned, grown, schema_of_variant
+from riverrun.pipeline.progress import status_tables
 from riverrun.pipeline.reading import read_pipeline
 from riverrun.pipeline.status import (
     PipelineStatus,
@@ -106,6 +107,17 @@ def test_status_and_stop_go_by_files(tmp_path: Path) -> None:
     assert is_asked_to_stop(tmp_path)
     clear_stop(tmp_path)
     assert not is_asked_to_stop(tmp_path)
+
+
+def test_partitions_that_lag_behind_are_shown() -> None:
+    status = PipelineStatus(
+        name="p", pid=1, host="h", master="local", ui=None, since_ms=1, now_ms=2,
+        queries=[QueryStatus(sink="s", lag=3, lags={"t-0": 0, "t-1": 3}, reason="it rained")],
+    )  # fmt: skip
+    sinks, behind, reasons = status_tables(status, is_running=True)
+    assert [row[:2] for row in sinks.rows] == [["s", "starting"]]
+    assert behind.rows == [["s", "t-1", 3]]
+    assert reasons.rows == [["s", "it rained"]]
 
 
 def test_topics_with_the_setting_become_tables(tmp_path: Path) -> None:

@@ -188,7 +188,8 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
     """Show how a pipeline fares that runs somewhere else: rows, lag, batch time, failures.
 
     Columns: sink, state, rows written since the start, rows per second, lag in records,
-    milliseconds of the last batch, dead letters, restarts.
+    milliseconds of the last batch, dead letters, restarts. Then each partition that lags behind:
+    sink, partition, lag (of all partitions with --json).
 
     \b
     riverrun pipeline status clicks.toml --watch

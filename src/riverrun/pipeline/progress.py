@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Self
 
@@ -36,6 +36,14 @@ def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
         title += f", Spark UI {status.ui}"
     rows = [query_row(query) for query in status.queries]
     tables = [Table(title=title, kind="sink", columns=COLUMNS, rows=list(rows))]
+    behind: list[Sequence[Cell]] = [
+        [query.sink, partition, lag]
+        for query in status.queries
+        for partition, lag in sorted(query.lags.items())
+        if lag
+    ]
+    if behind:
+        tables.append(Table(kind="lag", columns=("sink", "partition", "lag"), rows=behind))
     reasons = [[query.sink, query.reason] for query in status.queries if query.reason]
     if reasons:
         tables.append(Table(kind="reason", columns=("sink", "last failure"), rows=list(reasons)))

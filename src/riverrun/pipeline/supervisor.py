@@ -102,7 +102,7 @@ class Supervised:
             is_lost = False  # the next start asks again
         if is_lost:
             self.status.state = "failed"
-            self.status.reason = f"sinks.{self.status.sink}: {reason}. {LOST_REMEDY}"
+            self.status.reason = f"sinks.{self.status.sink}: {reason.rstrip('.')}. {LOST_REMEDY}"
         else:
             self._fail(now, reason)
 

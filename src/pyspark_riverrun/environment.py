@@ -1,13 +1,13 @@
 """What executors on other machines need, as one archive: our packages and those they import.
 
 Much smaller than a packed virtualenv, for workers of Spark have Spark: no jars, nothing that only
-drivers use. It brings no interpreter: a Python of the same minor version has to be there, as Spark
-demands anyway. ``bin/python3`` in the archive is a script that finds it and adds the packages.
+drivers use. It brings no interpreter: a Python of the same minor version has to be on the path of
+the workers, as Spark demands the same version anyway. Nothing in it needs to be executable, for
+Spark forgets modes when it unpacks some kinds of archives.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -19,18 +19,11 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = "environment"
-PYTHON: Final = "python3"
+PYTHON: Final = f"python{sys.version_info.major}.{sys.version_info.minor}"
 MODULES: Final = ("riverrun", "pyspark_riverrun")
 """Packed from where they are imported: an editable installation lists no files."""
 NEEDED: Final = ("riverrun", "pyarrow", "numpy", "pandas", "fastavro")
 BROUGHT_BY_SPARK: Final = ("pyspark", "py4j")
-EXECUTOR_PATH: Final = f"./{NAME}/bin:/usr/local/bin:/usr/bin:/bin"
-SCRIPT: Final = """#!/bin/sh
-here=$(cd "$(dirname "$0")/.." && pwd)
-export PYTHONPATH="$here/lib${{PYTHONPATH:+:$PYTHONPATH}}"
-if [ -x "{python}" ]; then exec "{python}" "$@"; fi
-exec python{version} "$@"
-"""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -46,26 +39,26 @@ def pack(path: Path, more: Iterable[str] = ()) -> int:
     with tarfile.open(aside, mode) as archive:  # type: ignore[call-overload]
         for module in MODULES:
             root = Path(str(import_module(module).__file__)).parent
-            archive.add(root, f"lib/{module}", filter=_without_caches)
+            archive.add(root, module, filter=_without_caches)
         for name in names:
             for source, place in _files(name):
-                archive.add(source, f"lib/{place}", recursive=False)
-        _add_script(archive)
+                archive.add(source, place, recursive=False)
     aside.replace(path)
     return len(names)
 
 
 def settings(path: str) -> dict[str, str]:
     """What a session says so that executors use an archive."""
-    return {"spark.archives": f"{path}#{NAME}", "spark.executorEnv.PATH": EXECUTOR_PATH}
+    return {"spark.archives": f"{path}#{NAME}", "spark.executorEnv.PYTHONPATH": f"./{NAME}"}
 
 
 def prepare_driver() -> None:
-    """Spark runs the same name of an interpreter in the driver and in executors, and there is no
+    """Spark runs an interpreter by the same words in the driver and in executors, and there is no
     path that is right in both: so it is a name that each finds on its own path.
     """
-    folder = str(Path(sys.executable).parent)
-    assert (Path(folder) / PYTHON).exists(), f"{folder} has a {PYTHON}"
+    folder = Path(sys.executable).parent
+    if not (folder / PYTHON).exists():
+        raise RuntimeError(f"there is no {PYTHON} in {folder}, by which Spark would run Python")
     os.environ["PATH"] = f"{folder}:{os.environ.get('PATH', '')}"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = PYTHON
 
@@ -115,12 +108,3 @@ def _files(name: str) -> Iterator[tuple[Path, str]]:
 
 def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if entry.name.endswith("__pycache__") else entry
-
-
-def _add_script(archive: tarfile.TarFile) -> None:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    base = Path(sys.base_prefix) / "bin" / f"python{version}"
-    data = SCRIPT.format(python=base, version=version).encode()
-    entry = tarfile.TarInfo(f"bin/{PYTHON}")
-    entry.size, entry.mode = len(data), 0o755
-    archive.addfile(entry, io.BytesIO(data))

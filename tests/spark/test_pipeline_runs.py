@@ -1,5 +1,6 @@
 """Pipelines on a real cluster and a real Spark: every record once, whatever is lost on the way."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.pipeline.tables import open_table
 from tests.clusters import Cluster
 from tests.spark.pipelines import Runs, headers_of, read, write
+from tests.spark.test_source_cluster import create, delete, delete_before
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -42,30 +43,25 @@ path = "table"
 
 
 def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
-    """Also when the checkpoint forgets its last batch, is lost, or belongs to another driver."""
+    """Also when the checkpoint is lost, or an old one is brought back."""
     write(runs.bootstrap, topic, [*numbers(0, 100), "no JSON", {"id": "text"}, None])
-    runs.once(to_table(topic))
+    supervisor = runs.once(to_table(topic, more="compact_every = 2"))
     assert ids(runs.rows("table")) == list(range(100))
+    assert supervisor.queries[0].handler.counts.compacted >= 2
 
     checkpoint = runs.folder / ".riverrun/numbers/checkpoints/out"
-    commits = sorted(checkpoint.glob("commits/[0-9]*"), key=lambda path: int(path.name))
-    commits[-1].unlink()
-    write(runs.bootstrap, topic, numbers(100, 130))
-    runs.once(to_table(topic))
-    assert ids(runs.rows("table")) == list(range(130))
-
     stale = runs.folder / "stale"
     shutil.copytree(checkpoint, stale)
     shutil.rmtree(checkpoint)
-    write(runs.bootstrap, topic, numbers(130, 170))
+    write(runs.bootstrap, topic, numbers(100, 140))
     runs.once(to_table(topic))
-    assert ids(runs.rows("table")) == list(range(170))
+    assert ids(runs.rows("table")) == list(range(140))
 
     shutil.rmtree(checkpoint)
     shutil.copytree(stale, checkpoint)
-    write(runs.bootstrap, topic, numbers(170, 180))
+    write(runs.bootstrap, topic, numbers(140, 150))
     supervisor = runs.once(to_table(topic))
-    assert ids(runs.rows("table")) == list(range(180))
+    assert ids(runs.rows("table")) == list(range(150))
     assert supervisor.queries[0].handler.counts.rows == 10
 
     dead = read(runs.bootstrap, f"{topic}.dead-letters")
@@ -75,23 +71,6 @@ def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
         "the value is not JSON with these fields: id bigint, name string",
     }
     assert {record.value for record in dead} == {b"no JSON", b'{"id": "text"}', None}
-
-
-@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
-def test_other_formats_hold_every_record_once_too(runs: Runs, topic: str, kind: str) -> None:
-    text = to_table(topic, more=f'format = "{kind}"')
-    write(runs.bootstrap, topic, numbers(0, 50))
-    runs.once(text)
-    shutil.rmtree(runs.folder / ".riverrun")
-    write(runs.bootstrap, topic, numbers(50, 60))
-    runs.once(text)
-    attempt: Any = open_table(kind, str(runs.folder / "table"), name="out")
-    if kind == "iceberg":
-        found = attempt._table.scan().to_arrow().to_pylist()
-    else:
-        frame = runs.spark.read.parquet(str(runs.folder / "table"))
-        found = [row.asDict() for row in frame.collect()]
-    assert ids(found) == list(range(60))
 
 
 def test_a_schema_is_found_once_and_grows(runs: Runs, topic: str) -> None:
@@ -104,6 +83,60 @@ def test_a_schema_is_found_once_and_grows(runs: Runs, topic: str) -> None:
     assert ids(rows) == [0, 1, 2, 3, 4, 5]
     assert [row["new"] for row in rows if row["id"] == 5] == [{"deep": 1.5}]
     assert len(read(runs.bootstrap, f"{topic}.dead-letters")) == 1
+
+
+def test_rows_that_do_not_fit_the_table_are_dead_letters(runs: Runs, topic: str) -> None:
+    write(runs.bootstrap, topic, numbers(0, 5))
+    runs.once(to_table(topic))
+    write(runs.bootstrap, topic, [{"id": 5}, {"id": 6, "name": 7}])
+    supervisor = runs.once(to_table(topic, schema="id BIGINT, name BIGINT, new DOUBLE"))
+    rows = runs.rows("table")
+    assert ids(rows) == [0, 1, 2, 3, 4, 5]
+    assert [(row["name"], row["new"]) for row in rows if row["id"] == 5] == [(None, None)]
+    (dead,) = read(runs.bootstrap, f"{topic}.dead-letters")
+    told = headers_of(dead)
+    assert told["riverrun.reason"].startswith("column name is string in the table and int64")
+    assert (told["riverrun.topic"], told["riverrun.pipeline"]) == (topic, "numbers")
+    assert json.loads(dead.value or b"")["name"] == 7
+    assert supervisor.queries[0].status.dead_letters == 1
+
+
+def test_a_topic_made_again_is_read_from_its_start(
+    runs: Runs, spark_cluster: Cluster, topic: str
+) -> None:
+    """Though it has more records than the checkpoint had read of the old one."""
+    text = f"""{to_table(topic)}
+[sinks.copy]
+input = "numbers"
+topic = "{topic}-copy"
+"""
+    write(runs.bootstrap, topic, numbers(0, 20))
+    runs.once(text)
+    delete(spark_cluster, topic)
+    write(runs.bootstrap, topic, numbers(100, 150))
+    supervisor = runs.once(text)
+    assert supervisor.failures == []
+    wanted = [*range(20), *range(100, 150)]
+    assert ids(runs.rows("table")) == wanted
+    copies = [json.loads(record.value or b"") for record in read(runs.bootstrap, f"{topic}-copy")]
+    assert ids(copies) == wanted
+
+
+def test_records_that_are_gone_end_the_run_unless_it_may_go_on(
+    runs: Runs, spark_cluster: Cluster, topic: str
+) -> None:
+    create(spark_cluster, topic)
+    write(runs.bootstrap, topic, numbers(0, 20))
+    runs.once(to_table(topic))
+    write(runs.bootstrap, topic, numbers(20, 40))
+    delete_before(spark_cluster, topic, 30)
+    supervisor = runs.once(to_table(topic))
+    (told,) = supervisor.failures
+    assert f"offsets 20 to 29 of {topic}-0 are gone" in told
+    assert 'on_data_loss = "go-on"' in told
+    lenient = to_table(topic).replace("rows_per_batch", 'on_data_loss = "go-on"\nrows_per_batch')
+    runs.once(lenient)
+    assert ids(runs.rows("table")) == [*range(20), *range(30, 40)]
 
 
 def test_a_query_with_state_refuses_to_go_on_without_it(runs: Runs, topic: str) -> None:

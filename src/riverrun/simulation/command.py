@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from riverrun.simulation.report import Report
 
 HASH_SEED = "0"
+ASK_PERSONALITY = 0xFFFFFFFF
+NO_RANDOM_ADDRESSES = 0x0040000
+"""As in Linux' <sys/personality.h>."""
 SEEDS_DEFAULT = "1..20"
 PROGRESS_SECONDS = 5.0
 
@@ -53,7 +56,7 @@ def simulate(
     riverrun simulate --nodes 3 --seeds 1..100
     riverrun simulate --nodes 3 --flaw '?'
     """
-    _fix_hashing()
+    _fix_order()
     chosen = _parse_seeds(seed, seeds)
     try:
         from riverrun.simulation.cluster_flaws import ClusterFlaw
@@ -100,11 +103,26 @@ def simulate(
     typer.echo("everything held")
 
 
-def _fix_hashing() -> None:
-    """Sets of strings iterate by hash: run again with one that is the same in every process."""
-    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+def _fix_order() -> None:
+    """Sets iterate by hash, those of objects by address: run again with hashes and addresses that
+    are the same in every process. Our own code iterates no set; clients of others do."""
+    is_fixed = os.environ.get("PYTHONHASHSEED") == HASH_SEED
+    if _fix_addresses() or not is_fixed:
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _fix_addresses() -> bool:
+    """Whether programs that are executed from now on have fixed addresses, and did not before."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    personality = ctypes.CDLL(None).personality
+    known = personality(ASK_PERSONALITY)
+    if known == -1 or known & NO_RANDOM_ADDRESSES:
+        return False
+    return bool(personality(known | NO_RANDOM_ADDRESSES) != -1)
 
 
 def _parse_seeds(seed: int | None, seeds: str | None) -> range:

@@ -392,6 +392,27 @@ def test_a_silent_leader_is_left_after_a_time_and_asked_again() -> None:
     tell(telling, socket_timeout_ms=2000)
 
 
+def test_a_leader_that_lost_its_power_and_leads_again_is_asked_anew_at_once() -> None:
+    """Nothing breaks the connection to its last life (seed 3064 of three simulated nodes)."""
+
+    async def telling(story: Story) -> None:
+        led, replica = story.leads(story.first), story.replica()
+        story.first.answers_fetches = False
+        story.follow(replica)
+        await story.until(lambda: len(story.first.calls) == 1)
+        await story.passes(1.5)
+        story.first.answers_fetches = True
+        again = story.leads(story.first, epoch=1, copied=led.log)
+        again.append(b"a")
+        now = story.loop.time()
+        story.follow(replica, epoch=1)
+        await story.caught_up(again, replica)
+        assert story.loop.time() - now < 0.02
+        assert len(story.loop.connects) == 2
+
+    tell(telling)
+
+
 def test_one_partition_in_trouble_does_not_hold_up_the_others() -> None:
     async def telling(story: Story) -> None:
         led = [story.leads(story.first, index) for index in range(2)]

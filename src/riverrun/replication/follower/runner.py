@@ -56,6 +56,10 @@ SHORT_WAIT_MS = 50
 RESTLESS_SECONDS = 2.0
 """After a held request was dropped for the sake of news, requests are held shortly for a while:
 more news often follows, and then waits no longer than that."""
+OVERDUE_SECONDS = 0.5
+"""A leader answers when it has held a request for as long as it may. One that is silent for so much
+longer may have lost its power: it comes back without a memory of our connection, which nothing
+breaks then, and may lead again long before the connection is given up."""
 CORRELATION_ID_MAX = 2**31 - 1
 _logger = structlog.get_logger("riverrun.replication")
 
@@ -260,12 +264,11 @@ class _Fetcher:
         self._attempts = 0
         now = self._clock.monotonic()
         connection = self._connection
-        if (
-            connection is not None
-            and connection.is_idle
-            and self._held_until - now > SHORT_WAIT_MS / 1000
-            and now >= self._restless_until
-        ):
+        if connection is None or not connection.is_idle:
+            return
+        is_held_long = self._held_until - now > SHORT_WAIT_MS / 1000
+        is_overdue = now - self._held_until > OVERDUE_SECONDS
+        if is_overdue or (is_held_long and now >= self._restless_until):
             self._is_hurried = True
             self._restless_until = now + RESTLESS_SECONDS
             connection.abort()

@@ -29,7 +29,6 @@ class ClusterFlaw(Enum):
     TRUNCATES_BY_HIGH_WATERMARK = "a follower of a new leader cuts its log at its high watermark"
     ACKS_BEFORE_ISR = "a record is acknowledged when the leader alone has it"
     EPOCHS_ARE_NOT_CHECKED = "nobody looks at the leader epochs of fetches"
-    EPOCH_START_IS_NOT_CHECKED = "a replica is in sync when it has reached the high watermark"
     DUPLICATES_ARE_ACKED_AT_ONCE = "a retry is acknowledged although its original is not yet"
     NEW_INCARNATION_STAYS_IN_ISR = "a broker that comes back is as good as the one that went"
 
@@ -70,8 +69,6 @@ def _replacements(flaw: ClusterFlaw | None) -> list[tuple[Any, str, Any]]:
                 (Partition, "check_epoch", lambda self, epoch: None),
                 (reading, "_divergence", lambda *arguments: None),
             ]
-        case ClusterFlaw.EPOCH_START_IS_NOT_CHECKED:
-            return [(Leading, "consider_joins", _join_at_the_high_watermark)]
         case ClusterFlaw.DUPLICATES_ARE_ACKED_AT_ONCE:
             return [(Partition, "append", _do_not_wait_for_duplicates(Partition.append))]
         case ClusterFlaw.NEW_INCARNATION_STAYS_IN_ISR:
@@ -118,20 +115,6 @@ def _cut_first(initialise: Any) -> Any:
             log.truncate_to(log.high_watermark)
 
     return begin
-
-
-def _join_at_the_high_watermark(self: Any, leader_end: int, high_watermark: int) -> None:
-    if self.pending is not None or self._peers.now() < self._not_before:
-        return
-    joining = [
-        follower.node
-        for follower in self.outside
-        if follower.end_offset >= high_watermark
-        and self._peers.may_join(follower.node, follower.broker_epoch)
-    ]
-    if joining:
-        wanted = (*self.isr, *joining)
-        self._propose(tuple(node for node in self.replicas if node in wanted))
 
 
 def _do_not_wait_for_duplicates(append: Any) -> Any:

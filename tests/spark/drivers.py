@@ -1,0 +1,97 @@
+"""A pipeline's driver as a process of its own, for tests that kill it or parts of it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.processes import executable, until
+
+ROWS_SECONDS_MAX = 400
+STOP_SECONDS_MAX = 20
+LOG_TAIL_CHARACTERS = 4000
+
+
+class Driver:
+    """``riverrun pipeline run``, with all the processes that Spark starts for it."""
+
+    def __init__(
+        self, file: Path, state: Path, words: list[str], environment: Mapping[str, str]
+    ) -> None:
+        self._status = state / "status.json"
+        self._log = file.with_suffix(".log")
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [executable(), "pipeline", "run", str(file), "--ui-port", "0", *words],
+                stdout=log, stderr=log, start_new_session=True, cwd=file.parent,
+                env={**os.environ, **environment},
+            )  # fmt: skip
+
+    def queries(self) -> dict[str, dict[str, Any]]:
+        """What it tells of its sinks."""
+        assert self.process.poll() is None, self.logs()
+        if not self._status.exists():
+            return {}
+        told = json.loads(self._status.read_text())
+        if told["pid"] != self.process.pid:
+            return {}
+        return {query["sink"]: query for query in told["queries"]}
+
+    def rows(self) -> dict[str, int]:
+        return {sink: query["rows"] for sink, query in self.queries().items()}
+
+    def wait_for_rows(self, more_than: Mapping[str, int]) -> dict[str, int]:
+        """Until each of these sinks has got more rows than that."""
+
+        def grown() -> dict[str, int] | None:
+            rows = self.rows()
+            is_grown = all(rows.get(sink, 0) > count for sink, count in more_than.items())
+            return rows if is_grown else None
+
+        what = f"more rows than {dict(more_than)}: {self.logs()}"
+        found: dict[str, int] = until(grown, seconds=ROWS_SECONDS_MAX, what=what)
+        return found
+
+    def parts(self, words: str) -> list[psutil.Process]:
+        """Processes below the driver whose command line has these words."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if words in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def executors(self) -> list[psutil.Process]:
+        return self.parts("CoarseGrainedExecutorBackend")
+
+    def workers(self) -> list[psutil.Process]:
+        """Python processes that run tasks: forked by a daemon, whose command line they share."""
+        daemons = {process.pid for process in self.parts("pyspark.daemon")}
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [each for each in self.parts("pyspark.daemon") if each.ppid() in daemons]
+        return []
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS_MAX)
+
+    def logs(self) -> str:
+        return self._log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
+
+
+@contextlib.contextmanager
+def drive(
+    file: Path, name: str, *words: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Driver]:
+    driver = Driver(file, file.parent / ".riverrun" / name, list(words), environment or {})
+    try:
+        yield driver
+    finally:
+        driver.kill()

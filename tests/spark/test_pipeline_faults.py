@@ -1,0 +1,264 @@
+"""Parts of a pipeline die in the midst of it: an executor, a Python worker, a broker, the driver.
+
+All kinds at once, for a driver with executors of its own takes long to start: topic to table, topic
+to topic, files to topic. Batches that died at the worst moment, and drivers that do not know of
+each other, are made in the shared session.
+"""
+
+import json
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from riverrun.pipeline import query
+from riverrun.pipeline.audit.copies import Copy
+from riverrun.pipeline.audit.job import COPY_DDL, FOUND_DDL, audit, compare, find_copies
+from riverrun.pipeline.offsets import read_offset_log
+from riverrun.pipeline.tables import open_table
+from riverrun.pipeline.topics import ask
+from riverrun.pipeline.writing import Written
+from tests.clusters import Cluster
+from tests.processes import until
+from tests.spark.drivers import Driver, drive
+from tests.spark.pipelines import Runs, read, write
+
+pytestmark = pytest.mark.timeout(1200)
+
+RECORDS = 2400
+FILES = 24
+LINES = 20
+KILLS = 3
+"""Of a worker, an executor and the driver; the death of a broker repeats nothing."""
+
+
+def all_kinds(topic: str) -> str:
+    return f"""
+[pipeline]
+name = "faults"
+[sources.numbers]
+topic = "{topic}"
+schema = "id BIGINT"
+rows_per_batch = 120
+[sources.lines]
+files = "in"
+schema = "id BIGINT"
+files_per_batch = 1
+[transforms.copied]
+sql = "SELECT id, _partition AS p, _offset AS o FROM numbers"
+[sinks.table]
+input = "numbers"
+path = "table"
+trigger = "100 milliseconds"
+[sinks.copy]
+input = "copied"
+topic = "{topic}-copy"
+trigger = "100 milliseconds"
+[sinks.lines]
+input = "lines"
+topic = "{topic}-lines"
+trigger = "100 milliseconds"
+"""
+
+
+def values_of(bootstrap: str, topic: str) -> list[dict[str, int]]:
+    return [json.loads(record.value or b"") for record in read(bootstrap, topic)]
+
+
+def twice(ids: Iterable[int]) -> list[int]:
+    return sorted(each for each, count in Counter(ids).items() if count > 1)
+
+
+def batches_of(checkpoint: Path, topic: str, places: Iterable[tuple[int, int]]) -> list[int]:
+    """The batches that read these records, by what Spark wrote down before it ran them."""
+    logs = sorted(checkpoint.glob("offsets/[0-9]*"), key=lambda path: int(path.name))
+    ends = [read_offset_log(path.read_text())[topic] for path in logs]
+    found = {
+        next(number for number, end in enumerate(ends) if offset < end.get(partition, 0))
+        for partition, offset in places
+    }
+    return sorted(found)
+
+
+def kill_one(driver: Driver, words: str) -> None:
+    """An executor, or a Python worker in one."""
+
+    def victim() -> Any:
+        found = driver.executors() if words == "executor" else driver.workers()
+        return found[0] if found else None
+
+    until(victim, seconds=60, what=f"there is a {words} to kill").send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def work_folder() -> Iterator[None]:
+    """Spark's workers of a driver on one machine write their logs beside Spark, and leave them."""
+    folder = Path(pyspark.__file__).parent / "work"
+    before = [*folder.glob("*")]
+    yield
+    for path in folder.glob("*"):
+        if path not in before:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.usefixtures("work_folder")
+def test_every_record_arrives_whatever_dies_on_the_way(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    cluster = spark_cluster
+    write(cluster.bootstrap, topic, [{"id": number} for number in range(RECORDS)])
+    (tmp_path / "in").mkdir()
+    for number in range(FILES):
+        ids = range(number * LINES, number * LINES + LINES)
+        lines = "".join(json.dumps({"id": each}) + "\n" for each in ids)
+        (tmp_path / f"in/{number:03}.json").write_text(lines)
+    file = tmp_path / "faults.toml"
+    file.write_text(all_kinds(topic))
+    victim = cluster.leader(topic)
+    words = ["--master", "local-cluster[1,2,1024]", "--bootstrap", cluster.bootstrap]
+    try:
+        with drive(file, "faults", *words) as driver:
+            rows = driver.wait_for_rows({"table": 0, "copy": 0, "lines": 0})
+            kill_one(driver, "worker")
+            cluster.nodes[victim].kill()
+            rows = driver.wait_for_rows(rows)
+            kill_one(driver, "executor")
+            rows = driver.wait_for_rows(rows)
+            # A restart for another reason runs a batch again, too.
+            replays = {sink: KILLS + row["restarts"] for sink, row in driver.queries().items()}
+            driver.kill()
+        assert rows["table"] < RECORDS, "the driver died in the midst of it"
+        runs = Runs(spark, cluster.bootstrap, tmp_path)
+        for each in runs.once(file.read_text(), file.name).queries:
+            replays[each.status.sink] += each.status.restarts
+    finally:
+        if not cluster.nodes[victim].is_running():
+            cluster.nodes[victim].restart()
+    assert sorted(row["id"] for row in runs.rows("table")) == list(range(RECORDS))
+
+    copies = values_of(cluster.bootstrap, f"{topic}-copy")
+    assert sorted({row["id"] for row in copies}) == list(range(RECORDS))
+    places = {row["id"]: (row["p"], row["o"]) for row in copies}
+    checkpoint = tmp_path / ".riverrun/faults/checkpoints/copy"
+    doubled = [places[each] for each in twice(row["id"] for row in copies)]
+    assert len(batches_of(checkpoint, topic, doubled)) <= replays["copy"]
+
+    lines_ids = [row["id"] for row in values_of(cluster.bootstrap, f"{topic}-lines")]
+    assert sorted(set(lines_ids)) == list(range(FILES * LINES))
+    assert len({each // LINES for each in twice(lines_ids)}) <= replays["lines"]
+
+    cluster.wait_healthy()
+    found = ask(cluster.bootstrap, lambda pool: find_copies(pool, [topic, f"{topic}-copy"]))
+    outcome = audit(spark, found)
+    assert (outcome.copies, outcome.differences) == (18, [])
+    assert outcome.compared >= 18
+
+
+def to_table(topic: str, kind: str, state: str) -> str:
+    return f"""
+[pipeline]
+name = "gaps"
+state = "{state}"
+[sources.numbers]
+topic = "{topic}"
+schema = "id BIGINT"
+[sinks.out]
+format = "{kind}"
+path = "table"
+"""
+
+
+def ids_in(kind: str, folder: Path) -> list[int]:
+    attempt: Any = open_table(kind, str(folder / "table"), name="out")
+    match kind:
+        case "delta":
+            found = attempt._table.to_pyarrow_table()
+        case "iceberg":
+            found = attempt._table.scan().to_arrow()
+        case _:
+            import pyarrow.dataset as pads
+
+            found = pads.dataset(str(folder / "table"), schema=attempt.schema).to_table()
+    return sorted(found["id"].to_pylist())
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_gaps_and_stale_drivers_neither_lose_nor_double(
+    spark: SparkSession,
+    spark_cluster: Cluster,
+    tmp_path: Path,
+    topic: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
+    another = Runs(spark.newSession(), spark_cluster.bootstrap, tmp_path)
+    commit, write_table = Written.commit, query.write_table
+    died: list[str] = []
+
+    def commit_and_die(self: Written, *args: Any) -> None:
+        commit(self, *args)
+        if not died:
+            died.append("behind the commit")
+            raise RuntimeError("died between the table's commit and the checkpoint's")
+
+    write(runs.bootstrap, topic, [{"id": number} for number in range(20)])
+    monkeypatch.setattr(Written, "commit", commit_and_die)
+    supervisor = runs.once(to_table(topic, kind, "first"))
+    assert died == ["behind the commit"]
+    assert supervisor.queries[0].status.restarts == 1
+    assert "died between" in (supervisor.queries[0].status.reason or "")
+    assert supervisor.queries[0].handler.counts.skipped == 1
+    assert ids_in(kind, tmp_path) == list(range(20))
+
+    def write_while_another_commits(*args: Any) -> Written:
+        written = write_table(*args)
+        if len(died) == 1:
+            died.append("another driver was faster")
+            another.once(to_table(topic, kind, "second"), "second.toml")
+        return written
+
+    write(runs.bootstrap, topic, [{"id": number} for number in range(20, 30)])
+    monkeypatch.setattr(query, "write_table", write_while_another_commits)
+    supervisor = runs.once(to_table(topic, kind, "first"))
+    assert died[1:] == ["another driver was faster"]
+    assert supervisor.queries[0].handler.counts.conflicts == 1
+    assert ids_in(kind, tmp_path) == list(range(30))
+
+
+def copy(node: int) -> Copy:
+    return Copy(
+        topic="t", topic_id="", partition=0, node=node, host="", port=0, end=9, is_compacted=False
+    )
+
+
+def test_each_difference_between_copies_is_named(spark: SparkSession) -> None:
+    assert "is_compacted" in COPY_DDL
+    rows: list[tuple[Any, ...]] = []
+    for node in (1, 2, 3):
+        rows.append(("batch", "t", 0, node, 0, 4, 1, 111, None, ""))
+        rows.append(("batch", "t", 0, node, 5, 6, 2, 222 if node != 2 else 999, None, ""))
+        if node != 3:
+            rows.append(("batch", "t", 0, node, 7, 8, 2, 333, None, ""))
+        rows.append(("copy", "t", 0, node, 0, 9, 0, 0, None, ""))
+    found = spark.createDataFrame(rows, FOUND_DDL)
+    outcome = compare(found, [copy(node) for node in (1, 2, 3)])
+    assert [difference.offset for difference in outcome.differences] == [5, 7]
+    assert "node 2 has 5 to 6 of epoch 2, CRC 3E7" in outcome.differences[0].text
+    assert "node 3" not in outcome.differences[1].text
+
+
+def test_a_copy_that_cannot_be_read_is_named_once(spark: SparkSession) -> None:
+    rows: list[tuple[Any, ...]] = [
+        ("batch", "t", 0, 1, 0, 4, 1, 111, None, ""),
+        ("copy", "t", 0, 1, 0, 9, 0, 0, None, ""),
+        ("copy", "t", 0, 2, 0, 0, 0, 0, None, "refused"),
+    ]
+    outcome = compare(spark.createDataFrame(rows, FOUND_DDL), [copy(1), copy(2)])
+    assert [difference.text for difference in outcome.differences] == ["node 2: refused"]

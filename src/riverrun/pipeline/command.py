@@ -284,18 +284,15 @@ def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_jso
     from riverrun.pipeline.status import clear_stop, is_asked_to_stop, write_status
     from riverrun.pipeline.supervisor import Supervisor
 
-    asked: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        asked.append(number)
-        if len(asked) > 1:  # whoever asks twice does not want to wait for a batch
-            os._exit(128 + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
     if sys.stderr.isatty():
         print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
-    spark = open_session(pipeline, master, ui_port)
+    try:
+        spark = open_session(pipeline, master, ui_port)
+        # PySpark handles Ctrl-C by cancelling all jobs, the batch under way with them, and says so
+        # when a session is made: whoever speaks last is heard.
+        asked = _note_signals()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     clear_stop(pipeline.state)
     supervisor = Supervisor(spark, pipeline, is_once=is_once)
     with Display(partial(print, flush=True), as_json=as_json) as display:
@@ -314,3 +311,17 @@ def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_jso
     for reason in supervisor.failures:
         print(f"riverrun: {reason}", file=sys.stderr)
     return FAILED if supervisor.failures else 0
+
+
+def _note_signals() -> list[int]:
+    """What asks us to end, as it comes: the batch under way is finished first."""
+    asked: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:  # whoever asks twice does not want to wait for a batch
+            os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return asked

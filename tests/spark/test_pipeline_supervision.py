@@ -4,9 +4,12 @@ import threading
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from deltalake.exceptions import DeltaError
+from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
+from sqlalchemy.exc import OperationalError
 
 from pyspark_riverrun.cluster import DataLost
+from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.query import Counts, NoRecordsYet
@@ -24,6 +27,11 @@ Traceback (most recent call last):
 Identifier: [id = 1]
 SQLSTATE: XXKST
 """
+
+
+class MissingFiles(AnalysisException):
+    def getCondition(self) -> str:
+        return "PATH_NOT_FOUND"
 
 
 class FakeQuery:
@@ -157,6 +165,12 @@ def test_a_topic_that_was_made_again_is_read_anew(
         (CannotContinue("delete the table"), "failed", 0),
         (KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"), "waiting", 1),
         (OSError("no route"), "waiting", 1),
+        (DeltaError("the store is away"), "waiting", 1),
+        (OperationalError("SELECT 1", None, OSError("the catalog is away")), "waiting", 1),
+        (AnalysisException("[UNRESOLVED_COLUMN] there is no column x"), "failed", 0),
+        (ParseException("[PARSE_SYNTAX_ERROR] at or near SELEC"), "failed", 0),
+        (MissingFiles("[PATH_NOT_FOUND] /in"), "waiting", 0),
+        (BadOption("there is no setting kafka.x"), "failed", 0),
     ],
 )
 def test_a_start_that_is_refused_waits_or_ends(
@@ -165,7 +179,36 @@ def test_a_start_that_is_refused_waits_or_ends(
     handler.refusal = refusal
     supervised.tick(0.0)
     assert (supervised.status.state, supervised.status.restarts) == (state, restarts)
-    assert str(refusal) in (supervised.status.reason or "")
+    assert str(refusal).splitlines()[0] in (supervised.status.reason or "")
+
+
+@pytest.mark.parametrize(
+    "refusal", [NoRecordsYet("there is no topic t yet"), MissingFiles("[PATH_NOT_FOUND] /in")]
+)
+def test_once_ends_where_there_is_nothing_to_do(
+    supervised: Supervised, handler: FakeHandler, refusal: Exception
+) -> None:
+    supervised.is_once, handler.refusal = True, refusal
+    supervised.tick(0.0)
+    assert (supervised.status.state, supervised.status.reason) == ("ended", str(refusal))
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"),
+    [
+        ("captured.AnalysisException: [UNRESOLVED_COLUMN] there is no column key", "failed"),
+        ("captured.AnalysisException: [PATH_NOT_FOUND] file:/in", "waiting"),
+        ("captured.PythonException: worker failed to connect back", "waiting"),
+        ("pyspark_riverrun.options.BadOption: startingOffsets; missing: t-1", "waiting"),
+    ],
+)
+def test_a_batch_that_does_not_fit_its_columns_ends_the_query(
+    supervised: Supervised, handler: FakeHandler, cause: str, state: str
+) -> None:
+    supervised.tick(0.0)
+    handler.started[-1].fail(f"pyspark.errors.exceptions.{cause}")
+    supervised.tick(0.0)
+    assert supervised.status.state == state
 
 
 def test_what_a_batch_cannot_decide_ends_the_query(

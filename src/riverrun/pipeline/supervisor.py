@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -21,20 +20,16 @@ from pyspark_riverrun.cluster import DataLost
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration import Pipeline
 from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.failures import in_words, is_final, is_missing_files, passing_errors
 from riverrun.pipeline.query import Handler, NoRecordsYet
 from riverrun.pipeline.status import PipelineStatus, QueryStatus
 
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
-REASON_CHARACTERS_MAX = 400
 DATA_LOST = DataLost.__name__
 LOST_REMEDY = 'In a pipeline: on_data_loss = "go-on" in the source'
 INITIALIZING = "Initializing sources"
 """What Spark says of a query whose sources are not there yet."""
-
-
-_CAUSE = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Z]\w*): (?P<text>.*)")
-_OUR_MODULES = ("riverrun.", "pyspark_riverrun.")
 
 
 @dataclass(slots=True)
@@ -74,14 +69,26 @@ class Supervised:
         try:
             self.query = self.handler.start(is_once=self.is_once)
         except NoRecordsYet as error:
-            self.status.state, self.status.reason = "waiting", str(error)
-            self.start_at = now + PAUSE_SECONDS_MIN
+            self._wait_for_records(now, str(error))
         except CannotContinue as error:
             self.status.state, self.status.reason = "failed", str(error)
-        except (PySparkException, Py4JError, KafkaError, OSError, ValueError) as error:
-            self._fail(now, _in_words(error))
+        except (AnalysisException, ValueError) as error:
+            if is_missing_files(error):
+                self._wait_for_records(now, in_words(error))
+            else:  # what is declared does not run, and runs no better a minute later
+                self._end(in_words(error))
+        except passing_errors() as error:
+            self._fail(now, in_words(error))
         else:
             self.status.state = "running"
+
+    def _wait_for_records(self, now: float, reason: str) -> None:
+        """All that is there has been processed if there is nothing."""
+        self.status.state, self.status.reason = "ended" if self.is_once else "waiting", reason
+        self.start_at = now + PAUSE_SECONDS_MIN
+
+    def _end(self, reason: str) -> None:
+        self.status.state, self.status.reason = "failed", f"sinks.{self.status.sink}: {reason}"
 
     def _finish(self, now: float) -> None:
         assert self.query is not None
@@ -89,8 +96,8 @@ class Supervised:
         if self.handler.fatal is not None:
             self.status.state, self.status.reason = "failed", str(self.handler.fatal)
         elif error is not None:
-            self._judge(now, _in_words(error))
-        elif self.status.state != "stopping":
+            self._judge(now, in_words(error))
+        else:
             self.status.state = "ended"
         self.query = None
 
@@ -101,8 +108,9 @@ class Supervised:
         except (KafkaError, OSError):
             is_lost = False  # the next start asks again
         if is_lost:
-            self.status.state = "failed"
-            self.status.reason = f"sinks.{self.status.sink}: {reason.rstrip('.')}. {LOST_REMEDY}"
+            self._end(f"{reason.rstrip('.')}. {LOST_REMEDY}")
+        elif is_final(reason):
+            self._end(reason)
         else:
             self._fail(now, reason)
 
@@ -220,20 +228,3 @@ def _offsets(told: object) -> dict[str, int]:
         if isinstance(rows, dict)
         for index, offset in rows.items()
     }
-
-
-def _in_words(error: BaseException) -> str:
-    """The sentence that helps, out of the pages that Spark writes: the last line of a Python
-    traceback, which names the error.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [found for line in lines if (found := _CAUSE.match(line))]
-    ours = [found for found in named if found["module"].startswith(_OUR_MODULES)]
-    causes = [found for found in named if found["name"].endswith(("Error", "Exception"))]
-    if ours:
-        text = f"{ours[-1]['name']}: {ours[-1]['text']}"
-    elif causes:
-        text = causes[-1].group()
-    else:
-        text = next(iter(lines), type(error).__name__)
-    return text[:REASON_CHARACTERS_MAX]

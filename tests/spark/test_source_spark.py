@@ -191,6 +191,34 @@ def test_a_stream_from_latest_that_dies_in_its_first_batch_begins_where_it_first
     assert sorted(values) == list(range(50, 90))
 
 
+def test_a_stream_waits_for_enough_records_and_takes_up_topics_that_come_later(
+    spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """By a pattern: ten records are too few for a batch, until another topic brings more."""
+    create(spark_cluster, f"{topic}-a")
+    produce(spark_cluster, f"{topic}-a", 0, 60)
+    taken: list[list[str]] = []
+
+    def take(frame: DataFrame, _batch: int) -> None:
+        taken.append(sorted(row.topic for row in frame.select("topic").collect()))
+
+    reader = spark.readStream.format("riverrun").option("subscribePattern", f"{topic}-.*")
+    reader = reader.options(minOffsetsPerTrigger="50", maxTriggerDelay="10m")
+    options = {"kafka.bootstrap.servers": spark_cluster.bootstrap, "startingOffsets": "earliest"}
+    writer = reader.options(**options).load().writeStream.foreachBatch(take)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        until(lambda: taken, seconds=60, what="the first batch")
+        for name, count in (("b", 10), ("c", 45)):
+            create(spark_cluster, f"{topic}-{name}")
+            produce(spark_cluster, f"{topic}-{name}", 0, count)
+        until(lambda: len(taken) > 1, seconds=60, what="the second batch")
+    finally:
+        query.stop()
+    assert taken[0] == [f"{topic}-a"] * 60
+    assert len(taken[1]) >= 50
+
+
 def test_topic_to_topic_as_a_stream(
     spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:

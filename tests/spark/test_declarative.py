@@ -1,0 +1,71 @@
+"""Spark Declarative Pipelines with our source and our sink: the example runs, and runs again."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as pads
+import pytest
+
+from tests.processes import serve
+from tests.spark.pipelines import read
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUN_SECONDS_MAX = 300
+FOLDER = "/tmp/riverrun-declarative"
+
+pytestmark = pytest.mark.timeout(800)
+
+
+def produce(bootstrap: str, first: int, count: int) -> None:
+    words = ["clicks", "--bootstrap", bootstrap, "--count", str(count), "--first", str(first)]
+    subprocess.run([sys.executable, str(EXAMPLES / "events.py"), *words], check=True)
+
+
+def run(folder: Path, bootstrap: str) -> None:
+    command = str(Path(sys.executable).with_name("spark-pipelines"))
+    environment = {
+        "RIVERRUN_BOOTSTRAP": bootstrap,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    log = folder / "run.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [command, "run", "--spec", str(folder / "spark-pipeline.yml"),
+             "--conf", "spark.sql.catalogImplementation=hive"],
+            env={**os.environ, **environment}, cwd=folder, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        code = process.wait(RUN_SECONDS_MAX)
+    finally:
+        # Java and Python processes of a run that hangs would hold its port.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, log.read_text()[-6000:]
+
+
+def test_the_example_runs_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "declarative"
+    shutil.copytree(EXAMPLES / "declarative", folder)
+    spec = folder / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace(FOLDER, str(tmp_path)))
+    with serve(tmp_path / "node", {"num.partitions": "3"}) as node:
+        bought = []
+        for first, count in ((0, 200), (200, 100)):
+            produce(node.bootstrap, first, count)
+            run(folder, node.bootstrap)
+            rows = pads.dataset(folder / "spark-warehouse/clicks").to_table().to_pylist()
+            assert sorted(row["id"] for row in rows) == list(range(first + count))
+            bought = sorted(row["id"] for row in rows if row["action"] == "buy")
+        records = read(node.bootstrap, "purchases")
+        assert sorted(json.loads(record.value or b"")["id"] for record in records) == bought
+        assert all((record.key or b"").startswith(b"user-") for record in records)
+        counts = pads.dataset(folder / "spark-warehouse/purchases_by_page").to_table().to_pylist()
+        assert sum(row["count"] for row in counts) == len(bought)

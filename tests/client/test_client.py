@@ -321,6 +321,45 @@ def test_a_fetch_goes_to_the_leader() -> None:
     run(scenario)
 
 
+def test_a_leader_that_has_left_the_cluster_is_looked_for_anew() -> None:
+    """What is known of a topic may be older than what is known of nodes."""
+
+    async def scenario() -> None:
+        async with (
+            FakeCluster(2) as cluster,
+            Pool(cluster.bootstrap()[:1], retry=QUICK) as pool,
+        ):
+            cluster.leader = 2
+            assert await pool.leader("t", 0) == 2
+            del pool.cluster.nodes[2]
+            gone, cluster.leader = cluster.nodes.pop(2), 1
+            assert (await produce(pool, "t", 0, header_only_batch(5))).base_offset == 0
+            await gone.listener.stop()
+
+    run(scenario)
+
+
+def test_a_coordinator_that_has_left_the_cluster_is_looked_for_anew() -> None:
+    async def scenario() -> None:
+        def handle(*_: Any) -> HeartbeatResponse:
+            return HeartbeatResponse(error_code=ErrorCode.NONE)
+
+        modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=handle)}
+        async with (
+            FakeCluster(2, modules) as cluster,
+            Pool(cluster.bootstrap()[:1], retry=QUICK) as pool,
+        ):
+            cluster.coordinator = 2
+            assert await pool.coordinator("g") == 2
+            gone, cluster.coordinator = cluster.nodes.pop(2), 1
+            await pool.metadata(())
+            await pool.group_request("g", ApiKey.HEARTBEAT, BEAT, lambda told: told.error_code)
+            assert await pool.coordinator("g") == 1
+            await gone.listener.stop()
+
+    run(scenario)
+
+
 def test_pauses_between_tries_grow_to_their_limit() -> None:
     policy = RetryPolicy(backoff_s=0.1, backoff_s_max=1.0)
     waits = [policy.wait_s(tries, 0.5) for tries in range(1, 7)]

@@ -191,7 +191,7 @@ class Pool:
                 failure: KafkaError | OSError = error
                 if error.code in STALE_LEADER:
                     self.cluster.topics.clear()
-                if error.code in STALE_COORDINATOR and group is not None:
+                if error.code in STALE_COORDINATOR | STALE_LEADER and group is not None:
                     self._coordinators.pop(group, None)
             except OSError as error:
                 failure = error
@@ -225,7 +225,8 @@ class Pool:
         if node_id not in self.cluster.nodes:
             await self.metadata(())
         if node_id not in self.cluster.nodes:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no node {node_id}")
+            # Whoever was sent here knows an old leader or coordinator, and has to ask anew.
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"there is no node {node_id}")
         return await self._connection(self.cluster.nodes[node_id])
 
     async def _connection(self, address: Address) -> Connection:

@@ -86,7 +86,7 @@ class TaskProducer:
         self._counts: dict[str, int] = {}
         self._changed = threading.Condition()
         self._under_way_bytes = 0
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -161,7 +161,7 @@ class TaskProducer:
 
     # What the lanes tell, in the loop
 
-    def settled(self, size: int, failure: Exception | None = None) -> None:
+    def settled(self, size: int, failure: BaseException | None = None) -> None:
         with self._changed:
             self._under_way_bytes -= size
             self._failure = self._failure or failure
@@ -185,24 +185,35 @@ class _Lane:
         self._waiting.append(batch)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._ended)
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
-        try:
-            await self._send_all()
-        except (KafkaError, OSError) as error:
-            self.producer.settled(0, error)
-        finally:
-            self._task = None
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whatever ended it, the thread of the task waits for us, and is the one to raise it."""
+        failure: BaseException | None = ConnectionError(f"{self.at}: sending was stopped")
+        if not task.cancelled():
+            failure = task.exception()
+        if failure is not None:
+            self.producer.settled(0, failure)
 
-    async def _send_all(self) -> None:
+    async def _run(self) -> None:
+        window: deque[tuple[_Batch, asyncio.Task[None]]] = deque()
+        try:
+            await self._send_all(window)
+            self._task = None  # a lane that failed sends nothing more
+        finally:
+            # Nobody else knows of these, and what is given up must not be written later.
+            for _, task in window:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in window), return_exceptions=True)
+
+    async def _send_all(self, window: deque[tuple[_Batch, asyncio.Task[None]]]) -> None:
         is_idempotent = self.producer.identity.is_idempotent
         window_max = self.options.in_flight_max if is_idempotent else 1
         failures = 0
-        window: deque[tuple[_Batch, asyncio.Task[None]]] = deque()
         loop = asyncio.get_running_loop()
         while self._waiting or window:
             # After a failure one goes alone, so that its answer means what it says.

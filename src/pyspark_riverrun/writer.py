@@ -167,6 +167,17 @@ def _by_topic(table: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
         yield name, table.take(pa.array(np.flatnonzero(codes == code)))
 
 
+def _check_headers(headers: pa.Array | None) -> None:
+    """A header without a name has no place in a record: readers would stop at it for ever."""
+    if headers is None:
+        return
+    pairs = headers.flatten()
+    if pairs.null_count:
+        raise BadRow("a row has null among its headers")
+    if pairs.field(0).null_count:
+        raise BadRow("a row has a header whose name is null")
+
+
 class _Placing:
     """Gives rows their partitions."""
 
@@ -182,6 +193,7 @@ class _Placing:
             value=table.column("value"),
             headers=table.column("headers") if "headers" in names else None,
         )
+        _check_headers(rows.headers)
         given = table.column("partition") if "partition" in names else None
         partitions = self._partitions(topic, rows, given)
         for payload in payloads(rows, partitions, self._options.batch_bytes):

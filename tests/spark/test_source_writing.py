@@ -1,0 +1,166 @@
+"""What a task does with rows that cannot be written, and with brokers that answer strangely."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_riverrun.encode import Payload
+from pyspark_riverrun.offsets import place
+from pyspark_riverrun.options import write_options
+from pyspark_riverrun.producing import TaskProducer
+from pyspark_riverrun.writer import BadRow, _Placing
+from riverrun.client.connection import UnsupportedApi
+from tests.processes import until
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+PAYLOAD = Payload(partition=0, count=1, records=memoryview(b"\x0c\x00\x00\x00\x01\x00\x00"))
+WAIT_SECONDS_MAX = 10.0
+
+
+class FakePool:
+    """A cluster of one node, whose answers the test gives."""
+
+    request_timeout_s = 1.0
+
+    def __init__(self) -> None:
+        self.cluster = SimpleNamespace(topics={}, topic_id=lambda _: None)
+        self.under_way = 0
+        self.answers: list[Any] = []
+
+    async def try_again(self, _: Any) -> Any:
+        from pyspark_riverrun.producing import ProducerIdentity
+
+        return ProducerIdentity(producer_id=1, epoch=0)
+
+    async def leader(self, *_: object) -> int:
+        return 1
+
+    async def node_connection(self, _: int) -> "FakePool":
+        return self
+
+    def version_of(self, *_: object) -> int:
+        return 9
+
+    async def request(self, *_: object, **__: object) -> Any:
+        self.under_way += 1
+        try:
+            answer = self.answers.pop(0)
+            if answer is None:
+                await asyncio.Event().wait()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        finally:
+            self.under_way -= 1
+
+
+class FakeLink:
+    def __init__(self, pool: FakePool) -> None:
+        self.pool = pool
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def soon(self, call: Any) -> None:
+        self._loop.call_soon_threadsafe(call)
+
+    def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS_MAX)
+
+    def close(self) -> None:
+        self.soon(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def link() -> Iterator[FakeLink]:
+    made = FakeLink(FakePool())
+    yield made
+    made.close()
+
+
+def producer_of(link: FakeLink) -> TaskProducer:
+    options = write_options({"kafka.bootstrap.servers": "h:1", "topic": "t"})
+    return TaskProducer(link, options)  # type: ignore[arg-type]
+
+
+def send_together(link: FakeLink, producer: TaskProducer, count: int) -> None:
+    """Before the loop looks at the first of them."""
+    gate = threading.Event()
+    link.soon(gate.wait)
+    for _ in range(count):
+        producer.send(place("t", 0), PAYLOAD)
+    gate.set()
+
+
+def flushed(producer: TaskProducer) -> Exception | None:
+    """What a flush raises; fails when it does not end."""
+    raised: list[Exception] = []
+
+    def flush() -> None:
+        try:
+            producer.flush()
+        except (UnsupportedApi, LookupError, OSError) as error:
+            raised.append(error)
+
+    waiter = threading.Thread(target=flush, daemon=True)
+    waiter.start()
+    waiter.join(WAIT_SECONDS_MAX)
+    assert not waiter.is_alive(), "the flush waits for ever"
+    return raised[0] if raised else None
+
+
+@pytest.mark.parametrize(
+    "answer", [UnsupportedApi("it does not speak Produce"), SimpleNamespace(responses=())]
+)
+def test_a_task_learns_of_every_failure(link: FakeLink, answer: Any) -> None:
+    link.pool.answers = [answer]
+    producer = producer_of(link)
+    producer.send(place("t", 0), PAYLOAD)
+    assert isinstance(flushed(producer), UnsupportedApi | IndexError)
+
+
+def test_nothing_is_under_way_after_a_failure(link: FakeLink) -> None:
+    link.pool.answers = [UnsupportedApi("it does not speak Produce"), None, None]
+    producer = producer_of(link)
+    send_together(link, producer, 3)
+    assert flushed(producer) is not None
+    until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+
+
+def test_a_task_that_gives_up_takes_back_what_is_under_way(link: FakeLink) -> None:
+    link.pool.answers = [None, None]
+    producer = producer_of(link)
+    send_together(link, producer, 2)
+    until(lambda: link.pool.under_way == 2, seconds=WAIT_SECONDS_MAX, what="both are under way")
+    producer.close()
+    assert isinstance(flushed(producer), ConnectionError)
+    until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ([None, [{"key": "a", "value": b"1"}, {"key": None, "value": b"2"}]], "name is null"),
+        ([[], [None]], "null among its headers"),
+    ],
+)
+def test_headers_without_names_are_refused_before_they_are_sent(headers: Any, said: str) -> None:
+    sent: list[object] = []
+    producer = SimpleNamespace(
+        options=SimpleNamespace(batch_bytes=1000),
+        partition_count=lambda _: 1,
+        send=lambda *record: sent.append(record),
+    )
+    table = pa.RecordBatch.from_arrays(
+        [pa.array([b"x", b"y"]), pa.array(headers, HEADERS)], names=["value", "headers"]
+    )
+    with pytest.raises(BadRow, match=said):
+        _Placing(producer).send("t", table)  # type: ignore[arg-type]
+    assert sent == []

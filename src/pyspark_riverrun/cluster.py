@@ -1,13 +1,17 @@
 """What planning asks a cluster: which partitions there are, and their offsets.
 
-Answers in terms of the options; all requests of one question go out together.
+Answers in terms of the options; all requests of one question go out together. Nodes learn of
+changes each in its time: an answer that lacks what was there before is believed only when several
+nodes have given it, for by it records would be read twice, or never.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from pyspark_riverrun.link import Link
@@ -20,6 +24,10 @@ from riverrun.model.ids import TopicPartition
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 NO_MATCH = -1
+LOOKS_MAX: Final = 5
+"""Times to look before something that was there is gone: for more than a second."""
+COMMIT_S_MAX: Final = 5.0
+"""Lag for others to see is not worth a longer wait."""
 
 
 class DataLost(Exception):
@@ -33,6 +41,13 @@ class Found:
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, UUID | None]
 
+    def has(self, known: Found) -> bool:
+        """All partitions of another look, in the same topics."""
+        return all(at in self.partitions for at in known.partitions) and all(
+            topic_id is None or self.topic_ids.get(topic, topic_id) == topic_id
+            for topic, topic_id in known.topic_ids.items()
+        )
+
 
 class Planner:
     """Asks for one reader."""
@@ -41,13 +56,25 @@ class Planner:
         self._link = link
         self._options = options
 
-    def find(self) -> Found:
+    def find(self, known: Found | None = None) -> Found:
         """Raises KafkaError for a topic or a partition that is not there."""
-        return self._link.ask(_find(self._link.pool, self._options.subscription))
+        subscription = self._options.subscription
+        if known is None:
+            return self._link.ask(_find(self._link.pool, subscription))
+        return self._link.ask(_find_known(self._link.pool, subscription, known))
 
-    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The last stable offset, unless uncommitted records are wanted as well."""
-        return self._ask(dict.fromkeys(partitions, int(Position.LATEST)))
+    def latest(self, partitions: Iterable[TopicPartition], read: Offsets | None = None) -> Offsets:
+        """The last stable offset, unless uncommitted records are wanted as well. Up to ``read``
+        there were records, as far as we know.
+        """
+        found = self._ask(dict.fromkeys(partitions, int(Position.LATEST)))
+        for looks in range(1, LOOKS_MAX):
+            short = [at for at, offset in (read or {}).items() if found.get(at, offset) < offset]
+            if not short:
+                break
+            self._link.ask(_look_elsewhere(self._link.pool, looks, [at.topic for at in short]))
+            found |= self._ask(dict.fromkeys(short, int(Position.LATEST)))
+        return found
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._ask(dict.fromkeys(partitions, int(Position.EARLIEST)))
@@ -62,7 +89,8 @@ class Planner:
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """From outside the group, which is refused while it has members."""
-        self._link.ask(commit_offsets(self._link.pool, group, offsets))
+        work = commit_offsets(self._link.pool, group, offsets)
+        self._link.ask(asyncio.wait_for(work, COMMIT_S_MAX))
 
     def _ask(self, times: Mapping[TopicPartition, int]) -> Offsets:
         only = self._options.is_committed_only
@@ -117,6 +145,27 @@ class Planner:
                 "startingOffsetsByTimestampStrategy=latest starts at the end instead"
             )
         return offsets | self.latest(late)
+
+
+async def _find_known(pool: Pool, subscription: Subscription, known: Found) -> Found:
+    for looks in range(1, LOOKS_MAX):
+        try:
+            found = await _find(pool, subscription)
+            if found.has(known):
+                return found
+        except KafkaError as error:
+            if error.code is not ErrorCode.RESOURCE_NOT_FOUND or not known.partitions:
+                raise
+        await _look_elsewhere(pool, looks, known.topic_ids)
+    return await _find(pool, subscription)
+
+
+async def _look_elsewhere(pool: Pool, looks: int, topics: Iterable[str]) -> None:
+    """Forget what the node said that we asked, and let another one say it a little later."""
+    for topic in topics:
+        pool.cluster.topics.pop(topic, None)
+    await asyncio.sleep(pool.retry.wait_s(looks, 0.5))
+    await pool.turn_to_another()
 
 
 async def _find(pool: Pool, subscription: Subscription) -> Found:

@@ -20,7 +20,7 @@ from pyspark_riverrun.decode import Portion
 from pyspark_riverrun.link import Link
 from pyspark_riverrun.planning import Range
 from riverrun.client.offsets import offsets_at
-from riverrun.client.partitions import EARLIEST
+from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import Address
 from riverrun.client.stream import StreamConnection, response_body
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -36,7 +36,8 @@ from riverrun.wire.primitives import MalformedRequest
 
 AHEAD_MAX: Final = 3
 STRANGE_MAX: Final = 4
-"""Times that a topic may have another id than planned before we believe it."""
+"""Times that a topic may have another id than planned, or a log end before it, until we believe
+it."""
 CORRELATION_IDS: Final = 2**31
 
 
@@ -165,6 +166,7 @@ class _Fetcher:
             if data:
                 raise CorruptBatch(f"{self._at}: no whole batch at offset {self.position}")
             return None
+        self._strange = 0
         asked, self.position = self.position, headers[-1][1].next_offset
         return Portion(
             data=data, headers=headers, aborted=tuple(result.aborted or ()), position=asked
@@ -236,16 +238,24 @@ class _Fetcher:
         )
 
     async def _out_of_range(self) -> None:
-        """Retention was faster, or the log is shorter than it was."""
-        earliest = (await offsets_at(self._link.pool, {self._at: EARLIEST}))[self._at]
+        """Retention was faster, or the log is shorter than it was; but a copy may be behind, and a
+        leader that was just elected too (KIP-392: leave the copy, and ask who leads).
+        """
+        pool = self._link.pool
+        earliest = (await offsets_at(pool, {self._at: EARLIEST}))[self._at]
+        latest = (await offsets_at(pool, {self._at: LATEST}))[self._at]
+        self._strange += 1
         if self.position < earliest:
             reached = min(earliest, self._range.end)
             lost = f"offsets {self.position} to {reached - 1} of {self._at} are gone: the log "
             lost += f"begins at {earliest} (retention or deleted records)"
+        elif self.position <= latest or self._strange < STRANGE_MAX:
+            self._leave(None)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._at}: a copy is behind")
         else:
             reached = self._range.end
-            lost = f"offset {self.position} of {self._at} is beyond the end of the log: records "
-            lost += "were lost, or the topic was made again"
+            lost = f"offset {self.position} of {self._at} is beyond the end of the log, {latest}: "
+            lost += "records were lost, or the topic was made again"
         if self._options.fail_on_data_loss:
             raise DataLost(f"{lost}. To go on with what is left set failOnDataLoss=false")
         self.position = reached

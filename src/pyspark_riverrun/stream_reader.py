@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ from pyspark_riverrun.planning import count_between, limited, ranges
 from pyspark_riverrun.reading import partitions_of, read_range
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import TopicPartition
+
+COMMIT_PAUSE_S: Final = 60.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,6 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new: Offsets = {}
         """Where partitions begin that appeared while the query ran."""
         self._committed: Offsets = {}
+        self._commit_at = 0.0
+        """When the group is told again, after its coordinator was silent."""
         self._triggered_at: float | None = None
 
     # What Spark asks for, in the order in which it does
@@ -88,12 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_json(start)
         self._commit_group(begin)
         planner = self._planner()
-        if self._target is None:
-            found = self._find(planner)
-            latest = planner.latest(found.partitions)
-        else:
-            latest = self._target
-        self._seen_latest = latest
+        latest = self._seen_latest = self._latest(planner, begin)
         if self._is_first:
             self._is_first = False
             # Any other start was written down by an earlier run, and is durable already.
@@ -118,11 +118,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._topic_ids:
             # A batch of an earlier run is done again: nobody has looked at the cluster yet.
             self._find(planner)
-        gone = [at for at in begin if at not in stop]
-        if gone:
-            self._report(
-                f"partitions {', '.join(map(str, gone))} are gone: deleted with their topic"
-            )
+        # One that came since is in a first batch that is planned again, but not in its end.
+        left = [at for at in begin if at not in stop]
+        if left:
+            found = self._find(planner, left).partitions
+            gone = [at for at in left if at not in found]
+            if gone:
+                names = ", ".join(map(str, gone))
+                self._report(f"partitions {names} are gone: deleted with their topic")
         begin = self._with_new(planner, begin, stop)
         planned = ranges(
             {at: min(begin[at], stop[at]) for at in stop},
@@ -148,16 +151,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._own_planner
         return Planner(link_to(self._options.cluster), self._options)
 
-    def _find(self, planner: Planner) -> Found:
-        found = planner.find()
+    def _find(self, planner: Planner, known: Iterable[TopicPartition] = ()) -> Found:
+        """Nodes learn of changes each in its time, so what we knew is asked for more than once."""
+        found = planner.find(Found(partitions=tuple(known), topic_ids=dict(self._topic_ids)))
         for topic, topic_id in found.topic_ids.items():
-            known = self._topic_ids.get(topic)
-            if known is not None and topic_id != known:
+            known_id = self._topic_ids.get(topic)
+            if known_id is not None and topic_id != known_id:
                 self._report(
                     f"topic {topic} was deleted and made again: its offsets mean other records now"
                 )
             self._topic_ids[topic] = topic_id
         return found
+
+    def _latest(self, planner: Planner, begin: Offsets) -> Offsets:
+        """Where the logs end; with AvailableNow where they ended when the query started."""
+        read = {at: offset for at, offset in begin.items() if not self._is_later_start(at, offset)}
+        if self._target is None:
+            return planner.latest(self._find(planner, read).partitions, read)
+        short = {at: offset for at, offset in read.items() if self._target.get(at, -1) < offset}
+        if short:
+            found = self._find(planner, short).partitions
+            self._target |= planner.latest([at for at in short if at in found], short)
+        return self._target
+
+    def _is_later_start(self, at: TopicPartition, offset: int) -> bool:
+        """The start may be looked for after AvailableNow has looked for the end."""
+        return self._target is not None and (self._initial or {}).get(at) == offset
 
     def _with_new(
         self, planner: Planner, begin: Mapping[TopicPartition, int], end: Offsets
@@ -176,15 +195,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Offsets never go back: where the log is shorter than it was, records were lost."""
         end = dict(latest)
         for at, offset in begin.items():
-            if at not in latest:
+            if self._is_later_start(at, offset):
+                end[at] = max(offset, latest.get(at, offset))
+            elif at not in latest:
                 self._report(f"partition {at} is gone: deleted with its topic")
             elif latest[at] < offset:
-                if self._target is None:
-                    self._report(
-                        f"{at} ends at {latest[at]}, but was read up to {offset} before: records "
-                        "were lost, or the topic was made again"
-                    )
-                end[at] = offset if self._options.fail_on_data_loss else latest[at]
+                self._report(
+                    f"{at} ends at {latest[at]}, but was read up to {offset} before: records "
+                    "were lost, or the topic was made again"
+                )
         return end
 
     def _must_wait(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> bool:
@@ -199,12 +218,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit_group(self, finished: Offsets) -> None:
         """So that lag is seen by every tool; the checkpoint alone says where a query goes on."""
         group = self._options.group_id
-        if group is None or finished == self._committed:
+        if group is None or finished == self._committed or self._now() < self._commit_at:
             return
         try:
             self._planner().commit(group, finished)
-        except KafkaError as error:
+        except (KafkaError, OSError) as error:
             warnings.warn(f"group {group} does not show the progress: {error}", stacklevel=2)
+            if isinstance(error, OSError):  # silence takes time, and batches shall not wait for it
+                self._commit_at = self._now() + COMMIT_PAUSE_S
             return
         self._committed = finished
 

@@ -360,6 +360,22 @@ def test_a_coordinator_that_has_left_the_cluster_is_looked_for_anew() -> None:
     run(scenario)
 
 
+def test_another_node_may_be_asked_when_one_seems_to_be_behind() -> None:
+    async def scenario() -> None:
+        async with (
+            FakeCluster(3) as cluster,
+            Pool(cluster.bootstrap()[:1], retry=QUICK) as pool,
+        ):
+            await cluster.nodes[2].listener.stop()
+            for node in (1, 3, 1):
+                before = len(cluster.nodes[node].asked)
+                await pool.metadata(["t"])
+                assert ApiKey.METADATA in cluster.nodes[node].asked[before:]
+                await pool.turn_to_another()
+
+    run(scenario)
+
+
 def test_pauses_between_tries_grow_to_their_limit() -> None:
     policy = RetryPolicy(backoff_s=0.1, backoff_s_max=1.0)
     waits = [policy.wait_s(tries, 0.5) for tries in range(1, 7)]

@@ -15,7 +15,7 @@ from pyspark_riverrun.offsets import Offsets, place
 from pyspark_riverrun.options import read_options
 from pyspark_riverrun.planning import Range, limited, ranges
 from pyspark_riverrun.reading import RangePartition
-from pyspark_riverrun.stream_reader import StreamReader
+from pyspark_riverrun.stream_reader import COMMIT_PAUSE_S, StreamReader
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 
@@ -73,25 +73,31 @@ class FakePlanner:
         self.begins: Offsets = {}
         self.topic_id = FIRST_ID
         self.commits: list[tuple[str, Offsets]] = []
-        self.is_refusing = False
+        self.refusal: Exception | None = None
+        self.refused = 0
         self.asked = 0
+        self.known: Found | None = None
+        self.read: Offsets | None = None
 
-    def find(self) -> Found:
+    def find(self, known: Found | None = None) -> Found:
+        self.known = known
         return Found(partitions=tuple(sorted(self.ends)), topic_ids={"a": self.topic_id})
 
     def starting(self, found: Found) -> Offsets:
         return {at: self.ends[at] for at in found.partitions}
 
-    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+    def latest(self, partitions: Iterable[TopicPartition], read: Offsets | None = None) -> Offsets:
         self.asked += 1
+        self.read = read
         return {at: self.ends[at] for at in partitions}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return {at: self.begins.get(at, 0) for at in partitions}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if self.is_refusing:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members")
+        if self.refusal is not None:
+            self.refused += 1
+            raise self.refusal
         self.commits.append((group, dict(offsets)))
 
 
@@ -143,10 +149,23 @@ def test_the_group_is_told_of_finished_work_on_each_trigger_once() -> None:
 
 def test_a_group_with_members_does_not_stop_the_query() -> None:
     planner = FakePlanner({A0: 10})
-    planner.is_refusing = True
+    planner.refusal = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members")
     reader = stream(planner, kafka_group_id="g")
     with pytest.warns(UserWarning, match="the group has members"):
         assert reader.latestOffset({"a": {"0": 5}}, ALL) == {"a": {"0": 10}}
+
+
+def test_a_silent_coordinator_is_left_alone_for_a_while() -> None:
+    planner, clock = FakePlanner({A0: 10}), Clock()
+    planner.refusal = TimeoutError("nobody answers")
+    reader = stream(planner, clock, kafka_group_id="g")
+    with pytest.warns(UserWarning, match="nobody answers"):
+        assert reader.latestOffset({"a": {"0": 5}}, ALL) == {"a": {"0": 10}}
+    reader.latestOffset({"a": {"0": 10}}, ALL)
+    assert planner.refused == 1
+    clock.now, planner.refusal = COMMIT_PAUSE_S, None
+    reader.latestOffset({"a": {"0": 10}}, ALL)
+    assert planner.commits == [("g", {A0: 10})]
 
 
 def test_what_is_there_now_is_all_that_available_now_reads() -> None:
@@ -227,6 +246,57 @@ def test_a_partition_that_is_gone_is_reported() -> None:
     planner = FakePlanner({A0: 10})
     with pytest.raises(DataLost, match="a-1"):
         stream(planner).latestOffset({"a": {"0": 10, "1": 5}}, ALL)
+
+
+def test_what_was_read_is_asked_for_before_it_is_gone() -> None:
+    planner = FakePlanner({A0: 10, A1: 7})
+    reader = stream(planner)
+    reader.latestOffset({"a": {"0": 3, "1": 5}}, ALL)
+    reader.latestOffset({"a": {"0": 10, "1": 7}}, ALL)
+    assert planner.known == Found(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
+    assert planner.read == {A0: 10, A1: 7}
+
+
+def test_a_first_batch_is_planned_again_though_a_partition_came_since() -> None:
+    """It was killed when its end was written down; Spark asks for its start again."""
+    planner = FakePlanner({A0: 10, A1: 0})
+    reader = stream(planner, startingOffsets="earliest")
+    planner.begins = {A0: 0, A1: 0}
+    (task,) = reader.partitions({"a": {"0": 0, "1": 0}}, {"a": {"0": 10}})
+    assert isinstance(task, RangePartition)
+    assert (task.range_.partition, task.range_.start, task.range_.end) == (0, 0, 10)
+
+
+def test_a_partition_that_is_gone_between_two_offsets_is_reported() -> None:
+    with pytest.raises(DataLost, match="a-1 are gone"):
+        stream(FakePlanner({A0: 10})).partitions({"a": {"0": 0, "1": 0}}, {"a": {"0": 10}})
+
+
+def test_available_now_reports_a_log_that_is_shorter_than_before() -> None:
+    planner = FakePlanner({A0: 300})
+    reader = stream(planner)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLost, match="ends at 300, but was read up to 500"):
+        reader.latestOffset({"a": {"0": 500}}, ALL)
+
+
+def test_available_now_may_look_for_its_start_after_its_end() -> None:
+    planner = FakePlanner({A0: 300})
+    reader = stream(planner, startingOffsets='{"a": {"0": -2, "1": -2}}')
+    reader.prepareForTriggerAvailableNow()
+    planner.ends = {A0: 310, A1: 20}
+    start = reader.initialOffset()
+    assert start == {"a": {"0": 310, "1": 20}}
+    assert reader.latestOffset(start, ALL) == start
+
+
+def test_available_now_looks_again_where_it_saw_too_little() -> None:
+    planner = FakePlanner({A0: 300})
+    reader = stream(planner)
+    reader.prepareForTriggerAvailableNow()
+    planner.ends = {A0: 510, A1: 20}
+    start = {"a": {"0": 500, "1": 20}}
+    assert reader.latestOffset(start, ALL) == {"a": {"0": 510, "1": 20}}
 
 
 def test_a_batch_of_an_earlier_run_is_planned_as_it_was() -> None:

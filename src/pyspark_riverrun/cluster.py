@@ -2,7 +2,8 @@
 
 Answers in terms of the options; all requests of one question go out together. Nodes learn of
 changes each in its time: an answer that lacks what was there before is believed only when several
-nodes have given it, for by it records would be read twice, or never.
+nodes have given it, for by it records would be read twice, or never; a topic that was just made is
+not known to all of them either.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 NO_MATCH = -1
 LOOKS_MAX: Final = 5
 """Times to look before something that was there is gone: for more than a second."""
+NOT_THERE: Final = (ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 COMMIT_S_MAX: Final = 5.0
 """Lag for others to see is not worth a longer wait."""
 
@@ -58,10 +60,8 @@ class Planner:
 
     def find(self, known: Found | None = None) -> Found:
         """Raises KafkaError for a topic or a partition that is not there."""
-        subscription = self._options.subscription
-        if known is None:
-            return self._link.ask(_find(self._link.pool, subscription))
-        return self._link.ask(_find_known(self._link.pool, subscription, known))
+        known = known or Found(partitions=(), topic_ids={})
+        return self._link.ask(_find_known(self._link.pool, self._options.subscription, known))
 
     def latest(self, partitions: Iterable[TopicPartition], read: Offsets | None = None) -> Offsets:
         """The last stable offset, unless uncommitted records are wanted as well. Up to ``read``
@@ -154,7 +154,7 @@ async def _find_known(pool: Pool, subscription: Subscription, known: Found) -> F
             if found.has(known):
                 return found
         except KafkaError as error:
-            if error.code is not ErrorCode.RESOURCE_NOT_FOUND or not known.partitions:
+            if error.code not in NOT_THERE:
                 raise
         await _look_elsewhere(pool, looks, known.topic_ids)
     return await _find(pool, subscription)

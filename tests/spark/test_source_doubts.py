@@ -91,11 +91,8 @@ def test_what_several_nodes_do_not_know_is_gone() -> None:
         planner(FakePool(topic(0))).find(BOTH)
 
 
-def test_a_name_that_is_wrong_is_told_at_once() -> None:
-    pool = FakePool(topic(0))
-    with pytest.raises(KafkaError, match="there is no topic a"):
-        planner(pool).find(Found(partitions=(), topic_ids={}))
-    assert pool.turns == 0
+def test_a_topic_that_was_just_made_is_found() -> None:
+    assert planner(FakePool(topic(0), topic(2))).find() == BOTH
 
 
 def test_a_log_that_seems_shorter_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

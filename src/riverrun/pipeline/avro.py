@@ -1,11 +1,16 @@
-"""Avro values: their schema as Spark's, and a decoder that says what is wrong with a value."""
+"""Avro values: their schema as Spark's, and a decoder that says what is wrong with a value.
+
+Dates, timestamps and decimals are columns of these types; any other logical type (uuid, times of
+day, local timestamps) is its underlying one, as Avro wants it of readers that do not know it.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,25 +45,74 @@ _PLAIN: Mapping[str, DataType] = {
     "null": StringType(),
 }
 
+_LOGICAL = ("timestamp-millis", "timestamp-micros", "date", "decimal")
+DECIMAL_DIGITS_MAX = 38
+
 Decode = Callable[[bytes], tuple[dict[str, Any] | None, str | None]]
 
 
 def spark_schema_of(schema: Any) -> StructType:
     """The fields of a record; ValueError for a schema that is none."""
-    found = _type_of(schema, {})
+    found = _type_of(_parsed(schema), {})
     if not isinstance(found, StructType):
         raise ValueError("the schema of a topic's values must be a record")
     return found
 
 
-def avro_decoder(schema: Any, has_registry_header: bool) -> Decode:
+def _parsed(schema: Any) -> Any:
+    """With the full names of named types, and without the logical types that we do not know."""
     import fastavro
     from fastavro.schema import SchemaParseException
 
     try:
-        known = fastavro.parse_schema(schema)
-    except SchemaParseException as error:
+        return fastavro.parse_schema(_without_logical(schema))
+    except (SchemaParseException, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"no schema of Avro: {error}") from error
+
+
+def _without_logical(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_logical(part) if name in ("type", "items", "values", "fields") else part
+        for name, part in schema.items()
+        if name != "logicalType" or part in _LOGICAL
+    }
+
+
+def fitted(
+    values: Sequence[dict[str, Any] | None], reasons: Sequence[str | None], type_: pa.DataType
+) -> tuple[pa.Array, list[str | None]]:
+    """The values as a column, without those that are Avro but do not fit it, such as an ``int`` of
+    more than 32 bits; and what is wrong with each.
+    """
+    try:
+        return pa.array(values, type_), list(reasons)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        pass  # one of them does not fit; which, only each alone can say
+    kept: list[dict[str, Any] | None] = []
+    told: list[str | None] = []
+    for value, reason in zip(values, reasons, strict=True):
+        misfit = None if value is None else _misfit(value, type_)
+        kept.append(None if misfit else value)
+        told.append(misfit or reason)
+    return pa.array(kept, type_), told
+
+
+def _misfit(value: dict[str, Any], type_: pa.DataType) -> str | None:
+    try:
+        pa.array([value], type_)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        return f"the value does not fit its column: {error}"
+    return None
+
+
+def avro_decoder(schema: Any, has_registry_header: bool) -> Decode:
+    import fastavro
+
+    known = _parsed(schema)
     start = REGISTRY_HEADER_BYTES if has_registry_header else 0
 
     def decode(data: bytes) -> tuple[dict[str, Any] | None, str | None]:
@@ -99,6 +153,8 @@ def _described(schema: Mapping[str, Any], named: dict[str, DataType]) -> DataTyp
     if logical == "date":
         return DateType()
     if logical == "decimal":
+        if schema["precision"] > DECIMAL_DIGITS_MAX:
+            raise ValueError(f"a decimal has {DECIMAL_DIGITS_MAX} digits at most: {schema}")
         return DecimalType(schema["precision"], schema.get("scale", 0))
     match kind:
         case "record":

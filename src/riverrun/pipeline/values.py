@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from riverrun.pipeline.avro import avro_decoder, spark_schema_of
+from riverrun.pipeline.avro import avro_decoder, fitted, spark_schema_of
 from riverrun.pipeline.declaration import TopicSource
 from riverrun.pipeline.inference import schema_of_variant
 
@@ -46,20 +46,34 @@ def parsed(raw: DataFrame, source: TopicSource, schema: StructType | None) -> Da
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         value = F.from_json(F.col("value").cast("string"), known, options)
         rows = raw.select(*kept, *origin, value.alias(_VALUE))
-        broken = F.when(F.col(f"{_VALUE}.{_CORRUPT}").isNotNull(), F.lit(_misfit(schema)))
+        is_broken = F.col(f"{_VALUE}.{_CORRUPT}").isNotNull() | ~_is_one_value()
+        broken = F.when(is_broken, F.lit(_misfit(schema)))
     else:
         rows = _avro_rows(raw.select(*kept, *origin), source, schema)
         broken = F.when(F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT))
     if source.tombstones == "drop":
         rows = rows.filter(F.col("_raw_value").isNotNull())
     reason = _null_reason(source).otherwise(_missing(source, broken))
-    fields = [F.col(f"{_VALUE}.`{field.name}`").alias(field.name) for field in schema.fields]
+    fields = [_field(field.name).alias(field.name) for field in schema.fields]
     return rows.select(*fields, "_raw_key", "_raw_value", "_key", *ORIGIN, reason.alias(REASON))
 
 
 def good(rows: DataFrame) -> DataFrame:
     """What transforms see."""
     return rows.filter(F.col(REASON).isNull()).drop(REASON, "_raw_key", "_raw_value")
+
+
+def _field(name: str) -> Column:
+    quoted = name.replace("`", "``")
+    return F.col(f"{_VALUE}.`{quoted}`")
+
+
+def _is_one_value() -> Column:
+    """Spark reads the first JSON value of a text and stops, and finds none in an empty one: as the
+    first of a list there must be exactly one, parsed by the same rules.
+    """
+    text = F.concat(F.lit("["), F.col("_raw_value").cast("string"), F.lit(",{}]"))
+    return F.coalesce(F.size(F.from_json(text, "array<struct<>>")) == 2, F.lit(False))
 
 
 def _null_reason(source: TopicSource) -> Column:
@@ -71,7 +85,7 @@ def _null_reason(source: TopicSource) -> Column:
 
 def _missing(source: TopicSource, broken: Column) -> Column:
     for name in source.required:
-        is_missing = F.col(f"{_VALUE}.`{name}`").isNull()
+        is_missing = _field(name).isNull()
         broken = broken.when(is_missing, F.lit(f"the required field {name} is missing"))
     return broken
 
@@ -124,8 +138,8 @@ def _avro_mapper(
                 value, reason = (None, None) if data is None else decode(data)
                 values.append(value)
                 reasons.append(reason)
-            arrays = [*batch.columns, pa.array(values, arrow.field(_VALUE).type)]
-            arrays.append(pa.array(reasons, pa.string()))
+            column, reasons = fitted(values, reasons, arrow.field(_VALUE).type)
+            arrays = [*batch.columns, column, pa.array(reasons, pa.string())]
             yield pa.RecordBatch.from_arrays(arrays, names=arrow.names)
 
     return mapper

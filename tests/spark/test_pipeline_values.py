@@ -1,0 +1,145 @@
+"""Values of records become rows, or dead letters with a reason; none stops a query."""
+
+import datetime
+import io
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import LongType, StructField, StructType
+
+from riverrun.pipeline.avro import avro_decoder, fitted, spark_schema_of
+from riverrun.pipeline.declaration import TopicSource
+from riverrun.pipeline.values import REASON, infer, parsed
+
+JSON = TopicSource(
+    name="s", topics=("t",), values="json", schema="infer", required=(), tombstones="dead-letter",
+    dead_letters="d", start="earliest", on_data_loss="stop", rows_per_batch=None,
+    has_registry_header=False, watermark=None,
+)  # fmt: skip
+RAW = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+
+
+def record(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), {"x": value})
+    return stream.getvalue()
+
+
+def rows(schema: Any, *data: bytes) -> list[tuple[Any, str | None]]:
+    """As a worker makes them: the values of a column, and why they are none."""
+    decode = avro_decoder(schema, False)
+    pairs = [decode(one) for one in data]
+    type_ = to_arrow_type(spark_schema_of(schema), timezone="UTC")
+    column, reasons = fitted([value for value, _ in pairs], [why for _, why in pairs], type_)
+    return list(zip([row and row["x"] for row in column.to_pylist()], reasons, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("declared", "written", "value"),
+    [
+        ("int", "long", 2**40),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+            "bytes",
+            (10**30).to_bytes(16, "big"),
+        ),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "long", 2**62),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_is_a_dead_letter(
+    declared: Any, written: str, value: Any
+) -> None:
+    schema = record(declared)
+    zero = {"int": 0, "long": 0, "bytes": b"\x01"}[written]
+    good = encoded(record(written), zero)
+    (first, nothing), (misfit, reason), (last, _) = rows(
+        schema, good, encoded(record(written), value), good
+    )
+    assert (first, nothing, misfit) == (last, None, None)
+    assert first is not None
+    assert reason is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        (
+            {"type": "string", "logicalType": "uuid"},
+            uuid.UUID(int=5),
+            "00000000-0000-0000-0000-000000000005",
+        ),
+        ({"type": "int", "logicalType": "time-millis"}, datetime.time(0, 0, 1), 1000),
+        (
+            {"type": "long", "logicalType": "local-timestamp-millis"},
+            datetime.datetime(1970, 1, 1, 0, 0, 2),
+            2000,
+        ),
+        ({"type": "int", "logicalType": "date"}, datetime.date(2024, 1, 2), None),
+        (
+            ["null", {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}],
+            Decimal("1.25"),
+            None,
+        ),
+    ],
+)
+def test_logical_types_are_read(kind: Any, value: Any, found: Any) -> None:
+    schema = record(kind)
+    assert rows(schema, encoded(schema, value)) == [(value if found is None else found, None)]
+
+
+def test_named_types_have_namespaces() -> None:
+    kind = {"type": "enum", "name": "E", "symbols": ["A"]}
+    schema = record(kind) | {"namespace": "com.x"}
+    schema["fields"].append({"name": "y", "type": "com.x.E"})
+    assert spark_schema_of(schema).simpleString() == "struct<x:string,y:string>"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["string", "nothing", record("nothing"), {"type": "record"}, record(["int", "string"]),
+     record({"type": "bytes", "logicalType": "decimal", "precision": 50})],
+)  # fmt: skip
+def test_a_schema_that_has_no_columns_is_a_value_error(schema: Any) -> None:
+    with pytest.raises(ValueError):
+        spark_schema_of(schema)
+
+
+def test_only_whole_values_are_rows(spark: SparkSession) -> None:
+    texts = {
+        '{"id": 1}': True,
+        ' {"id": 1, "a": [{"b": {}}, "]"]}\n': True,
+        '{"id": NaN}': True,
+        "{'id': 2}": True,
+        "{}": True,
+        "": False,
+        "  ": False,
+        "null": False,
+        '{"id": 1}\n{"id": 2}': False,
+        '{"id": 1},{"id": 2}': False,
+        '{"id": 1} x': False,
+        '{"id": 1}]': False,
+        '{"id": 1}}': False,
+        '{"id": "x"}': False,
+        '[{"id": 1}]': False,
+        '{"id": 1': False,
+    }
+    raw = spark.createDataFrame([(None, text.encode(), "t", 0, 0, None) for text in texts], RAW)
+    found = parsed(raw, JSON, StructType.fromDDL("id DOUBLE")).select("_raw_value", REASON)
+    assert {bytes(row[0]).decode(): row[1] is None for row in found.collect()} == texts
+
+
+def test_any_name_of_a_field_may_be_a_column(spark: SparkSession) -> None:
+    raw = spark.createDataFrame([(None, b'{"a`b": 1, "c.d": 2}', "t", 0, 0, None)], RAW)
+    schema = StructType([StructField("a`b", LongType()), StructField("c.d", LongType())])
+    assert infer(raw) == schema
+    (row,) = parsed(raw, JSON, schema).collect()
+    assert (row["a`b"], row["c.d"], row[REASON]) == (1, 2, None)

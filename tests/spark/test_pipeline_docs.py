@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.clusters import Cluster
 from tests.processes import serve
+from tests.spark.pipelines import read, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 MARK = "--- next command ---"
@@ -40,3 +43,26 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     for (command, output), printed in zip(shown, outputs, strict=False):
         assert printed == output, (command, done.stderr)
     assert len(outputs) == len(shown)
+
+
+def programs() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_programs_run(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
+    """But for two: a session on another machine, and Declarative Pipelines, which have an example
+    of their own.
+    """
+    reading, lag, *others = programs()
+    assert spark.sparkContext is not None, "session() gets the one that runs"
+    write(spark_cluster.bootstrap, "orders", [{"id": 1}, {"id": 2}], keys=["1", "2"])
+    for text in (reading, lag):
+        here = text.replace("127.0.0.1:9092", spark_cluster.bootstrap)
+        for name in ('"path", "', '"checkpointLocation", "'):
+            here = here.replace(name, f"{name}{tmp_path}/")
+        exec(here, {"spark": spark})
+    assert spark.read.parquet(str(tmp_path / "orders")).count() >= 2
+    assert len(read(spark_cluster.bootstrap, "numbers")) == 1000
+    for text in others:
+        compile(text, str(PAGE), "exec")
+    assert len(others) == 2

@@ -40,6 +40,8 @@ FIELDS: Final = {
 }
 COLUMNS: Final = tuple(name for name in FIELDS if name != "headers")
 COLUMNS_WITH_HEADERS: Final = tuple(FIELDS)
+MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
+"""Of a time in Spark, which counts microseconds."""
 DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of decompressed records that become one table: Arrow's offsets have 32 bits."""
 RUN_MIN: Final = 32
@@ -209,7 +211,9 @@ def _decode(group: _Payloads, place: _Place, columns: Sequence[str]) -> pa.Recor
                 made[name] = pa.array(offsets)
             case "timestamp":
                 times = _times(group.headers, counts, time_deltas, first, last)
-                made[name] = pa.array(times * 1000).view(FIELDS[name])
+                # A time beyond what Spark can say would come out as some other one.
+                micros = np.clip(times, -MILLISECONDS_MAX, MILLISECONDS_MAX) * 1000
+                made[name] = pa.array(micros).view(FIELDS[name])
             case "timestampType":
                 kinds = np.array([h.has_log_append_time for h in group.headers], np.int32)
                 made[name] = pa.array(np.repeat(kinds, counts)[first:last])

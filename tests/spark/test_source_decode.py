@@ -12,6 +12,7 @@ from pyspark_riverrun import RiverrunSource
 from pyspark_riverrun.decode import (
     COLUMNS,
     COLUMNS_WITH_HEADERS,
+    MILLISECONDS_MAX,
     Portion,
     schema_of,
     to_arrow,
@@ -204,3 +205,11 @@ def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
 def test_the_schema_is_exactly_what_spark_expects(flag: str, columns: tuple[str, ...]) -> None:
     declared = RiverrunSource({"includeHeaders": flag}).schema()
     assert to_arrow_schema(declared, timezone="UTC") == schema_of(columns)
+
+
+@pytest.mark.parametrize("time", [2**60, -(2**60)])
+def test_a_time_that_spark_cannot_say_is_the_farthest_that_it_can(time: int) -> None:
+    data = build_batch([NewRecord(value=b"v", timestamp=time)])
+    (table,) = to_arrow(data, topic="t", partition=0, start=0, end=1, columns=("timestamp",))
+    (micros,) = table["timestamp"].cast(pa.int64()).to_pylist()
+    assert micros == (1 if time > 0 else -1) * MILLISECONDS_MAX * 1000

@@ -9,7 +9,6 @@ loaded, naming our format chooses the mode, unless one was chosen.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -17,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 FORMAT = "riverrun"
+DEFAULT = "error"
+"""What PySpark's writers do when nothing is chosen."""
 WRITERS = ("pyspark.sql.readwriter", "pyspark.sql.connect.readwriter")
 
 
@@ -30,8 +31,11 @@ def append_by_default(writer: type[Any]) -> None:
 
     def format(self: Any, source: str) -> Any:
         named = format_before(self, source)
-        if source.lower() == FORMAT and getattr(self, "_riverrun_mode", None) is None:
-            mode_before(self, "append")
+        if getattr(self, "_riverrun_mode", None) is None:
+            is_ours = source.lower() == FORMAT
+            if is_ours or getattr(self, "_riverrun_appends", False):
+                mode_before(self, "append" if is_ours else DEFAULT)
+            self._riverrun_appends = is_ours
         return named
 
     mode.__doc__, format.__doc__ = mode_before.__doc__, format_before.__doc__
@@ -67,12 +71,13 @@ class WriterFinder:
     ) -> ModuleSpec | None:
         if name not in WRITERS:
             return None
-        place = sys.meta_path.index(self)
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(place, self)
+        # Whoever comes after us is asked, and the list stays as it is: others import meanwhile.
+        spec = None
+        for finder in list(sys.meta_path):
+            if not isinstance(finder, WriterFinder) and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
         if spec is not None and spec.loader is not None:
             spec.loader = WriterLoader(spec.loader)  # type: ignore[assignment]
         return spec

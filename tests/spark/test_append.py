@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pyspark
+import pyspark.sql
 import pytest
 
 import riverrun_append
@@ -46,6 +47,21 @@ def test_other_formats_are_left_alone(writer: Writer) -> None:
 def test_what_the_user_chose_stays(writer: Writer, mode: str) -> None:
     assert writer.mode(mode).mode(None).format("riverrun").chosen == mode
     assert writer.format("riverrun").mode(mode).chosen == mode
+
+
+def test_another_format_named_later_is_as_if_ours_was_not(writer: Writer) -> None:
+    assert writer.format("riverrun").format("parquet").chosen == "error"
+    assert writer.format("parquet").format("riverrun").chosen == "append"
+    assert writer.format("riverrun").mode("ignore").format("parquet").chosen == "ignore"
+
+
+def test_two_threads_may_import_at_once() -> None:
+    finder = riverrun_append.WriterFinder()
+    before = list(sys.meta_path)
+    spec = finder.find_spec("pyspark.sql.readwriter", pyspark.sql.__path__)
+    assert spec is not None
+    assert isinstance(spec.loader, riverrun_append.WriterLoader)
+    assert sys.meta_path == before, "another thread may go through it just now"
 
 
 def test_an_interpreter_has_the_hook_from_its_start_and_does_not_load_spark_for_it() -> None:

@@ -172,3 +172,21 @@ def test_text_that_is_no_toml_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_all_problems_are_shown_at_once(tmp_path: Path) -> None:
     shown = problems(tmp_path, GOOD.replace('key = "id"', 'keys = "id"').replace('"shop"', "7"))
     assert len(shown) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x: 2024-99-99", "shop.yaml: not YAML: month must be in 1..12"),
+        ("sources: &a\n  b: *a\n", "shop.yaml: not YAML: an anchor refers to itself"),
+    ],
+)
+def test_yaml_that_means_nothing_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    assert problems(tmp_path, text, "shop.yaml")[0].startswith(said)
+
+
+def test_anchors_within_anchors_take_no_time(tmp_path: Path) -> None:
+    nested = ["a0: &a0 {x: 1}"]
+    nested += [f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 40)]
+    shown = problems(tmp_path, "\n".join(nested), "shop.yaml")
+    assert any("is not a field" in line for line in shown)

@@ -97,17 +97,23 @@ def _read_yaml(path: Path, text: str) -> Document:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # A date that is none is a ValueError, and an anchor within itself has no end.
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         problem = getattr(error, "problem", None) or str(error)
         raise _broken(path, line, f"not YAML: {problem}", "correct the line") from error
+    if _is_within_itself(values):
+        raise _broken(path, None, "not YAML: an anchor refers to itself", "write it out")
     if not isinstance(values, dict):
         raise _broken(path, 1, "no fields", "see `riverrun pipeline init` for one that runs")
     lines: dict[Path_, int] = {}
+    seen: dict[int, None] = {}
 
     def visit(node: object, place: Path_) -> None:
-        if isinstance(node, yaml.MappingNode):
+        # Anchors make a net of the tree; its ways are more than anybody can go.
+        if isinstance(node, yaml.MappingNode) and id(node) not in seen:
+            seen[id(node)] = None
             for key, value in node.value:
                 inner = (*place, str(key.value))
                 lines[inner] = key.start_mark.line + 1
@@ -115,3 +121,22 @@ def _read_yaml(path: Path, text: str) -> Document:
 
     visit(node, ())
     return Document(file=str(path), values=values, lines=lines)
+
+
+def _is_within_itself(values: object) -> bool:
+    """Whether following the values would never end; each is looked at once."""
+    done: dict[int, None] = {}
+
+    def visit(value: object, above: dict[int, None]) -> bool:
+        if not isinstance(value, dict | list):
+            return False
+        if id(value) in above:
+            return True
+        if id(value) in done:
+            return False
+        inner = value.values() if isinstance(value, dict) else value
+        found = any(visit(one, {**above, id(value): None}) for one in inner)
+        done[id(value)] = None
+        return found
+
+    return visit(values, {})

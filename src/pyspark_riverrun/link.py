@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ from riverrun.client.stream import StreamConnection
 Result = TypeVar("Result")
 
 LINKS_MAX: Final = 16
+CLOSED: Final = "the link was closed, for too many others were opened"
 IDLE_MAX: Final = 8
 """Connections kept to each node for the next task."""
 
@@ -49,14 +51,22 @@ class Link:
 
     def ask(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of some work in the loop; KafkaError and OSError are raised here."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if self._loop.is_closed():
+            work.close()
+            raise ConnectionError(CLOSED)
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except CancelledError:
+            raise ConnectionError(CLOSED) from None
 
     def start(self, work: Coroutine[Any, Any, None]) -> LinkTask:
         """Let something run beside us; whoever started it stops it."""
         return LinkTask(self._loop, work)
 
     def soon(self, call: Any) -> None:
-        self._loop.call_soon_threadsafe(call)
+        """Not at all once the link is closed: what it would touch is gone."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
 
     async def stream_to(self, address: Address) -> StreamConnection:
         """A connection for answers too large to be copied about; for one user at a time."""
@@ -81,11 +91,29 @@ class Link:
         if connection.is_closed or len(idle) >= IDLE_MAX:
             connection.abort()
         else:
+            connection.shrink()
             idle.append(connection)
+
+    def close(self) -> None:
+        """Ends the thread with all that it has open; whoever waits for an answer is told."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.run_until_complete(self._close())
+        self._loop.close()
+
+    async def _close(self) -> None:
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.abort()
+        self._idle.clear()
+        await self.pool.close()
 
 
 class LinkTask:
@@ -98,13 +126,32 @@ class LinkTask:
         self._future.cancel()
 
 
+class Links:
+    """The links of a process, by what they were opened with. The one that was not asked for longest
+    is closed when there are too many; a task that still uses it fails, and Spark runs it again.
+    """
+
+    def __init__(self, links_max: int = LINKS_MAX) -> None:
+        self._links_max = links_max
+        self._links: dict[ClusterOptions, Link] = {}
+        self._lock = threading.Lock()
+
+    def to(self, options: ClusterOptions) -> Link:
+        with self._lock:
+            link = self._links.pop(options, None) or Link(options)
+            self._links[options] = link
+            while len(self._links) > self._links_max:
+                self._links.pop(next(iter(self._links))).close()
+            return link
+
+
 def link_to(options: ClusterOptions) -> Link:
     """The link of this process to a cluster."""
-    return _link(os.getpid(), options)
+    return _links(os.getpid()).to(options)
 
 
-@lru_cache(maxsize=LINKS_MAX)
-def _link(process_id: int, options: ClusterOptions) -> Link:
-    """Threads do not live through a fork, so a link belongs to the process that made it."""
+@lru_cache(maxsize=1)
+def _links(process_id: int) -> Links:
+    """Threads do not live through a fork, so links belong to the process that made them."""
     assert process_id == os.getpid()
-    return Link(options)
+    return Links()

@@ -16,7 +16,7 @@ from riverrun.chaos.runner import Result, Verdict, exit_code
 from riverrun.chaos.scenarios import ALL, BY_NAME, UnknownScenario, choose
 from riverrun.cli.main import build
 from riverrun.records.record import NewRecord, build_batch
-from tools.chaos_table import summary
+from tools.chaos_table import picture, runs_in, silences, summary
 
 
 def _operations() -> list[Operation]:
@@ -142,9 +142,14 @@ def test_runs_are_summed_up_for_the_docs() -> None:
         json.dumps({"scenario": "leader-killed", **run, "longest_silence_s": 0.3}),
         json.dumps({"scenario": "disk-full", **run, "longest_silence_s": 0, "acknowledged": 0}),
     ]
-    words = summary(lines).splitlines()
+    runs = runs_in(lines)
+    words = summary(runs).splitlines()
     assert words[:2] == [
         "3 runs of 2 scenarios: 3 holds",
         "2,000 records acknowledged, 6,000 read",
     ]
     assert words[-1] == "| leader-killed | 2 | 0.20 | 0.30 |"
+    drawn = picture(silences(runs))
+    assert drawn.count("<circle") == 2
+    assert ">leader-killed</text>" in drawn
+    assert ">disk-full</text>" not in drawn

@@ -12,9 +12,10 @@ from pyspark_riverrun.cluster import DataLost
 from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.query import Counts, NoRecordsYet
+from riverrun.pipeline.query import Counts, Handler, NoRecordsYet, Stopped
 from riverrun.pipeline.status import QueryStatus
 from riverrun.pipeline.supervisor import PAUSE_SECONDS_MAX, Supervised
+from tests.processes import until
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was \
 thrown from the Python worker.
@@ -36,13 +37,18 @@ class MissingFiles(AnalysisException):
 
 class FakeQuery:
     def __init__(self) -> None:
-        self.status = {"message": "Processing new data"}
+        self.status: dict[str, Any] = {"message": "Processing new data", "isTriggerActive": False}
+        self.stops: list[bool] = []
         self.isActive = True
         self.lastProgress: dict[str, Any] | None = None
         self.error: StreamingQueryException | None = None
 
     def exception(self) -> StreamingQueryException | None:
         return self.error
+
+    def stop(self) -> None:
+        self.stops.append(bool(self.status["isTriggerActive"]))
+        self.isActive = False
 
     def fail(self, cause: str) -> None:
         self.isActive, self.error = False, StreamingQueryException(PAGES.format(cause=cause))
@@ -59,6 +65,7 @@ class FakeHandler:
         self.fatal: CannotContinue | None = None
         self.counts = Counts()
         self.busy = threading.Lock()
+        self.is_stopping = False
         self.started: list[FakeQuery] = []
         self.refusal: Exception | None = None
         self.is_made_again = False
@@ -219,3 +226,28 @@ def test_what_a_batch_cannot_decide_ends_the_query(
     handler.started[-1].fail("riverrun.pipeline.errors.CannotContinue: the table was restored")
     supervised.tick(0.0)
     assert (supervised.status.state, supervised.is_over) == ("failed", True)
+
+
+def test_a_query_is_stopped_between_two_batches(
+    supervised: Supervised, handler: FakeHandler
+) -> None:
+    supervised.tick(0.0)
+    query = handler.started[-1]
+    query.status["isTriggerActive"] = True
+    handler.busy.acquire()
+    stopper = threading.Thread(target=supervised.stop)
+    stopper.start()
+    until(lambda: handler.is_stopping, seconds=10, what="no batch begins any more")
+    assert query.stops == [], "a batch is under way"
+    handler.busy.release()
+    query.status["isTriggerActive"] = False
+    stopper.join(10)
+    assert (query.stops, supervised.status.state) == ([False], "ended")
+
+
+def test_no_batch_begins_when_the_query_shall_end() -> None:
+    handler = Handler(spark=None, pipeline=None, sink=None)  # type: ignore[arg-type]
+    handler.is_stopping = True
+    with pytest.raises(Stopped):
+        handler._handle(None, 5)  # type: ignore[arg-type]
+    assert not handler.busy.locked()

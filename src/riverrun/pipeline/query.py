@@ -98,6 +98,8 @@ class Handler:
     _query: StreamingQuery | None = None
     _has_query: threading.Event = field(default_factory=threading.Event)
     busy: threading.Lock = field(default_factory=threading.Lock)
+    is_stopping: bool = False
+    """Whether no batch shall begin any more."""
 
     # Start
 
@@ -242,6 +244,8 @@ class Handler:
 
     def _handle(self, frame: DataFrame, number: int) -> None:
         with self.busy:
+            if self.is_stopping:
+                raise Stopped("the pipeline ends before this batch")
             try:
                 self._bring(frame, number)
             except CannotContinue as error:
@@ -431,6 +435,10 @@ class Handler:
     def _options(self) -> dict[str, str]:
         given = {f"kafka.{name}": value for name, value in self.pipeline.client.items()}
         return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **given}
+
+
+class Stopped(Exception):
+    """A batch that is not begun, since the query shall end."""
 
 
 class NoRecordsYet(Exception):

@@ -26,6 +26,8 @@ from riverrun.pipeline.status import PipelineStatus, QueryStatus
 
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
+SETTLE_SECONDS_MAX = 10.0
+SETTLE_EVERY_SECONDS = 0.02
 DATA_LOST = DataLost.__name__
 LOST_REMEDY = 'In a pipeline: on_data_loss = "go-on" in the source'
 INITIALIZING = "Initializing sources"
@@ -137,16 +139,27 @@ class Supervised:
             self.pause_seconds = PAUSE_SECONDS_MIN
 
     def stop(self) -> None:
-        """Between two batches: one that is cut short would be done again for nothing."""
+        """Between two batches: one that is cut short would be done again for nothing. None begins
+        any more, for Spark would wait for it, and it for us.
+        """
+        self.handler.is_stopping = True
         try:
             if self.query is not None and self.query.isActive:
                 with self.handler.busy:
-                    self.query.stop()
+                    pass  # the batch under way has ended
+                self._settle(self.query)
+                self.query.stop()
         except (Py4JError, OSError):
             # Whoever stopped us may have stopped Java too; the checkpoint is as good.
             self.status.reason = "Spark ended before the query did"
         if not self.is_over:
             self.status.state = "ended"
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Let Spark write down that the batch is done."""
+        end = time.monotonic() + SETTLE_SECONDS_MAX
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+            time.sleep(SETTLE_EVERY_SECONDS)
 
 
 @dataclass(slots=True)

@@ -2,15 +2,29 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from riverrun.pipeline import command, spark, supervisor
 from riverrun.pipeline.declaration import Pipeline
 from riverrun.pipeline.reading import read_pipeline
-from riverrun.pipeline.status import PipelineStatus, QueryStatus, read_status
+from riverrun.pipeline.status import (
+    SILENT_SECONDS_MAX,
+    PipelineStatus,
+    QueryStatus,
+    ask_to_stop,
+    is_alive,
+    is_asked_to_stop,
+    only_run,
+    process_started,
+    read_status,
+    write_status,
+)
 
 FILE = '[sources.a]\ntopic = "a"\n[sinks.b]\n'
 
@@ -114,3 +128,79 @@ def test_a_start_may_be_interrupted(
 
     monkeypatch.setattr(spark, "open_session", open_session)
     assert run(pipeline) == 130
+
+
+def test_an_error_of_ours_leaves_an_end_behind(
+    session: FakeSession, fake: FakeSupervisor, pipeline: Pipeline
+) -> None:
+    def broken() -> None:
+        raise AssertionError("a bug")
+
+    fake.ticks = [broken]
+    with pytest.raises(AssertionError, match="a bug"):
+        run(pipeline)
+    found = read_status(pipeline.state)
+    assert found is not None
+    assert (found.has_ended, is_alive(found)) == (True, False)
+    assert session.is_stopped
+
+
+def test_two_runs_of_one_pipeline_are_kept_apart(
+    session: FakeSession,
+    fake: FakeSupervisor,
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with only_run(pipeline.state):
+        ask_to_stop(pipeline.state)
+        with pytest.raises(typer.Exit) as caught:
+            run(pipeline)
+        assert is_asked_to_stop(pipeline.state), "the request is for the other one"
+    assert caught.value.exit_code == 1
+    assert "it runs already" in capsys.readouterr().err
+    fake.ticks = [lambda: ask_to_stop(pipeline.state)]
+    assert run(pipeline) == 0, "the old request is not for this run"
+    assert fake.ticks == []
+
+
+def told(**more: Any) -> PipelineStatus:
+    fields: dict[str, Any] = {
+        "name": "p", "pid": os.getpid(), "host": os.uname().nodename, "master": "local",
+        "ui": None, "since_ms": 1, "now_ms": 1000, "queries": [],
+    }  # fmt: skip
+    return PipelineStatus(**fields | more)
+
+
+def test_who_runs_elsewhere_is_judged_by_what_he_told_last() -> None:
+    elsewhere = told(host="another")
+    assert is_alive(elsewhere, now_s=1.0 + SILENT_SECONDS_MAX - 1)
+    assert not is_alive(elsewhere, now_s=1.0 + SILENT_SECONDS_MAX)
+    assert not is_alive(told(host="another", has_ended=True), now_s=1.0)
+
+
+def test_another_process_with_the_same_id_is_another_one() -> None:
+    assert is_alive(told(process_started=process_started(os.getpid())))
+    assert not is_alive(told(process_started="1"))
+    assert not is_alive(told(pid=2**22 + 1))
+
+
+def test_a_stop_is_heard_from_another_machine(pipeline: Pipeline) -> None:
+    now_ms = int(time.time() * 1000)
+    write_status(pipeline.state, told(host="another", now_ms=now_ms))
+
+    def end(_: float) -> None:
+        assert is_asked_to_stop(pipeline.state)
+        write_status(pipeline.state, told(host="another", now_ms=now_ms, has_ended=True))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(command.time, "sleep", end)
+        command.stop(pipeline.file)
+
+
+def test_a_status_of_another_version_is_read(tmp_path: Path) -> None:
+    write_status(tmp_path, told(queries=[QueryStatus(sink="b")]))
+    file = tmp_path / "status.json"
+    file.write_text(file.read_text().replace('"sink"', '"mood": 5, "sink"', 1))
+    found = read_status(tmp_path)
+    assert found is not None
+    assert found.queries[0].sink == "b"

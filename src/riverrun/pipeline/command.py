@@ -26,6 +26,8 @@ from riverrun.cli.options import (
 from riverrun.cli.watching import Watch
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from riverrun.pipeline.declaration import Pipeline
 
 NEEDED = ("pyspark", "pyarrow", "deltalake")
@@ -235,6 +237,7 @@ def stop(file: File) -> None:
         if time.monotonic() > end:
             fail(f"{pipeline.name} (process {found.pid} on {found.host}) has not ended yet", FAILED)
         time.sleep(LOOK_EVERY_SECONDS)
+        found = read_status(pipeline.state) or found
     print(f"{pipeline.name} has ended")
 
 
@@ -279,38 +282,59 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 
 def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
     """Until it is over, asked to stop, or failed beyond help; gives the exit code."""
-    from riverrun.pipeline.progress import Display
     from riverrun.pipeline.spark import open_session
-    from riverrun.pipeline.status import clear_stop, is_asked_to_stop, write_status
+    from riverrun.pipeline.status import RunsAlready, clear_stop, only_run
+
+    try:
+        with only_run(pipeline.state):
+            clear_stop(pipeline.state)
+            if sys.stderr.isatty():
+                print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
+            try:
+                spark = open_session(pipeline, master, ui_port)
+                # PySpark handles Ctrl-C by cancelling all jobs, the batch under way with them, and
+                # says so when a session is made: whoever speaks last is heard.
+                asked = _note_signals()
+            except KeyboardInterrupt:
+                return 128 + signal.SIGINT
+            try:
+                failures = _supervise(spark, pipeline, asked, is_once=is_once, as_json=as_json)
+            finally:
+                spark.stop()
+                clear_stop(pipeline.state)
+    except RunsAlready as error:
+        fail(f"{pipeline.name}: {error}; end it with `riverrun pipeline stop`", FAILED)
+    for reason in failures:
+        print(f"riverrun: {reason}", file=sys.stderr)
+    return FAILED if failures else 0
+
+
+def _supervise(
+    spark: SparkSession, pipeline: Pipeline, asked: list[int], *, is_once: bool, as_json: bool
+) -> list[str]:
+    """Gives the reasons of what failed beyond help. However it ends, others are told that it did:
+    a status that says "running" would be believed.
+    """
+    from riverrun.pipeline.progress import Display
+    from riverrun.pipeline.status import is_asked_to_stop, write_status
     from riverrun.pipeline.supervisor import Supervisor
 
-    if sys.stderr.isatty():
-        print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
-    try:
-        spark = open_session(pipeline, master, ui_port)
-        # PySpark handles Ctrl-C by cancelling all jobs, the batch under way with them, and says so
-        # when a session is made: whoever speaks last is heard.
-        asked = _note_signals()
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    clear_stop(pipeline.state)
     supervisor = Supervisor(spark, pipeline, is_once=is_once)
     with Display(partial(print, flush=True), as_json=as_json) as display:
-        while not supervisor.is_over and not asked and not is_asked_to_stop(pipeline.state):
-            supervisor.tick()
+        try:
+            while not supervisor.is_over and not asked and not is_asked_to_stop(pipeline.state):
+                supervisor.tick()
+                now = supervisor.status()
+                write_status(pipeline.state, now)
+                display.show(now)
+                time.sleep(LOOK_EVERY_SECONDS)
+        finally:
+            supervisor.stop()
             now = supervisor.status()
+            now.has_ended = True
             write_status(pipeline.state, now)
-            display.show(now)
-            time.sleep(LOOK_EVERY_SECONDS)
-        supervisor.stop()
-        now = supervisor.status()
-        write_status(pipeline.state, now)
-        display.show(now, is_last=True)
-    spark.stop()
-    clear_stop(pipeline.state)
-    for reason in supervisor.failures:
-        print(f"riverrun: {reason}", file=sys.stderr)
-    return FAILED if supervisor.failures else 0
+            display.show(now, is_last=True)
+    return supervisor.failures
 
 
 def _note_signals() -> list[int]:

@@ -1,16 +1,26 @@
-"""What a running pipeline tells of itself, in a file beside its checkpoints; and how it is asked
-to stop, by a file too: so both work from any process that sees the folder.
+"""What a running pipeline tells of itself, in a file beside its checkpoints; how it is asked to
+stop, by a file too: so both work from any process that sees the folder; and the lock that keeps two
+runs of one pipeline apart.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 STATUS = "status.json"
 STOP = "stop"
+LOCK = "lock"
+SILENT_SECONDS_MAX = 120.0
+"""A pipeline on another machine that tells nothing for so long has died: it tells several times a
+second, but may be busy with starting a query."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +52,9 @@ class PipelineStatus:
     ui: str | None
     since_ms: int
     now_ms: int
+    has_ended: bool = False
+    process_started: str | None = None
+    """When the process began, as its machine counts: ids of processes are used again."""
     queries: list[QueryStatus] = field(default_factory=list)
 
 
@@ -53,26 +66,64 @@ def write_status(folder: Path, status: PipelineStatus) -> None:
 
 
 def read_status(folder: Path) -> PipelineStatus | None:
+    """Fields that this version does not know are passed over."""
     try:
         told = json.loads((folder / STATUS).read_text())
     except FileNotFoundError:
         return None
-    queries = [QueryStatus(**row) for row in told.pop("queries")]
-    return PipelineStatus(**told, queries=queries)
+    queries = [QueryStatus(**_known(QueryStatus, row)) for row in told.pop("queries")]
+    return PipelineStatus(**_known(PipelineStatus, told), queries=queries)
 
 
-def is_alive(status: PipelineStatus) -> bool:
-    """Whether the process is there, as far as this machine can tell."""
+def _known(kind: Any, told: dict[str, Any]) -> dict[str, Any]:
+    names = [one.name for one in fields(kind)]
+    return {name: value for name, value in told.items() if name in names}
+
+
+def process_started(pid: int) -> str | None:
+    """None where the system does not tell, and for a process that is not there."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if told[0] == "Z" else told[19]
+
+
+def is_alive(status: PipelineStatus, now_s: float | None = None) -> bool:
+    """Whether it runs, as far as this machine can tell: of another one by what it told last."""
+    if status.has_ended:
+        return False
     if status.host != os.uname().nodename:
-        return True
+        now_s = time.time() if now_s is None else now_s
+        return now_s - status.now_ms / 1000 < SILENT_SECONDS_MAX
     try:
         os.kill(status.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
+        pass
+    if not Path("/proc/self/stat").exists():
         return True
-    stat = Path(f"/proc/{status.pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    started = process_started(status.pid)
+    return started is not None and status.process_started in (None, started)
+
+
+class RunsAlready(Exception):
+    """Somebody else has the lock; the text says who, if that is known."""
+
+
+@contextlib.contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Two runs of one pipeline would fight over its checkpoints. The lock ends with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            found = read_status(folder)
+            who = "" if found is None else f", as process {found.pid} on {found.host}"
+            raise RunsAlready(f"it runs already{who}") from error
+        yield
 
 
 def ask_to_stop(folder: Path) -> None:

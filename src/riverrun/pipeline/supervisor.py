@@ -22,7 +22,7 @@ from riverrun.pipeline.declaration import Pipeline
 from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.failures import in_words, is_final, is_missing_files, passing_errors
 from riverrun.pipeline.query import Handler, NoRecordsYet
-from riverrun.pipeline.status import PipelineStatus, QueryStatus
+from riverrun.pipeline.status import PipelineStatus, QueryStatus, process_started
 
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
@@ -212,6 +212,7 @@ class Supervisor:
             ui=context.uiWebUrl,
             since_ms=self.since_ms,
             now_ms=int(time.time() * 1000),
+            process_started=process_started(os.getpid()),
             queries=[query.status for query in self.queries],
         )
 

@@ -1,6 +1,7 @@
 """Parts of pipelines that need neither Spark nor a cluster."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import fastavro
@@ -9,10 +10,16 @@ from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, Struc
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
+from riverrun.model.errors import KafkaError
 from riverrun.pipeline.avro import avro_decoder, spark_schema_of
-from riverrun.pipeline.incarnations import Incarnations
+from riverrun.pipeline.beginnings import Beginning, check_same, decide
+from riverrun.pipeline.checkpoint import Checkpoint
+from riverrun.pipeline.declaration import TopicSource
 from riverrun.pipeline.inference import Pinned, grown, schema_of_variant
+from riverrun.pipeline.kept import LocalFiles
+from riverrun.pipeline.offsets import EARLIEST, Batch, Place, Stored
 from riverrun.pipeline.progress import status_tables
+from riverrun.pipeline.ranges import loss_option, range_of
 from riverrun.pipeline.reading import read_pipeline
 from riverrun.pipeline.status import (
     PipelineStatus,
@@ -25,6 +32,7 @@ from riverrun.pipeline.status import (
 )
 from riverrun.pipeline.supervisor import lags_of
 from riverrun.pipeline.table_topics import tables_pipeline
+from riverrun.pipeline.topics import Topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -143,11 +151,101 @@ def test_init_writes_a_pipeline_that_is_well(tmp_path: Path) -> None:
         assert CliRunner().invoke(build(["pipeline"]), ["pipeline", name, file]).exit_code == 4
 
 
-def test_a_topic_made_again_is_another_one(tmp_path: Path) -> None:
-    known = Incarnations(tmp_path, "sink")
-    assert known.made_again({"a": "1"}) == []
-    known.store({"a": "1", "b": "2"})
+TOPICS = Topics(ids={"a": "1", "b": "2"}, partitions={"a": [0, 1], "b": [0]})
+
+
+def begun(folder: Path, **offsets: str) -> Checkpoint:
+    """A checkpoint with these files of Spark: ``offsets_0`` is a batch, ``commits_0`` its end."""
+    for name, text in offsets.items():
+        kind, _, number = name.partition("_")
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        if number:
+            (folder / kind / number).write_text(text)
+    return Checkpoint(LocalFiles(), str(folder))
+
+
+def test_a_topic_made_again_is_another_one() -> None:
+    known = Beginning(ids={"a": "1", "b": "2"})
     assert known.made_again({"a": "1", "c": "3"}) == []
     assert known.made_again({"a": "9", "b": "2"}) == ["a"]
-    known.store({"a": "9"})
-    assert known.made_again({"a": "9", "b": "2"}) == []
+
+
+def test_a_checkpoint_is_there_when_a_batch_was_begun(tmp_path: Path) -> None:
+    """Spark makes the folder when the query is made, seconds before."""
+    assert not begun(tmp_path, offsets="", commits="").is_there()
+    assert begun(tmp_path, offsets_0="v1\n{}\n").is_there()
+
+
+def test_a_start_that_failed_before_its_first_batch_is_kept(tmp_path: Path) -> None:
+    checkpoint = begun(tmp_path / "c", offsets="")
+    checkpoint.begin(Beginning(ids=TOPICS.ids, starts={"a": {0: 7, 1: EARLIEST}, "b": {0: 9}}))
+    known = checkpoint.beginning()
+    assert known is not None
+    starts = decide(TOPICS, known=known, finished={}, stored=Stored(), is_table=True)
+    assert starts == {"a": {0: 7, 1: EARLIEST}, "b": {0: 9}}
+    table = Stored(offsets={Place("1", 0): 50})
+    starts = decide(TOPICS, known=known, finished={}, stored=table, is_table=True)
+    assert starts["a"][0] == 50, "the table has gone on by another driver"
+
+
+def test_a_start_behind_a_table_is_forgotten_with_the_table() -> None:
+    known = Beginning(ids=TOPICS.ids, starts={"a": {0: 7}}, is_continued=True)
+    starts = decide(TOPICS, known=known, finished={}, stored=Stored(), is_table=True)
+    assert starts == {"a": {}, "b": {}}
+
+
+def test_a_new_beginning_knows_what_the_checkpoint_finished(tmp_path: Path) -> None:
+    """Also when the driver dies between the two renames of it."""
+    log = 'v1\n{}\n{"a":{"0":5},"b":{"0":8}}\n'
+    checkpoint = begun(tmp_path / "c", offsets_0=log, commits_0="v1\n{}")
+    again = Topics(ids={"a": "9", "b": "2"}, partitions=TOPICS.partitions)
+    starts = decide(
+        again,
+        known=Beginning(ids=TOPICS.ids),
+        finished=checkpoint.finished(),
+        stored=Stored(),
+        is_table=False,
+    )
+    assert starts == {"a": {0: EARLIEST, 1: EARLIEST}, "b": {0: 8}}
+    beginning = Beginning(ids=again.ids, starts=starts)
+
+    class Dying(LocalFiles):
+        def rename(self, path: str, other: str) -> None:
+            if path.endswith(".next"):
+                raise OSError("killed")
+            super().rename(path, other)
+
+    with pytest.raises(OSError, match="killed"):
+        Checkpoint(Dying(), checkpoint.path).begin_anew(beginning)
+    checkpoint.recover()
+    assert checkpoint.beginning() == beginning
+    assert not checkpoint.is_there()
+    assert (tmp_path / "c.old-1/offsets/0").exists()
+    checkpoint.recover()
+    checkpoint.begin_anew(beginning)
+    assert (tmp_path / "c.old-2/riverrun").exists()
+
+
+def test_a_beginning_names_all_partitions_that_there_are_by_now() -> None:
+    beginning = Beginning(ids=TOPICS.ids, starts={"a": {0: 7}})
+    assert beginning.option(TOPICS, ("a",)) == '{"a": {"0": 7, "1": -2}}'
+    assert beginning.exact() == {"a": {0: 7}}
+
+
+def test_a_query_starts_again_when_its_topics_are_not_what_they_were() -> None:
+    check_same(TOPICS.ids, TOPICS.ids)
+    with pytest.raises(KafkaError, match="topic b is not known"):
+        check_same(TOPICS.ids, {"a": "1"})
+    with pytest.raises(KafkaError, match="topic a was deleted and made again"):
+        check_same(TOPICS.ids, {"a": "9", "b": "2"})
+
+
+def test_dead_letters_are_looked_for_where_the_query_began(tmp_path: Path) -> None:
+    pipeline = tables_pipeline({"a": "delta"}, tmp_path, "127.0.0.1:9092", "json")
+    (source,) = pipeline.sources.values()
+    assert isinstance(source, TopicSource)
+    places = {Place("1", index): 10 for index in range(3)}
+    first = Batch(id=0, start={Place("1", 0): 10, Place("1", 1): 7}, end=places, names={"1": "a"})
+    assert range_of(source, first) == {"a": {"1": (7, 10), "2": (EARLIEST, 10)}}
+    assert loss_option(source) == {"failOnDataLoss": "true"}
+    assert loss_option(replace(source, on_data_loss="go-on")) == {"failOnDataLoss": "false"}

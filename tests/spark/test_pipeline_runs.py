@@ -73,6 +73,20 @@ def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
     assert {record.value for record in dead} == {b"no JSON", b'{"id": "text"}', None}
 
 
+def test_latest_is_where_the_first_start_looked(runs: Runs, topic: str) -> None:
+    """Also when the checkpoint is nothing but Spark's empty folders."""
+    text = to_table(topic).replace("rows_per_batch", 'start = "latest"\nrows_per_batch')
+    write(runs.bootstrap, topic, numbers(0, 10))
+    runs.once(text)
+    write(runs.bootstrap, topic, numbers(10, 20))
+    checkpoint = runs.folder / ".riverrun/numbers/checkpoints/out"
+    for name in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / name)
+        (checkpoint / name).mkdir()
+    runs.once(text)
+    assert ids(runs.rows("table")) == list(range(10, 20))
+
+
 def test_a_schema_is_found_once_and_grows(runs: Runs, topic: str) -> None:
     text = to_table(topic, schema="infer")
     write(runs.bootstrap, topic, numbers(0, 5))

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
+from riverrun.model.errors import KafkaError
+from riverrun.pipeline.beginnings import decide
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
 from riverrun.pipeline.evolution import evolve
 from riverrun.pipeline.files import WrittenFile, write_files
 from riverrun.pipeline.offsets import (
+    EARLIEST,
     Batch,
     Place,
     Progress,
@@ -23,10 +26,11 @@ from riverrun.pipeline.offsets import (
     Stored,
     judge_records,
     judge_state,
+    placed,
     read_offset_log,
-    starting_offsets,
 )
 from riverrun.pipeline.tables import Attempt, open_table
+from riverrun.pipeline.topics import Topics
 
 SINK = "shop/orders"
 ZERO = Place("topic-a", 0)
@@ -111,8 +115,9 @@ def test_a_replayed_batch_is_passed_over(look: Look) -> None:
 def test_a_lost_checkpoint_goes_on_where_the_table_ends(look: Look) -> None:
     bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
     stored = look().stored(SINK, [ZERO, ONE])
-    told = starting_offsets({"orders": [0, 1]}, {"orders": "topic-a"}, stored, -2)
-    assert json.loads(told) == {"orders": {"0": 3, "1": -2}}
+    topics = Topics(ids={"orders": "topic-a"}, partitions={"orders": [0, 1]})
+    starts = decide(topics, known=None, finished={}, stored=stored, is_table=True)
+    assert starts == {"orders": {0: 3, 1: EARLIEST}}
     assert bring(look(), batch(0, {ZERO: 3}, {ZERO: 4}))
     assert offsets_of(look) == [0, 1, 2, 3]
 
@@ -220,19 +225,74 @@ def test_files_of_a_task_that_was_tried_again_are_not_in_the_table(look: Look) -
     assert rows_of(look) == [row]
 
 
+def logged(number: int, digest: int, before: int | None) -> Batch:
+    """A batch of a query with state, by what Spark wrote down of it and of the one before."""
+    return Batch(id=number, start={}, end={ZERO: number}, digest=digest, digest_before=before)
+
+
+def bring_state(look: Look, batch: Batch, query: str = "query") -> bool:
+    attempt = look()
+    decision = judge_state(SINK, batch, attempt.stored(SINK, [ZERO]), query)
+    if isinstance(decision, Skip):
+        return False
+    files = written(attempt, [{"partition": 0, "offset": batch.id}])
+    attempt.commit(files, SCHEMA, decision.progress)
+    return True
+
+
 def test_a_query_with_state_brings_each_batch_of_its_checkpoint_once(look: Look) -> None:
-    for number in (0, 1, 1, 0, 2):
-        attempt = look()
-        brought = batch(number, {}, {ZERO: number})
-        decision = judge_state(SINK, brought, attempt.stored(SINK, [ZERO]), "query")
-        if not isinstance(decision, Skip):
-            files = written(attempt, [{"partition": 0, "offset": number}])
-            attempt.commit(files, SCHEMA, decision.progress)
+    brought = [
+        bring_state(look, logged(0, 100, None)),
+        bring_state(look, logged(1, 101, 100)),
+        bring_state(look, logged(1, 101, 100)),
+        bring_state(look, logged(2, 102, 101)),
+    ]
+    assert brought == [True, True, False, True]
     assert offsets_of(look) == [0, 1, 2]
     with pytest.raises(CannotContinue, match="another checkpoint"):
-        judge_state(SINK, batch(3), look().stored(SINK, [ZERO]), "another query")
+        bring_state(look, logged(3, 103, 102), "another query")
     with pytest.raises(CannotContinue, match="older state"):
-        judge_state(SINK, batch(9), look().stored(SINK, [ZERO]), "query")
+        bring_state(look, logged(9, 109, 108))
+
+
+def test_an_old_checkpoint_or_a_copy_ends_a_query_with_state(look: Look) -> None:
+    """It counts on with the same numbers, but its batches are others."""
+    bring_state(look, logged(0, 100, None))
+    bring_state(look, logged(1, 101, 100))
+    bring_state(look, logged(2, 102, 101))
+    for other in (logged(1, 201, 100), logged(2, 202, 201), logged(3, 203, 202)):
+        with pytest.raises(CannotContinue, match="an older one or a copy"):
+            bring_state(look, other)
+    assert bring_state(look, logged(3, 103, 102))
+    assert offsets_of(look) == [0, 1, 2, 3]
+
+
+def test_two_drivers_that_began_at_other_ends_of_the_log_lose_nothing(look: Look) -> None:
+    """Both from the latest offset, before the table was there."""
+    assert bring(look(), batch(0, {ZERO: 1000}, {ZERO: 1000}))
+    assert bring(look(), batch(1, {ZERO: 1000}, {ZERO: 1005}))
+    with pytest.raises(CannotContinue, match="goes on at offset 1010, but the table ends at 1005"):
+        bring(look(), batch(0, {ZERO: 1010}, {ZERO: 1010}))
+    with pytest.raises(CannotContinue, match="goes on at offset 7, but the table has nothing"):
+        bring(look(), batch(0, {ZERO: 1005, ONE: 7}, {ZERO: 1005, ONE: 7}))
+    assert bring(look(), batch(2, {ZERO: 1005}, {ZERO: 1020}))
+    assert offsets_of(look) == list(range(1000, 1020))
+
+
+def test_a_table_remembers_that_it_began_when_its_topic_is_another_one(look: Look) -> None:
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    assert not look().stored(SINK, [Place("topic-b", 0)]).is_blank
+
+
+def test_a_query_that_followed_a_table_does_not_begin_a_new_one() -> None:
+    first = Batch(id=0, start={ZERO: 1000}, end={ZERO: 1005}, is_continued=True)
+    with pytest.raises(CannotContinue, match="knows nothing"):
+        judge_records(SINK, first, Stored())
+
+
+def test_a_topic_without_an_id_is_not_left_out_of_a_batch() -> None:
+    with pytest.raises(KafkaError, match="topic b"):
+        placed({"a": {0: 5}, "b": {0: 7}}, {"a": "topic-a"})
 
 
 def test_a_table_that_is_behind_its_checkpoint_stops_the_pipeline() -> None:

@@ -10,10 +10,9 @@ topic, then the one commit that shows the rows and moves the offsets.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +20,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from riverrun.pipeline import values
+from riverrun.pipeline import ranges, values
+from riverrun.pipeline.beginnings import Beginning, check_same, decide
 from riverrun.pipeline.checkpoint import Checkpoint
 from riverrun.pipeline.dead_letters import DeadLetters, bury_misfits
 from riverrun.pipeline.declaration import (
     INFER,
-    STOP,
+    LATEST,
     FileSource,
     Pipeline,
     Sink,
@@ -39,9 +39,10 @@ from riverrun.pipeline.declaration import (
     Watermark,
 )
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.incarnations import Incarnations
+from riverrun.pipeline.hadoop import HadoopFiles
 from riverrun.pipeline.inference import Pinned, grown
 from riverrun.pipeline.offsets import (
+    EARLIEST,
     Batch,
     Place,
     Skip,
@@ -49,11 +50,12 @@ from riverrun.pipeline.offsets import (
     Take,
     judge_records,
     judge_state,
+    number_of,
     placed,
-    starting_offsets,
+    read_offset_log,
 )
 from riverrun.pipeline.plans import has_state, transformed
-from riverrun.pipeline.topics import Topics, first_records, look_up, make_topic
+from riverrun.pipeline.topics import Topics, latest_offsets, look_up, make_topic
 from riverrun.pipeline.values import REASON
 from riverrun.pipeline.writing import (
     FORMAT,
@@ -67,9 +69,8 @@ from riverrun.pipeline.writing import (
 if TYPE_CHECKING:
     from riverrun.pipeline.tables import Attempt
 
-EARLIEST = -2
-SAMPLE_RECORDS_MAX = 1_000
 STARTED_SECONDS_MAX = 60
+READ_COMMITTED = "read_committed"
 
 
 @dataclass(slots=True)
@@ -95,11 +96,10 @@ class Handler:
     fatal: CannotContinue | None = None
     is_stateful: bool = False
     _schemas: dict[str, StructType] = field(default_factory=dict)
+    _beginning: Beginning | None = None
     _query: StreamingQuery | None = None
     _has_query: threading.Event = field(default_factory=threading.Event)
     busy: threading.Lock = field(default_factory=threading.Lock)
-    is_stopping: bool = False
-    """Whether no batch shall begin any more."""
 
     # Start
 
@@ -119,15 +119,19 @@ class Handler:
         for source in self._topic_sources():
             self._find_schema(source)
         sources, transforms = self.pipeline.needed(self.sink)
-        frames = {source.name: self._stream(source) for source in sources}
+        checkpoint = self._checkpoint
+        checkpoint.recover()
+        known = checkpoint.beginning()
+        is_anew = known is not None and bool(known.made_again(topics.ids))
+        beginning = self._begin(topics, known)
+        frames = {source.name: self._stream(source, topics, beginning) for source in sources}
         result = transformed(self.spark, frames, transforms, self.sink.input)
         has_files = any(isinstance(source, FileSource) for source in sources)
         self.is_stateful = has_files or has_state(result)
         if self.is_stateful:
-            self._check_state(topics)
+            self._check_state(topics, known)
         else:
-            starts = self._starts(topics)
-            raws = [self._raw(source, starts) for source in self._topic_sources()]
+            raws = [self._raw(source, topics, beginning) for source in self._topic_sources()]
             result = raws[0]
             for other in raws[1:]:
                 result = result.unionAll(other)
@@ -135,9 +139,14 @@ class Handler:
             result.writeStream.foreachBatch(self._handle)
             .queryName(f"{self.pipeline.name}-{self.sink.name}")
             .outputMode(self.sink.output if self.is_stateful else "append")
-            .option("checkpointLocation", self._checkpoint.path)
+            .option("checkpointLocation", checkpoint.path)
         )
-        self._incarnations.store(topics.ids)
+        if is_anew and checkpoint.is_there():
+            # Spark prefers a checkpoint to all starts, and this one skipped first records.
+            checkpoint.begin_anew(beginning)
+        else:
+            checkpoint.begin(beginning)
+        self._beginning = beginning
         if is_once:
             writer = writer.trigger(availableNow=True)
         else:
@@ -156,8 +165,8 @@ class Handler:
         pinned = Pinned(self.pipeline.state, source.name)
         schema = pinned.load()
         if schema is None:
-            sample = self._sample(source)
-            schema = None if sample is None else values.infer(sample)
+            found = ranges.sample(self.spark, source, self.pipeline.bootstrap, self._options())
+            schema = None if found is None else values.infer(found)
             if schema is None:
                 raise NoRecordsYet(
                     f"sources.{source.name}: there is no JSON object in {', '.join(source.topics)} "
@@ -166,35 +175,39 @@ class Handler:
             pinned.store(schema)
         self._schemas[source.name] = schema
 
-    def _starts(self, topics: Topics) -> Mapping[str, str]:
-        """Where to begin without a checkpoint: where the table ends. Spark prefers a checkpoint,
-        so one of topics that were made again since is set aside: it skipped their first records.
-        """
-        again = self._incarnations.made_again(topics.ids)
-        stored = Stored()
-        if self._checkpoint.is_there():
-            if not again:
-                return {}
-            kept = {name: id_ for name, id_ in topics.ids.items() if name not in again}
-            stored = Stored(offsets=placed(self._checkpoint.finished(), kept))
-            self._checkpoint.set_aside()
-        if isinstance(self.sink, TableSink):
-            stored = self._stored(open_sink(self.sink), topics)
-        if not stored.offsets and not again:
-            return {}
-        return {
-            source.name: starting_offsets(
-                {name: topics.partitions[name] for name in source.topics},
-                topics.ids,
-                stored,
-                EARLIEST,
-            )
-            for source in self._topic_sources()
-        }
-
-    def _check_state(self, topics: Topics) -> None:
+    def _begin(self, topics: Topics, known: Beginning | None) -> Beginning:
+        """Where the query begins, unless its checkpoint knows better."""
+        ids = {**({} if known is None else known.ids), **topics.ids}
         is_there = self._checkpoint.is_there()
-        again = self._incarnations.made_again(topics.ids)
+        if is_there and (known is None or not known.made_again(topics.ids)):
+            return Beginning(ids=ids) if known is None else replace(known, ids=ids)
+        is_table, stored = False, Stored()
+        if isinstance(self.sink, TableSink):
+            is_table, stored = True, self._stored(open_sink(self.sink), topics)
+        finished = self._checkpoint.finished() if is_there else {}
+        starts = decide(topics, known=known, finished=finished, stored=stored, is_table=is_table)
+        for source in self._topic_sources():
+            open_ = {
+                name: [index for index in topics.partitions[name] if index not in starts[name]]
+                for name in source.topics
+            }
+            for name, rows in self._default_starts(source, open_).items():
+                starts[name].update(rows)
+        return Beginning(ids=ids, starts=starts, is_continued=not stored.is_blank)
+
+    def _default_starts(
+        self, source: TopicSource, partitions: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, Mapping[int, int]]:
+        if source.start != LATEST or not any(partitions.values()):
+            return {name: dict.fromkeys(rows, EARLIEST) for name, rows in partitions.items()}
+        level = self.pipeline.client.get("isolation.level", READ_COMMITTED)
+        return latest_offsets(
+            self.pipeline.bootstrap, partitions, is_committed_only=level == READ_COMMITTED
+        )
+
+    def _check_state(self, topics: Topics, known: Beginning | None) -> None:
+        is_there = self._checkpoint.is_there()
+        again = [] if known is None else known.made_again(topics.ids)
         if again and is_there:
             raise CannotContinue(
                 f"sinks.{self.sink.name}: topic {again[0]} was deleted and made again, but the "
@@ -214,13 +227,14 @@ class Handler:
 
     def has_topics_made_again(self) -> bool:
         """Whether a start would begin with other records than those that the query had."""
-        return bool(self._incarnations.made_again(self._topics().ids))
+        known = self._checkpoint.beginning()
+        return known is not None and bool(known.made_again(self._topics().ids))
 
-    def _stream(self, source: Source) -> DataFrame:
+    def _stream(self, source: Source, topics: Topics, beginning: Beginning) -> DataFrame:
         """Rows of a source as transforms see them."""
         match source:
             case TopicSource():
-                raw = self._raw(source, {})
+                raw = self._raw(source, topics, beginning)
                 rows = values.parsed(raw, source, self._schemas.get(source.name))
                 return _marked(values.good(rows), source.watermark)
             case FileSource():
@@ -229,13 +243,13 @@ class Handler:
                     reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
                 return _marked(reader.load(source.path), source.watermark)
 
-    def _raw(self, source: TopicSource, starts: Mapping[str, str]) -> DataFrame:
+    def _raw(self, source: TopicSource, topics: Topics, beginning: Beginning) -> DataFrame:
         reader = self.spark.readStream.format(FORMAT).options(**self._options())
         reader = reader.option("subscribe", ",".join(source.topics))
-        reader = reader.option("startingOffsets", starts.get(source.name, source.start))
+        reader = reader.option("startingOffsets", beginning.option(topics, source.topics))
         group = f"{self.pipeline.name}.{self.sink.name}"
         reader = reader.option("kafka.group.id", group)
-        reader = reader.option("failOnDataLoss", str(source.on_data_loss == STOP).lower())
+        reader = reader.options(**ranges.loss_option(source))
         if source.rows_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", source.rows_per_batch)
         return reader.load()
@@ -244,8 +258,6 @@ class Handler:
 
     def _handle(self, frame: DataFrame, number: int) -> None:
         with self.busy:
-            if self.is_stopping:
-                raise Stopped("the pipeline ends before this batch")
             try:
                 self._bring(frame, number)
             except CannotContinue as error:
@@ -256,8 +268,7 @@ class Handler:
                 raise
 
     def _bring(self, frame: DataFrame, number: int) -> None:
-        topics = self._topics()
-        batch = self._batch(number, topics)
+        batch = self._batch(number)
         match self.sink:
             case TopicSink():
                 rows, bury = self._rows(frame, batch)
@@ -265,7 +276,8 @@ class Handler:
                 bury()
             case TableSink():
                 attempt = open_sink(self.sink)
-                decision = self._judge(batch, self._stored(attempt, topics))
+                stored = attempt.stored(self.pipeline.id_of(self.sink), list(batch.end))
+                decision = self._judge(batch, stored)
                 if isinstance(decision, Skip):
                     self.counts.skipped += 1
                     return
@@ -333,7 +345,9 @@ class Handler:
     def _bury_again(self, batch: Batch) -> None:
         """In a query with state records come transformed: those of the batch are read again."""
         for source in self._topic_sources():
-            raw = None if source.values == "raw" else self._range(source, batch)
+            if source.values == "raw":
+                continue
+            raw = ranges.again(self.spark, source, batch, self._options())
             if raw is not None:
                 parsed = values.parsed(raw, source, self._schemas[source.name])
                 self.counts.dead_letters += self._dead_letters(source, parsed).bury()
@@ -361,60 +375,37 @@ class Handler:
                 Pinned(self.pipeline.state, source.name).store(schema)
                 self._schemas[source.name] = schema
 
-    def _sample(self, source: TopicSource) -> DataFrame | None:
-        """The first records of each partition."""
-        ranges = first_records(self.pipeline.bootstrap, source.topics, SAMPLE_RECORDS_MAX)
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for place, (start, end) in ranges.items():
-            if start < end:
-                starts.setdefault(place.topic, {})[str(place.partition)] = start
-                ends.setdefault(place.topic, {})[str(place.partition)] = end
-        return self._between(starts, ends)
-
-    def _range(self, source: TopicSource, batch: Batch) -> DataFrame | None:
-        """The records of a batch once more: in a query with state they come transformed."""
-        ends: dict[str, dict[str, int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        for place, end in batch.end.items():
-            name = batch.names[place.topic_id]
-            start = batch.start.get(place, EARLIEST)
-            if name in source.topics and start != end:
-                ends.setdefault(name, {})[str(place.partition)] = end
-                starts.setdefault(name, {})[str(place.partition)] = start
-        return self._between(starts, ends)
-
-    def _between(
-        self, starts: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[str, int]]
-    ) -> DataFrame | None:
-        if not ends:
-            return None
-        assigned = {name: [int(index) for index in rows] for name, rows in ends.items()}
-        reader = self.spark.read.format(FORMAT).options(**self._options())
-        return (
-            reader.option("assign", json.dumps(assigned))
-            .option("startingOffsets", json.dumps(starts))
-            .option("endingOffsets", json.dumps(ends))
-            .load()
-        )
-
     # What is known
 
-    def _batch(self, number: int, topics: Topics) -> Batch:
-        end = self._checkpoint.end_of(number)
-        start = self._checkpoint.end_of(number - 1) if number else {}
-        names = {topic_id: name for name, topic_id in topics.ids.items()}
+    def _batch(self, number: int) -> Batch:
+        """By what Spark wrote down, and the topics that the query began with: an answer of a node
+        that is behind must not make records of no known place.
+        """
+        beginning = self._beginning
+        assert beginning is not None, "a query begins before its batches"
+        check_same(self._own_ids(beginning), self._topics().ids)
+        log = self._checkpoint.log_of(number)
+        before = self._checkpoint.log_of(number - 1) if number else None
+        end = read_offset_log(log)
+        start = beginning.exact() if before is None else read_offset_log(before)
+        start = {name: rows for name, rows in start.items() if name in end}
         return Batch(
-            id=number, start=placed(start, topics.ids), end=placed(end, topics.ids), names=names
+            id=number,
+            start=placed(start, beginning.ids),
+            end=placed(end, beginning.ids),
+            names={topic_id: name for name, topic_id in beginning.ids.items()},
+            is_continued=beginning.is_continued,
+            digest=number_of(log),
+            digest_before=None if before is None else number_of(before),
         )
+
+    def _own_ids(self, beginning: Beginning) -> dict[str, str]:
+        names = [name for source in self._topic_sources() for name in source.topics]
+        return {name: beginning.ids[name] for name in names}
 
     @property
     def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.spark, self.pipeline.checkpoint_of(self.sink))
-
-    @property
-    def _incarnations(self) -> Incarnations:
-        return Incarnations(self.pipeline.state, self.sink.name)
+        return Checkpoint(HadoopFiles(self.spark), self.pipeline.checkpoint_of(self.sink))
 
     def _stored(self, attempt: Attempt, topics: Topics) -> Stored:
         places = [
@@ -435,10 +426,6 @@ class Handler:
     def _options(self) -> dict[str, str]:
         given = {f"kafka.{name}": value for name, value in self.pipeline.client.items()}
         return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **given}
-
-
-class Stopped(Exception):
-    """A batch that is not begun, since the query shall end."""
 
 
 class NoRecordsYet(Exception):

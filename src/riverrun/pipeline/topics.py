@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -91,6 +91,26 @@ def first_records(
         return {at: (starts[at], min(ends[at], starts[at] + count_max)) for at in places}
 
     return ask(bootstrap, question)
+
+
+def latest_offsets(
+    bootstrap: str, partitions: Mapping[str, Sequence[int]], *, is_committed_only: bool
+) -> dict[str, dict[int, int]]:
+    """Where the next record of each partition will lie, as its readers see it."""
+    places = [
+        TopicPartition(TopicName(name), PartitionIndex(index))
+        for name, indexes in partitions.items()
+        for index in indexes
+    ]
+
+    async def question(pool: Pool) -> dict[TopicPartition, int]:
+        times = dict.fromkeys(places, LATEST)
+        return await offsets_at(pool, times, is_committed_only=is_committed_only)
+
+    found: dict[str, dict[int, int]] = {}
+    for at, offset in ask(bootstrap, question).items():
+        found.setdefault(at.topic, {})[at.partition] = offset
+    return found
 
 
 def make_topic(

@@ -155,6 +155,7 @@ class DeltaAttempt:
             offsets=self._seen.offsets,
             query=self._seen.query,
             batch=self._seen.batch,
+            digest=self._seen.digest,
         )
         from riverrun.pipeline.files import conform
 
@@ -195,10 +196,16 @@ def _properties(progress: Progress, seen: Stored | None) -> CommitProperties:
     known = {} if seen is None else seen.offsets
     moved = {place: end for place, end in progress.offsets.items() if known.get(place) != end}
     rows = [Transaction(_name(progress.sink, place), end) for place, end in sorted(moved.items())]
-    if progress.query is not None:
-        assert progress.batch is not None, "a query with state tells its batch"
-        rows.append(Transaction(f"riverrun/{progress.sink}/query", progress.query))
-        rows.append(Transaction(f"riverrun/{progress.sink}/batch", progress.batch))
+    told: dict[str, int | None] = {
+        # Transactions cannot be listed, so one has a name that needs no partition to be known.
+        "begun": 1 if seen is not None and not seen.is_begun else None,
+        "query": progress.query,
+        "batch": progress.batch,
+        "digest": progress.digest,
+    }
+    for name, number in told.items():
+        if number is not None:
+            rows.append(Transaction(f"riverrun/{progress.sink}/{name}", number))
     return CommitProperties(app_transactions=rows, max_commit_retries=None)
 
 
@@ -208,6 +215,8 @@ def _stored(table: DeltaTable, sink: str, places: Iterable[Place]) -> Stored:
         offsets={place: offset for place, offset in found.items() if offset is not None},
         query=table.transaction_version(f"riverrun/{sink}/query"),
         batch=table.transaction_version(f"riverrun/{sink}/batch"),
+        digest=table.transaction_version(f"riverrun/{sink}/digest"),
+        is_begun=table.transaction_version(f"riverrun/{sink}/begun") is not None,
     )
 
 

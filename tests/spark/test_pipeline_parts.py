@@ -1,6 +1,7 @@
 """Parts of pipelines that need neither Spark nor a cluster."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.pipeline.avro import avro_decoder, spark_schema_of
 from riverrun.pipeline.beginnings import Beginning, check_same, decide
 from riverrun.pipeline.checkpoint import Checkpoint
-from riverrun.pipeline.declaration import TopicSource
+from riverrun.pipeline.declaration import TableSink, TopicSource
 from riverrun.pipeline.inference import Pinned, grown, schema_of_variant
 from riverrun.pipeline.kept import LocalFiles
 from riverrun.pipeline.offsets import EARLIEST, Batch, Place, Stored
@@ -31,7 +32,7 @@ from riverrun.pipeline.status import (
     write_status,
 )
 from riverrun.pipeline.supervisor import lags_of
-from riverrun.pipeline.table_topics import tables_pipeline
+from riverrun.pipeline.table_topics import name_of, tables_pipeline
 from riverrun.pipeline.topics import Topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -129,10 +130,28 @@ def test_partitions_that_lag_behind_are_shown() -> None:
 
 
 def test_topics_with_the_setting_become_tables(tmp_path: Path) -> None:
-    found = {"my.visits": "delta", "my-visits": "iceberg", "9": "parquet"}
+    found = {"visits": "delta", "my.visits": "delta", "my-visits": "iceberg", "9": "parquet"}
     pipeline = tables_pipeline(found, tmp_path, "127.0.0.1:9092", "json")
-    assert list(pipeline.sinks) == ["t_9", "my_visits", "my_visits_2"]
     assert [sink.input for sink in pipeline.sinks.values()] == list(pipeline.sources)
+    assert "visits" in pipeline.sinks
+    assert all(re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) for name in pipeline.sinks)
+
+
+def test_a_table_topic_keeps_its_name_whatever_other_topics_there_are(tmp_path: Path) -> None:
+    """Tables remember their progress under it: under another name they would be filled again."""
+
+    def sink_of(topic: str, *others: str) -> str:
+        found = dict.fromkeys((topic, *others), "delta")
+        pipeline = tables_pipeline(found, tmp_path, "127.0.0.1:9092", "json")
+        sinks = [sink for sink in pipeline.sinks.values() if isinstance(sink, TableSink)]
+        (sink,) = (sink for sink in sinks if Path(sink.path).name == topic)
+        return pipeline.id_of(sink)
+
+    topics = ["a.b", "a-b", "a_b", "9", "t_9", "_9"]
+    alone = [sink_of(topic) for topic in topics]
+    assert alone == [sink_of(topic, *topics) for topic in topics]
+    assert len(set(alone)) == len(topics)
+    assert sink_of(name_of("a.b")) not in alone, "a topic that is named as another's table"
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/pipeline.*")), ids=lambda f: f.parent.name)

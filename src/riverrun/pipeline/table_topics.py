@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from riverrun.pipeline.reading import COMPACT_EVERY_DEFAULT
 
 NAME = "tables"
 TRIGGER = "5 seconds"
+DIGEST_CHARACTERS = 12
+_WITH_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_CHARACTERS}}}$")
 
 
 def tables_pipeline(
@@ -28,7 +31,7 @@ def tables_pipeline(
     sources: dict[str, Source] = {}
     sinks: dict[str, Sink] = {}
     for topic, format_ in sorted(formats.items()):
-        name = _name(topic, sources)
+        name = name_of(topic)
         sources[name] = TopicSource(
             name=name,
             topics=(topic,),
@@ -70,11 +73,13 @@ def tables_pipeline(
     )
 
 
-def _name(topic: str, taken: Mapping[str, Source]) -> str:
-    """A name for SQL; topics that differ only in signs get numbers."""
+def name_of(topic: str) -> str:
+    """A name for SQL, of the topic alone: tables remember their progress under it, so it must not
+    depend on which other topics there are. A digest keeps apart what would become equal, and also
+    names that look as if they had one.
+    """
     plain = re.sub(r"[^A-Za-z0-9_]", "_", topic)
-    name = plain if plain[0].isalpha() else f"t_{plain}"
-    number = 2
-    while name in taken:
-        name, number = f"{plain}_{number}", number + 1
-    return name
+    if plain == topic and plain[0].isalpha() and not _WITH_DIGEST.search(plain):
+        return plain
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:DIGEST_CHARACTERS]
+    return f"{plain if plain[0].isalpha() else f't_{plain}'}_{digest}"

@@ -14,6 +14,7 @@ import pytest
 
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.beginnings import decide
+from riverrun.pipeline.declaration import TableSink
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
 from riverrun.pipeline.evolution import evolve
 from riverrun.pipeline.files import WrittenFile, write_files
@@ -31,6 +32,7 @@ from riverrun.pipeline.offsets import (
 )
 from riverrun.pipeline.tables import Attempt, open_table
 from riverrun.pipeline.topics import Topics
+from riverrun.pipeline.writing import order_of, rankings
 
 SINK = "shop/orders"
 ZERO = Place("topic-a", 0)
@@ -318,7 +320,7 @@ def test_spark_writes_the_offsets_of_a_batch_before_it_begins() -> None:
     assert read_offset_log(text) == {"clicks": {0: 5, 1: 7}}
 
 
-def merged(path: Path, number: int, rows: list[dict[str, Any]]) -> None:
+def merged(path: Path, number: int, rows: list[dict[str, Any]], order: str | None = None) -> None:
     from riverrun.pipeline.tables.delta import DeltaAttempt
 
     attempt = DeltaAttempt(str(path))
@@ -330,19 +332,64 @@ def merged(path: Path, number: int, rows: list[dict[str, Any]]) -> None:
     table = pa.Table.from_pylist(rows, schema=schema)
     attempt.merge(
         table.append_column("gone", table["name"].is_null()), decision.progress,
-        keys=["id"], order="_offset", delete="gone",
+        keys=["id"], order=order, delete="gone",
     )  # fmt: skip
 
 
-def test_changes_are_merged_by_offset(tmp_path: Path) -> None:
+def test_changes_are_merged_in_the_order_of_batches(tmp_path: Path) -> None:
     path = tmp_path / "table"
     merged(path, 0, [{"id": 1, "name": "a", "_offset": 0}, {"id": 2, "name": "b", "_offset": 1}])
     merged(path, 1, [{"id": 1, "name": "c", "_offset": 2}, {"id": 2, "name": None, "_offset": 3}])
-    merged(path, 2, [{"id": 1, "name": "old", "_offset": 1}])
-    merged(path, 3, [{"id": 9, "name": None, "_offset": 4}])
+    merged(path, 2, [{"id": 9, "name": None, "_offset": 4}])
     attempt = open_table("delta", str(path), name="t")
     assert rows_of(lambda: attempt) == [{"id": 1, "name": "c", "_offset": 2}]
-    assert attempt.stored(SINK, [ZERO]).offsets == {ZERO: 4}
+    assert attempt.stored(SINK, [ZERO]).offsets == {ZERO: 3}
+
+
+def test_a_key_may_move_to_a_partition_with_smaller_offsets(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    old = {"name": "old", "_offset": 5000}
+    merged(path, 0, [{"id": 1, **old}, {"id": 2, **old}])
+    moved = [{"id": 1, "name": "new", "_offset": 0}, {"id": 2, "name": None, "_offset": 1}]
+    order = order_of(sink_with())
+    assert order is None
+    assert order_of(sink_with(order="_offset")) is None, "said or not, it is the same order"
+    merged(path, 1, moved, order)
+    table = open_table("delta", str(path), name="t")
+    assert rows_of(lambda: table) == [{"id": 1, "name": "new", "_offset": 0}]
+
+
+def test_the_larger_order_wins_and_none_is_the_smallest(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    first = [{"id": 1, "name": "a", "_offset": None}, {"id": 2, "name": "b", "_offset": 7}]
+    merged(path, 0, first, "_offset")
+    second = [{"id": 1, "name": "c", "_offset": 1}, {"id": 2, "name": "late", "_offset": 6}]
+    merged(path, 1, second, "_offset")
+    merged(path, 2, [{"id": 2, "name": "none", "_offset": None}], "_offset")
+    table = open_table("delta", str(path), name="t")
+    assert [row["name"] for row in rows_of(lambda: table)] == ["c", "b"]
+
+
+def sink_with(order: str | None = None) -> TableSink:
+    return TableSink(
+        name="s", input="a", format="delta", path="t", table="s", catalog=None, is_merged=True,
+        keys=("id",), order=order, delete=None, compact_every=0, trigger="1 second",
+        output="append",
+    )  # fmt: skip
+
+
+def test_the_newest_change_in_a_batch_is_told_by_offset_then_by_time() -> None:
+    """Offsets of two partitions do not compare; times of one partition may go back."""
+    columns = ["id", "_topic", "_partition", "_offset", "_timestamp"]
+    by_place = [
+        (["id", "_topic", "_partition"], ["_offset"]),
+        (["id"], ["_timestamp", "_offset"]),
+    ]
+    assert rankings(sink_with(), columns) == by_place
+    assert rankings(sink_with(order="_offset"), columns) == by_place
+    assert rankings(sink_with(), ["id", "_timestamp", "_offset"]) == [(["id"], ["_offset"])]
+    assert rankings(sink_with(order="at"), columns) == [(["id"], ["at", "_timestamp", "_offset"])]
+    assert rankings(sink_with(), ["id", "total"]) == [], "an aggregate has a row for each key"
 
 
 def test_a_stale_merge_is_refused(tmp_path: Path) -> None:

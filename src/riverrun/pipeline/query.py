@@ -61,6 +61,7 @@ from riverrun.pipeline.writing import (
     FORMAT,
     cut,
     divided,
+    keyless,
     open_sink,
     write_table,
     write_topic,
@@ -287,6 +288,8 @@ class Handler:
                 fitting, misfits = divided(rows, attempt)
                 written = write_table(fitting, self.sink, attempt)
                 bury()
+                if written.has_keyless:
+                    self.counts.dead_letters += self._bury_misfits(keyless(fitting, self.sink.keys))
                 if misfits is not None:
                     self.counts.dead_letters += self._bury_misfits(misfits)
                     rows.unpersist()

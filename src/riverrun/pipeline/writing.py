@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,7 +21,10 @@ from riverrun.pipeline.values import REASON
 FORMAT = "riverrun"
 RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
 DELETED = "_is_deleted"
-DEFAULT_ORDER = "_offset"
+ARRIVAL = "_offset"
+"""The default order of a merge. Offsets compare within one partition only, and its changes reach
+the table once and in turn: so they are never compared with what the table has.
+"""
 
 
 def open_sink(sink: TableSink) -> Attempt:
@@ -47,7 +51,11 @@ def divided(rows: DataFrame, attempt: Attempt) -> tuple[DataFrame, DataFrame | N
 def write_table(rows: DataFrame, sink: TableSink, attempt: Attempt) -> Written:
     """All rows into files that no reader sees yet; for a merge, the newest row of each key."""
     if sink.is_merged:
-        return Written(merged=_newest(rows, sink), files=[], schema=_arrow_schema(rows))
+        newest = _newest(rows, sink)
+        merged = newest.filter(_has_keys(newest, sink.keys))
+        is_keyless = merged.num_rows < newest.num_rows
+        schema = _arrow_schema(rows)
+        return Written(merged=merged, files=[], schema=schema, has_keyless=is_keyless)
     schema = evolve(attempt.schema, _arrow_schema(rows)).schema
     folder = attempt.folder
 
@@ -63,9 +71,16 @@ class Written:
     """Rows that only wait for their commit."""
 
     def __init__(
-        self, *, merged: pa.Table | None, files: Sequence[WrittenFile], schema: pa.Schema
+        self,
+        *,
+        merged: pa.Table | None,
+        files: Sequence[WrittenFile],
+        schema: pa.Schema,
+        has_keyless: bool = False,
     ) -> None:
         self._merged = merged
+        self.has_keyless = has_keyless
+        """Whether rows were left out since a key of theirs is null."""
         self._files = files
         self._schema = schema
 
@@ -86,23 +101,57 @@ class Written:
             self._merged,
             progress,
             keys=sink.keys,
-            order=order_of(sink, self._merged.column_names),
+            order=order_of(sink),
             delete=DELETED if sink.delete else None,
         )
 
 
-def order_of(sink: TableSink, columns: Sequence[str]) -> str | None:
-    if sink.order is not None:
-        return sink.order
-    return DEFAULT_ORDER if DEFAULT_ORDER in columns else None
+def order_of(sink: TableSink) -> str | None:
+    """The column whose larger value wins, also over the table's row."""
+    return None if sink.order == ARRIVAL else sink.order
+
+
+def rankings(sink: TableSink, columns: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """How the newest row of each key is found in a batch: step by step the columns that rows have
+    in common, and those whose larger values win.
+
+    A key that moved to another partition has changes in both: within one the offset tells which is
+    newer, though times may go back; between two only the time can.
+    """
+    keys, order = list(sink.keys), order_of(sink)
+    arrival = [name for name in ("_timestamp", ARRIVAL) if name in columns]
+    if order is not None:
+        return [(keys, [order, *arrival])]
+    if ARRIVAL not in columns:
+        return []
+    if "_partition" not in columns:
+        return [(keys, [ARRIVAL])]
+    place = [name for name in ("_topic", "_partition") if name in columns]
+    return [([*keys, *place], [ARRIVAL]), (keys, arrival)]
+
+
+def keyless(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Rows that no merge can find again, with the reason."""
+    reason = F.coalesce(
+        *(F.when(F.col(f"`{key}`").isNull(), F.lit(f"the key {key} is null")) for key in keys)
+    )
+    return rows.withColumn(REASON, reason).filter(F.col(REASON).isNotNull())
+
+
+def _has_keys(table: pa.Table, keys: Sequence[str]) -> pa.ChunkedArray:
+    found = table[keys[0]].is_valid()
+    for key in keys[1:]:
+        found = pc.and_(found, table[key].is_valid())
+    return found
 
 
 def _newest(rows: DataFrame, sink: TableSink) -> pa.Table:
-    order = order_of(sink, rows.columns)
     if sink.delete:
         rows = rows.withColumn(DELETED, F.coalesce(F.expr(sink.delete), F.lit(False)))
-    if order is not None:
-        latest = Window.partitionBy(*sink.keys).orderBy(F.col(order).desc())
+    for common, larger in rankings(sink, rows.columns):
+        latest = Window.partitionBy(*(F.col(f"`{name}`") for name in common)).orderBy(
+            *(F.col(f"`{name}`").desc() for name in larger)
+        )
         rows = rows.withColumn("_place", F.row_number().over(latest)).filter("_place = 1")
         rows = rows.drop("_place")
     table = rows.toArrow()

@@ -79,7 +79,10 @@ class DeltaAttempt:
         left_out = [] if delete is None else [delete]
         table = self._prepared(plain_schema(rows.drop_columns(left_out).schema), progress)
         version = table.version()
-        newer = f"source.`{order}` > target.`{order}`" if order else None
+        newer = None
+        if order is not None:
+            # A row without an order would never be replaced: nothing is larger than null.
+            newer = f"(target.`{order}` IS NULL OR source.`{order}` > target.`{order}`)"
         merger = table.merge(
             rows,
             " AND ".join(f"source.`{key}` = target.`{key}`" for key in keys),

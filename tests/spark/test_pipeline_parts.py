@@ -2,6 +2,7 @@
 
 import io
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,10 +61,24 @@ def test_a_pinned_schema_grows_and_never_changes(tmp_path: Path) -> None:
     schema = grown(pinned, found)
     assert schema.fieldNames() == ["a", "b", "c"]
     assert schema["b"].dataType == StringType()
-    store = Pinned(tmp_path, "s")
+    store = Pinned(LocalFiles(), str(tmp_path), "s")
     assert store.load() is None
-    store.store(schema)
-    assert store.load() == schema
+    assert store.grow(pinned) == pinned
+    assert store.grow(found) == schema
+    assert Pinned(LocalFiles(), str(tmp_path), "s").load() == schema
+
+
+def test_sinks_of_one_source_pin_what_each_of_them_finds(tmp_path: Path) -> None:
+    def find(sink: int) -> None:
+        store = Pinned(LocalFiles(), str(tmp_path), "s")
+        for number in range(20):
+            store.grow(StructType([StructField(f"c{sink}_{number}", LongType())]))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(find, range(4)))
+    schema = Pinned(LocalFiles(), str(tmp_path), "s").load()
+    assert schema is not None
+    assert sorted(schema.names) == sorted(f"c{sink}_{n}" for sink in range(4) for n in range(20))
 
 
 SCHEMA = {

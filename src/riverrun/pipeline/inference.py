@@ -6,10 +6,9 @@ is pinned never changes its type: a value that does not fit goes to the dead let
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from pyspark.sql.types import (
     ArrayType,
@@ -21,6 +20,8 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+
+from riverrun.pipeline.kept import Files, Kept
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_][\w]*|\d+|[<>(),:]|[^\s<>(),:`]+")
 LONG_DIGITS_MAX = 18
@@ -54,26 +55,28 @@ def _grown_type(pinned: DataType, found: DataType) -> DataType:
 
 
 class Pinned:
-    """Where the schema of a source is kept: beside the checkpoints, replaced whole."""
+    """Where the schema of a source is kept: beside the checkpoints. Several sinks of one source
+    find columns at the same time, so each adds to what is kept by then.
+    """
 
-    def __init__(self, folder: Path, source: str) -> None:
-        self._path = folder / "schemas" / f"{source}.json"
+    def __init__(self, files: Files, folder: str, source: str) -> None:
+        self._kept = Kept(files, f"{folder}/schemas/{source}")
 
     def load(self) -> StructType | None:
-        import json
+        text = self._kept.load()
+        return None if text is None else _schema(text)
 
-        if not self._path.exists():
-            return None
-        return StructType.fromJson(json.loads(self._path.read_text()))
+    def grow(self, found: StructType) -> StructType:
+        """The schema that is pinned now."""
 
-    def store(self, schema: StructType) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(".new")
-        with aside.open("w") as file:
-            file.write(schema.json())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._path)
+        def changed(was: str | None) -> str:
+            return (found if was is None else grown(_schema(was), found)).json()
+
+        return _schema(self._kept.change(changed))
+
+
+def _schema(text: str) -> StructType:
+    return StructType.fromJson(json.loads(text))
 
 
 class _Tokens:

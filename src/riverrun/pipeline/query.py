@@ -41,6 +41,7 @@ from riverrun.pipeline.declaration import (
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
 from riverrun.pipeline.hadoop import HadoopFiles
 from riverrun.pipeline.inference import Pinned, grown
+from riverrun.pipeline.kept import LocalFiles
 from riverrun.pipeline.offsets import (
     EARLIEST,
     Batch,
@@ -163,7 +164,7 @@ class Handler:
         if source.schema != INFER:
             self._schemas[source.name] = values.schema_of(source)
             return
-        pinned = Pinned(self.pipeline.state, source.name)
+        pinned = self._pinned(source)
         schema = pinned.load()
         if schema is None:
             found = ranges.sample(self.spark, source, self.pipeline.bootstrap, self._options())
@@ -173,7 +174,7 @@ class Handler:
                     f"sources.{source.name}: there is no JSON object in {', '.join(source.topics)} "
                     "to find the schema by"
                 )
-            pinned.store(schema)
+            schema = pinned.grow(schema)
         self._schemas[source.name] = schema
 
     def _begin(self, topics: Topics, known: Beginning | None) -> Beginning:
@@ -375,8 +376,7 @@ class Handler:
         if found is not None:
             schema = grown(self._schemas[source.name], found)
             if schema != self._schemas[source.name]:
-                Pinned(self.pipeline.state, source.name).store(schema)
-                self._schemas[source.name] = schema
+                self._schemas[source.name] = self._pinned(source).grow(schema)
 
     # What is known
 
@@ -409,6 +409,13 @@ class Handler:
     @property
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(HadoopFiles(self.spark), self.pipeline.checkpoint_of(self.sink))
+
+    def _pinned(self, source: TopicSource) -> Pinned:
+        """With the checkpoints, for a driver on another machine finds only those."""
+        pipeline = self.pipeline
+        if pipeline.checkpoints == str(pipeline.state / "checkpoints"):
+            return Pinned(LocalFiles(), str(pipeline.state), source.name)
+        return Pinned(HadoopFiles(self.spark), f"{pipeline.checkpoints}/_pinned", source.name)
 
     def _stored(self, attempt: Attempt, topics: Topics) -> Stored:
         places = [

@@ -64,6 +64,12 @@ class Demo:
         nodes = self._start_nodes()
         bootstrap = ",".join(node["client"] for node in nodes)
         self.say(f"three nodes are up: {bootstrap}")
+        # Before the pipeline, so that it has begun to wait for events when they come.
+        subprocess.run(
+            [RIVERRUN, "topics", "create", "clicks", "--bootstrap", bootstrap],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         file = self.folder / "demo.toml"
         file.write_text(PIPELINE.format(bootstrap=bootstrap))
         pipeline = self._start(
@@ -85,13 +91,14 @@ class Demo:
             return False
         self.say("all events are acknowledged")
         self._drain(pipeline)
-        subprocess.run([RIVERRUN, "pipeline", "stop", str(file)], check=True)
+        stop = [RIVERRUN, "pipeline", "stop", str(file)]
+        self.say(subprocess.check_output(stop, text=True).strip())
         self._restart(victim, bootstrap)
         return self._prove(bootstrap)
 
     def _wait_for_spark(self, pipeline: subprocess.Popen[str]) -> None:
         """Spark takes longer to start than three nodes; nothing is to be missed meanwhile."""
-        while not self._status():
+        while not any(query["state"] == "running" for query in self._status().values()):
             if pipeline.poll() is not None:
                 sys.exit(f"the pipeline ended, see {self.folder}/pipeline.log")
             time.sleep(0.5)
@@ -139,12 +146,14 @@ class Demo:
 
     def _show(self, queries: dict[str, dict[str, Any]]) -> None:
         for sink, query in queries.items():
-            lag = "-" if query["lag"] is None else query["lag"]
-            self.say(
-                f"  {sink:16} {query['state']:8} {query['rows']:>7} rows"
-                f" {query['rows_per_second']:>7.0f} rows/s, lag {lag}, batch {query['batch_ms']} ms"
-                + (f"  ({query['reason']})" if query["state"] == "waiting" else "")
-            )
+            told = f"  {sink:16} {query['state']:8} {query['rows']:>7} rows"
+            if query["batch_ms"] is not None:
+                told += f" {query['rows_per_second']:>7.0f} rows/s, batch {query['batch_ms']} ms"
+            if query["lag"] is not None:
+                told += f", lag {query['lag']}"
+            if query["state"] == "waiting":
+                told += f", starts again soon: {query['reason']}"
+            self.say(told)
 
     def _watch(
         self, pipeline: subprocess.Popen[str], nodes: list[dict[str, Any]]

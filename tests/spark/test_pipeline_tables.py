@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
+from deltalake import DeltaTable, Schema
 
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.beginnings import decide
-from riverrun.pipeline.declaration import TableSink
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.evolution import evolve
-from riverrun.pipeline.files import WrittenFile, write_files
+from riverrun.pipeline.evolution import conflicts, evolve
+from riverrun.pipeline.files import WrittenFile, location, write_files
 from riverrun.pipeline.offsets import (
     EARLIEST,
     Batch,
@@ -32,7 +32,6 @@ from riverrun.pipeline.offsets import (
 )
 from riverrun.pipeline.tables import Attempt, open_table
 from riverrun.pipeline.topics import Topics
-from riverrun.pipeline.writing import order_of, rankings
 
 SINK = "shop/orders"
 ZERO = Place("topic-a", 0)
@@ -320,96 +319,6 @@ def test_spark_writes_the_offsets_of_a_batch_before_it_begins() -> None:
     assert read_offset_log(text) == {"clicks": {0: 5, 1: 7}}
 
 
-def merged(path: Path, number: int, rows: list[dict[str, Any]], order: str | None = None) -> None:
-    from riverrun.pipeline.tables.delta import DeltaAttempt
-
-    attempt = DeltaAttempt(str(path))
-    decision = judge_records(
-        SINK, batch(number, {ZERO: number}, {ZERO: number + 1}), attempt.stored(SINK, [ZERO])
-    )
-    assert not isinstance(decision, Skip)
-    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("_offset", pa.int64())])
-    table = pa.Table.from_pylist(rows, schema=schema)
-    attempt.merge(
-        table.append_column("gone", table["name"].is_null()), decision.progress,
-        keys=["id"], order=order, delete="gone",
-    )  # fmt: skip
-
-
-def test_changes_are_merged_in_the_order_of_batches(tmp_path: Path) -> None:
-    path = tmp_path / "table"
-    merged(path, 0, [{"id": 1, "name": "a", "_offset": 0}, {"id": 2, "name": "b", "_offset": 1}])
-    merged(path, 1, [{"id": 1, "name": "c", "_offset": 2}, {"id": 2, "name": None, "_offset": 3}])
-    merged(path, 2, [{"id": 9, "name": None, "_offset": 4}])
-    attempt = open_table("delta", str(path), name="t")
-    assert rows_of(lambda: attempt) == [{"id": 1, "name": "c", "_offset": 2}]
-    assert attempt.stored(SINK, [ZERO]).offsets == {ZERO: 3}
-
-
-def test_a_key_may_move_to_a_partition_with_smaller_offsets(tmp_path: Path) -> None:
-    path = tmp_path / "table"
-    old = {"name": "old", "_offset": 5000}
-    merged(path, 0, [{"id": 1, **old}, {"id": 2, **old}])
-    moved = [{"id": 1, "name": "new", "_offset": 0}, {"id": 2, "name": None, "_offset": 1}]
-    order = order_of(sink_with())
-    assert order is None
-    assert order_of(sink_with(order="_offset")) is None, "said or not, it is the same order"
-    merged(path, 1, moved, order)
-    table = open_table("delta", str(path), name="t")
-    assert rows_of(lambda: table) == [{"id": 1, "name": "new", "_offset": 0}]
-
-
-def test_the_larger_order_wins_and_none_is_the_smallest(tmp_path: Path) -> None:
-    path = tmp_path / "table"
-    first = [{"id": 1, "name": "a", "_offset": None}, {"id": 2, "name": "b", "_offset": 7}]
-    merged(path, 0, first, "_offset")
-    second = [{"id": 1, "name": "c", "_offset": 1}, {"id": 2, "name": "late", "_offset": 6}]
-    merged(path, 1, second, "_offset")
-    merged(path, 2, [{"id": 2, "name": "none", "_offset": None}], "_offset")
-    table = open_table("delta", str(path), name="t")
-    assert [row["name"] for row in rows_of(lambda: table)] == ["c", "b"]
-
-
-def sink_with(order: str | None = None) -> TableSink:
-    return TableSink(
-        name="s", input="a", format="delta", path="t", table="s", catalog=None, is_merged=True,
-        keys=("id",), order=order, delete=None, compact_every=0, trigger="1 second",
-        output="append",
-    )  # fmt: skip
-
-
-def test_the_newest_change_in_a_batch_is_told_by_offset_then_by_time() -> None:
-    """Offsets of two partitions do not compare; times of one partition may go back."""
-    columns = ["id", "_topic", "_partition", "_offset", "_timestamp"]
-    by_place = [
-        (["id", "_topic", "_partition"], ["_offset"]),
-        (["id"], ["_timestamp", "_offset"]),
-    ]
-    assert rankings(sink_with(), columns) == by_place
-    assert rankings(sink_with(order="_offset"), columns) == by_place
-    assert rankings(sink_with(), ["id", "_timestamp", "_offset"]) == [(["id"], ["_offset"])]
-    assert rankings(sink_with(order="at"), columns) == [(["id"], ["at", "_timestamp", "_offset"])]
-    assert rankings(sink_with(), ["id", "total"]) == [], "an aggregate has a row for each key"
-
-
-def test_a_stale_merge_is_refused(tmp_path: Path) -> None:
-    from riverrun.pipeline.tables.delta import DeltaAttempt
-
-    path = tmp_path / "table"
-    merged(path, 0, [{"id": 1, "name": "a", "_offset": 0}])
-    stale = DeltaAttempt(str(path))
-    stale.stored(SINK, [ZERO])
-    merged(path, 1, [{"id": 1, "name": "b", "_offset": 1}])
-    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("_offset", pa.int64())])
-    for rows in ([{"id": 1, "name": "c", "_offset": 2}], []):
-        with pytest.raises(CommitConflict):
-            stale.merge(
-                pa.Table.from_pylist(rows, schema=schema),
-                Progress(sink=SINK, offsets={ZERO: 2}),
-                keys=["id"], order="_offset", delete=None,
-            )  # fmt: skip
-
-
 def test_small_files_are_compacted_without_a_change_of_rows(tmp_path: Path) -> None:
     from riverrun.pipeline.tables.delta import DeltaAttempt
 
@@ -422,3 +331,84 @@ def test_small_files_are_compacted_without_a_change_of_rows(tmp_path: Path) -> N
     assert offsets_of(look) == [0, 1, 2, 3, 4]
     assert look().stored(SINK, [ZERO]).offsets == {ZERO: 5}
     assert bring(look(), batch(5, {ZERO: 5}, {ZERO: 6}))
+
+
+def test_a_file_of_a_straggling_task_is_in_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that was given up may go on, until the very moment of the commit."""
+    from riverrun.pipeline.tables import parquet
+
+    def look() -> Attempt:
+        return open_table("parquet", str(tmp_path), name="t")
+
+    attempt = look()
+    attempt.stored(SINK, [ZERO])
+    files = written(attempt, [{"partition": 0, "offset": 0}])
+
+    def straggle(folder: Path) -> None:
+        (Path(attempt.folder) / "part-straggler.parquet").write_bytes(b"half a file")
+
+    monkeypatch.setattr(parquet, "_sync", straggle)
+    attempt.commit(files, SCHEMA, Progress(sink=SINK, offsets={ZERO: 1}))
+    assert offsets_of(look) == [0]
+    attempt.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["batch=0000000000"]
+
+
+def test_what_a_dead_driver_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    def look() -> Attempt:
+        return open_table("parquet", str(tmp_path), name="t")
+
+    left = look()
+    left.stored(SINK, [ZERO])
+    written(left, [{"partition": 0, "offset": 0}])
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 1}))
+    now = Path(left.folder).stat().st_mtime
+    look().tidy(now + 60)
+    assert Path(left.folder).exists()
+    look().tidy(now + 25 * 60 * 60)
+    assert not Path(left.folder).exists()
+    assert offsets_of(look) == [0]
+
+
+def test_a_divided_delta_table_is_refused(tmp_path: Path) -> None:
+    """Its readers take the values of those columns from the commit, not from the files."""
+    path = str(tmp_path / "table")
+    schema = Schema.from_arrow(SCHEMA)
+    DeltaTable.create(path, schema=schema, partition_by=["partition"])
+    with pytest.raises(CannotContinue, match="is divided by partition"):
+        bring(open_table("delta", path, name="t"), batch(0, {ZERO: 0}, {ZERO: 1}))
+
+
+def test_iceberg_widens_only_what_its_specification_lets(tmp_path: Path) -> None:
+    def look() -> Attempt:
+        return open_table("iceberg", str(tmp_path), name="t")
+
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 1}))
+    wanted = pa.schema([("partition", pa.float64()), ("offset", pa.int64())])
+    found = conflicts(look().schema, wanted, look().promotions)
+    assert list(found) == ["partition"], "it goes to the dead letters"
+    assert conflicts(look().schema, wanted) == {}
+    with pytest.raises(CannotContinue, match="column partition is int32 in the table and double"):
+        look().commit([], wanted, Progress(sink=SINK, offsets={ZERO: 2}))
+    inner = pa.struct([("a", pa.int32())]), pa.struct([("a", pa.float64())])
+    old, new = (pa.schema([("s", pa.list_(kind))]) for kind in inner)
+    assert list(conflicts(old, new, look().promotions)) == ["s"]
+    assert conflicts(new, old, look().promotions) == {}, "what is written is cast"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_table_may_be_named_by_a_url(kind: str, tmp_path: Path) -> None:
+    def look() -> Attempt:
+        return open_table(kind, f"file://{tmp_path}/some/table", name="t")
+
+    bring(look(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    bring(look(), batch(1, {ZERO: 2}, {ZERO: 3}))
+    assert offsets_of(look) == [0, 1, 2]
+    assert (tmp_path / "some/table").is_dir()
+
+
+def test_other_libraries_know_another_name_of_s3() -> None:
+    assert location("s3a://bucket/table") == "s3://bucket/table"
+    assert location("s3://bucket/table") == "s3://bucket/table"

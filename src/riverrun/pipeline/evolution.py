@@ -6,19 +6,26 @@ every value of the other exactly; a column keeps the wider one of the table's an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from riverrun.pipeline.errors import CannotContinue
 
-_WIDER: dict[str, tuple[str, ...]] = {
-    "int8": ("int16", "int32", "int64", "float", "double"),
-    "int16": ("int32", "int64", "float", "double"),
-    "int32": ("int64", "double"),
-    "float": ("double",),
-    "date32[day]": (),
-}
+Promotions = Mapping[str, tuple[str, ...]]
+"""By type those that a column of it can be widened to."""
+
+WIDER: Promotions = MappingProxyType(
+    {
+        "int8": ("int16", "int32", "int64", "float", "double"),
+        "int16": ("int32", "int64", "float", "double"),
+        "int32": ("int64", "double"),
+        "float": ("double",),
+    }
+)
+"""Every type that holds all values of the other: what is written is cast to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +37,24 @@ class Evolution:
     widened: tuple[str, ...] = ()
 
 
-def conflicts(current: pa.Schema | None, wanted: pa.Schema) -> dict[str, str]:
-    """By column why its values cannot go into the table."""
+def conflicts(
+    current: pa.Schema | None, wanted: pa.Schema, promotions: Promotions = WIDER
+) -> dict[str, str]:
+    """By column why its values cannot go into the table, whose format knows these promotions."""
     if current is None:
         return {}
     return {
         old.name: f"column {old.name} is {old.type} in the table and "
         f"{wanted.field(old.name).type} in what would be written"
         for old in current
-        if old.name in wanted.names and _merge(old.type, wanted.field(old.name).type) is None
+        if old.name in wanted.names
+        and _merge(old.type, wanted.field(old.name).type, promotions) is None
     }
 
 
-def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
+def evolve(
+    current: pa.Schema | None, wanted: pa.Schema, promotions: Promotions = WIDER
+) -> Evolution:
     """The table's columns in their order, then the new ones. CannotContinue for a conflict."""
     names = [name.lower() for name in wanted.names]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -50,7 +62,7 @@ def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
         raise CannotContinue(f"two columns are named {twice[0]}; name them apart in the SQL")
     if current is None:
         return Evolution(schema=wanted)
-    for text in conflicts(current, wanted).values():
+    for text in conflicts(current, wanted, promotions).values():
         raise CannotContinue(f"{text}. Cast it in the SQL, or give it another name")
     fields: list[pa.Field] = []
     widened: list[str] = []
@@ -58,7 +70,7 @@ def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
         if old.name not in wanted.names:
             fields.append(old)
             continue
-        merged = _merge(old.type, wanted.field(old.name).type)
+        merged = _merge(old.type, wanted.field(old.name).type, promotions)
         if merged != old.type:
             widened.append(old.name)
         fields.append(pa.field(old.name, merged, nullable=True))
@@ -67,23 +79,23 @@ def evolve(current: pa.Schema | None, wanted: pa.Schema) -> Evolution:
     return Evolution(schema=pa.schema(fields), added=added, widened=tuple(widened))
 
 
-def is_wider(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    return str(wide) in _WIDER.get(str(narrow), ())
+def is_wider(wide: pa.DataType, narrow: pa.DataType, promotions: Promotions = WIDER) -> bool:
+    return str(wide) in promotions.get(str(narrow), ())
 
 
-def _merge(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+def _merge(old: pa.DataType, new: pa.DataType, promotions: Promotions) -> pa.DataType | None:
     old, new = _plain(old), _plain(new)
     if old == new or is_wider(old, new):
         return old
-    if is_wider(new, old):
+    if is_wider(new, old, promotions):
         return new
     if pa.types.is_struct(old) and pa.types.is_struct(new):
-        return _merge_structs(old, new)
+        return _merge_structs(old, new, promotions)
     if pa.types.is_list(old) and pa.types.is_list(new):
-        inner = _merge(old.value_type, new.value_type)
+        inner = _merge(old.value_type, new.value_type, promotions)
         return None if inner is None else pa.list_(inner)
     if pa.types.is_map(old) and pa.types.is_map(new):
-        item = _merge(old.item_type, new.item_type)
+        item = _merge(old.item_type, new.item_type, promotions)
         same = _plain(old.key_type) == _plain(new.key_type)
         return pa.map_(old.key_type, item) if same and item is not None else None
     if pa.types.is_decimal(old) and pa.types.is_decimal(new) and old.scale == new.scale:
@@ -91,12 +103,14 @@ def _merge(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _merge_structs(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+def _merge_structs(
+    old: pa.DataType, new: pa.DataType, promotions: Promotions
+) -> pa.DataType | None:
     fields: list[pa.Field] = []
     there = {new.field(index).name: new.field(index).type for index in range(new.num_fields)}
     for index in range(old.num_fields):
         field = old.field(index)
-        merged = _merge(field.type, there.pop(field.name, field.type))
+        merged = _merge(field.type, there.pop(field.name, field.type), promotions)
         if merged is None:
             return None
         fields.append(pa.field(field.name, merged))

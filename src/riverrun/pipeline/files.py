@@ -37,7 +37,7 @@ def write_files(
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """Writes all batches, as few files as the limit allows, and lists them at the end."""
-    files, base = fs.FileSystem.from_uri(folder) if "://" in folder else _local(folder)
+    files, base = _opened(location(folder))
     written: list[dict[str, object]] = []
     writer: _Writer | None = None
     for batch in batches:
@@ -54,7 +54,18 @@ def write_files(
         yield pa.RecordBatch.from_pylist(written, schema=LISTED)
 
 
-def _local(folder: str) -> tuple[fs.FileSystem, str]:
+def location(path: str) -> str:
+    """A path as libraries other than Spark know it."""
+    if path.startswith("s3a://"):
+        return f"s3://{path.removeprefix('s3a://')}"
+    return path.removeprefix("file://")
+
+
+def _opened(folder: str) -> tuple[fs.FileSystem, str]:
+    if "://" in folder:
+        system, base = fs.FileSystem.from_uri(folder)
+        system.create_dir(base, recursive=True)
+        return system, base
     folder = os.path.abspath(folder)
     os.makedirs(folder, exist_ok=True)
     return fs.LocalFileSystem(), folder

@@ -11,6 +11,7 @@ topic, then the one commit that shows the rows and moves the offsets.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -60,10 +61,10 @@ from riverrun.pipeline.topics import Topics, latest_offsets, look_up, make_topic
 from riverrun.pipeline.values import REASON
 from riverrun.pipeline.writing import (
     FORMAT,
+    closing_sink,
     cut,
     divided,
     keyless,
-    open_sink,
     write_table,
     write_topic,
 )
@@ -102,6 +103,8 @@ class Handler:
     _query: StreamingQuery | None = None
     _has_query: threading.Event = field(default_factory=threading.Event)
     busy: threading.Lock = field(default_factory=threading.Lock)
+    is_stopping: bool = False
+    """Whether no batch shall begin any more."""
 
     # Start
 
@@ -185,7 +188,7 @@ class Handler:
             return Beginning(ids=ids) if known is None else replace(known, ids=ids)
         is_table, stored = False, Stored()
         if isinstance(self.sink, TableSink):
-            is_table, stored = True, self._stored(open_sink(self.sink), topics)
+            is_table, stored = True, self._stored(self.sink, topics)
         finished = self._checkpoint.finished() if is_there else {}
         starts = decide(topics, known=known, finished=finished, stored=stored, is_table=is_table)
         for source in self._topic_sources():
@@ -218,8 +221,7 @@ class Handler:
             )
         if not isinstance(self.sink, TableSink) or is_there:
             return
-        stored = self._stored(open_sink(self.sink), topics)
-        if not stored.is_blank:
+        if not self._stored(self.sink, topics).is_blank:
             raise CannotContinue(
                 f"sinks.{self.sink.name}: the table at {self.sink.path} has rows, but the "
                 "checkpoint with the state of the query's windows and joins is gone: going on "
@@ -260,6 +262,8 @@ class Handler:
 
     def _handle(self, frame: DataFrame, number: int) -> None:
         with self.busy:
+            if self.is_stopping:
+                raise Stopped("the pipeline ends before this batch")
             try:
                 self._bring(frame, number)
             except CannotContinue as error:
@@ -277,27 +281,32 @@ class Handler:
                 self.counts.rows += write_topic(rows, self.sink, self._options())
                 bury()
             case TableSink():
-                attempt = open_sink(self.sink)
-                stored = attempt.stored(self.pipeline.id_of(self.sink), list(batch.end))
-                decision = self._judge(batch, stored)
-                if isinstance(decision, Skip):
-                    self.counts.skipped += 1
-                    return
-                if not self.is_stateful:
-                    frame = cut(frame, batch, decision.below)
-                rows, bury = self._rows(frame, batch)
-                fitting, misfits = divided(rows, attempt)
-                written = write_table(fitting, self.sink, attempt)
-                bury()
-                if written.has_keyless:
-                    self.counts.dead_letters += self._bury_misfits(keyless(fitting, self.sink.keys))
-                if misfits is not None:
-                    self.counts.dead_letters += self._bury_misfits(misfits)
-                    rows.unpersist()
-                written.commit(self.sink, attempt, decision.progress)
-                self.counts.rows += written.rows
-                self.counts.commits += 1
-                self._compact()
+                with closing_sink(self.sink) as attempt:
+                    self._bring_rows(frame, batch, self.sink, attempt)
+
+    def _bring_rows(
+        self, frame: DataFrame, batch: Batch, sink: TableSink, attempt: Attempt
+    ) -> None:
+        stored = attempt.stored(self.pipeline.id_of(sink), list(batch.end))
+        decision = self._judge(batch, stored)
+        if isinstance(decision, Skip):
+            self.counts.skipped += 1
+            return
+        if not self.is_stateful:
+            frame = cut(frame, batch, decision.below)
+        rows, bury = self._rows(frame, batch)
+        fitting, misfits = divided(rows, attempt)
+        written = write_table(fitting, sink, attempt)
+        bury()
+        if written.has_keyless:
+            self.counts.dead_letters += self._bury_misfits(keyless(fitting, sink.keys))
+        if misfits is not None:
+            self.counts.dead_letters += self._bury_misfits(misfits)
+            rows.unpersist()
+        written.commit(sink, attempt, decision.progress)
+        self.counts.rows += written.rows
+        self.counts.commits += 1
+        self._compact()
 
     def _compact(self) -> None:
         assert isinstance(self.sink, TableSink)
@@ -417,13 +426,16 @@ class Handler:
             return Pinned(LocalFiles(), str(pipeline.state), source.name)
         return Pinned(HadoopFiles(self.spark), f"{pipeline.checkpoints}/_pinned", source.name)
 
-    def _stored(self, attempt: Attempt, topics: Topics) -> Stored:
+    def _stored(self, sink: TableSink, topics: Topics) -> Stored:
+        """What the table has before the query begins."""
         places = [
             Place(topics.ids[name], index)
             for name, indexes in topics.partitions.items()
             for index in indexes
         ]
-        return attempt.stored(self.pipeline.id_of(self.sink), places)
+        with closing_sink(sink) as attempt:
+            attempt.tidy(time.time())
+            return attempt.stored(self.pipeline.id_of(sink), places)
 
     def _topics(self) -> Topics:
         names = [name for source in self._topic_sources() for name in source.topics]
@@ -436,6 +448,10 @@ class Handler:
     def _options(self) -> dict[str, str]:
         given = {f"kafka.{name}": value for name, value in self.pipeline.client.items()}
         return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **given}
+
+
+class Stopped(Exception):
+    """A batch that is not begun, since the query shall end."""
 
 
 class NoRecordsYet(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,16 +28,22 @@ the table once and in turn: so they are never compared with what the table has.
 """
 
 
-def open_sink(sink: TableSink) -> Attempt:
+@contextmanager
+def closing_sink(sink: TableSink) -> Iterator[Attempt]:
+    """A look at the sink's table; what was written and not committed goes with it."""
     options = {} if sink.catalog is None else {"catalog": sink.catalog}
-    return open_table(sink.format, sink.path, name=sink.table, options=options)
+    attempt = open_table(sink.format, sink.path, name=sink.table, options=options)
+    try:
+        yield attempt
+    finally:
+        attempt.discard()
 
 
 def divided(rows: DataFrame, attempt: Attempt) -> tuple[DataFrame, DataFrame | None]:
     """Rows that fit the table's columns, and those that do not, with the reason. Mostly all fit,
     for values were read by a schema; but a schema may be declared anew, or found anew.
     """
-    found = conflicts(attempt.schema, _arrow_schema(rows))
+    found = conflicts(attempt.schema, _arrow_schema(rows), attempt.promotions)
     if not found:
         return rows, None
     rows = rows.persist()  # both parts are read
@@ -56,7 +63,7 @@ def write_table(rows: DataFrame, sink: TableSink, attempt: Attempt) -> Written:
         is_keyless = merged.num_rows < newest.num_rows
         schema = _arrow_schema(rows)
         return Written(merged=merged, files=[], schema=schema, has_keyless=is_keyless)
-    schema = evolve(attempt.schema, _arrow_schema(rows)).schema
+    schema = evolve(attempt.schema, _arrow_schema(rows), attempt.promotions).schema
     folder = attempt.folder
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

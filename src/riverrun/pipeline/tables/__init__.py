@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from riverrun.pipeline.evolution import Promotions
 from riverrun.pipeline.files import WrittenFile
 from riverrun.pipeline.offsets import Place, Progress, Stored
 
@@ -21,8 +22,12 @@ class Attempt(Protocol):
         """The columns of the table; None if there is no table yet."""
 
     @property
+    def promotions(self) -> Promotions:
+        """The types that a column of the table can be widened to."""
+
+    @property
     def folder(self) -> str:
-        """Where executors write their files."""
+        """Where executors write their files. CannotContinue if it cannot be appended to."""
 
     def stored(self, sink: str, places: Iterable[Place]) -> Stored:
         """What the table remembers of these partitions."""
@@ -31,7 +36,14 @@ class Attempt(Protocol):
         """All files and the progress, or CommitConflict and nothing."""
 
     def discard(self) -> None:
-        """Drop what was written for an attempt that will not commit."""
+        """Drop what was written and is in no commit, and let go of the table. Whoever opened the
+        table calls it at the end, whatever came of it.
+        """
+
+    def tidy(self, now: float) -> None:
+        """Remove what attempts left behind long ago whose drivers died; ``now`` in seconds since
+        1970.
+        """
 
 
 def open_table(

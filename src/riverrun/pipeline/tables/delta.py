@@ -17,15 +17,15 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.evolution import Evolution, evolve, plain_schema
-from riverrun.pipeline.files import WrittenFile
+from riverrun.pipeline.errors import CannotContinue, CommitConflict
+from riverrun.pipeline.evolution import WIDER, Evolution, Promotions, evolve, plain_schema
+from riverrun.pipeline.files import WrittenFile, location
 from riverrun.pipeline.offsets import Place, Progress, Stored
 
 
 class DeltaAttempt:
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = path = location(path)
         self._seen: Stored | None = None
         self._places: tuple[Place, ...] = ()
         self._table: DeltaTable | None
@@ -39,7 +39,17 @@ class DeltaAttempt:
         return None if self._table is None else schema_of(self._table)
 
     @property
+    def promotions(self) -> Promotions:
+        return WIDER
+
+    @property
     def folder(self) -> str:
+        columns = [] if self._table is None else self._table.metadata().partition_columns
+        if columns:
+            raise CannotContinue(
+                f"the table at {self._path} is divided by {', '.join(columns)}, and files of a "
+                "pipeline are not. Choose another path, or make the table anew without partitions"
+            )
         return self._path
 
     def stored(self, sink: str, places: Iterable[Place]) -> Stored:
@@ -114,15 +124,23 @@ class DeltaAttempt:
             raise CommitConflict(str(error)) from error
 
     def discard(self) -> None:
-        """Files in no commit are removed by vacuum."""
+        """Files in no commit cannot be told from those of a commit whose outcome is not known;
+        the vacuum that follows a compaction looks at their age.
+        """
+
+    def tidy(self, now: float) -> None:
+        """As ``discard``."""
 
     def compact(self) -> int:
-        """Small files into large ones; the number of files that are gone. No row changes, so a
-        conflict with another writer only means that the next time will do.
+        """Small files into large ones, and old files off the disk; the number of files that are
+        no longer read. No row changes, so a conflict with another writer only means that the next
+        time will do.
         """
         assert self._table is not None, "there is something to compact"
         try:
             told = self._table.optimize.compact()
+            # Of what lies longer than the table's own setting, a week unless it says otherwise.
+            self._table.vacuum(dry_run=False)
         except (CommitFailedError, DeltaError):
             return 0
         return int(told["numFilesRemoved"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -22,11 +23,20 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.evolution import evolve, plain_schema
+from riverrun.pipeline.evolution import Promotions, evolve, plain_schema
 from riverrun.pipeline.files import WrittenFile
 from riverrun.pipeline.offsets import Place, Progress, Stored, stored_from
 
 NAMESPACE = "riverrun"
+PROMOTIONS: Promotions = MappingProxyType(
+    {
+        "int8": ("int16", "int32", "int64"),
+        "int16": ("int32", "int64"),
+        "int32": ("int64",),
+        "float": ("double",),
+    }
+)
+"""Those of Iceberg's specification; it has no way from whole numbers to others."""
 NO_RETRY = {"commit.retry.num-retries": "0"}
 
 
@@ -48,6 +58,10 @@ class IcebergAttempt:
         return None if self._table is None else plain_schema(self._table.schema().as_arrow())
 
     @property
+    def promotions(self) -> Promotions:
+        return PROMOTIONS
+
+    @property
     def folder(self) -> str:
         return self._folder.removeprefix("file://")
 
@@ -64,7 +78,7 @@ class IcebergAttempt:
                 )
             except TableAlreadyExistsError as error:
                 raise CommitConflict("the table was made by somebody else") from error
-        change = evolve(self.schema, schema)
+        change = evolve(self.schema, schema, PROMOTIONS)
         properties = {_property(progress.sink): json.dumps(progress.described()), **NO_RETRY}
         try:
             with self._table.transaction() as transaction:
@@ -79,7 +93,13 @@ class IcebergAttempt:
             raise CommitConflict(str(error)) from error
 
     def discard(self) -> None:
-        """Files in no snapshot are nobody's; they cost room, not rows."""
+        """Files in no snapshot are nobody's; they cost room, not rows. The catalog's connections
+        are ours, and would pile up.
+        """
+        self._catalog.close()
+
+    def tidy(self, now: float) -> None:
+        """pyiceberg cannot tell which files are nobody's."""
 
 
 def open_catalog(path: str, uri: str | None) -> Catalog:

@@ -1,7 +1,8 @@
 """Parquet files in folders that appear whole: ``batch=N`` is the table's N-th commit.
 
-Executors write aside; the commit is one rename, which fails if the folder is already there. So two
-drivers that saw the same newest folder cannot both go on. Each folder tells in a file, hidden from
+Executors write aside; the commit is one rename of all that the driver knows to be whole, which
+fails if the folder is already there. So two drivers that saw the same newest folder cannot both go
+on. Each folder tells in a file, hidden from
 readers of the table by its name, what the table remembers. Needs a file system with rename: a
 local one, or one that is mounted.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,20 +21,26 @@ from uuid import uuid4
 import pyarrow as pa
 
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.evolution import evolve
+from riverrun.pipeline.evolution import WIDER, Promotions, evolve
 from riverrun.pipeline.files import WrittenFile
 from riverrun.pipeline.offsets import Place, Progress, Stored, stored_from
 
 PREFIX = "batch="
 MEMORY = "_riverrun.json"
 DIGITS = 10
+ASIDE = "_aside-"
+WHOLE = "_whole-"
+LEFT_SECONDS = 24 * 60 * 60.0
+"""Folders that nobody touched for so long were left by a driver that died."""
 
 
 class ParquetAttempt:
     def __init__(self, path: str) -> None:
         self._path = Path(path.removeprefix("file://")).absolute()
         self._path.mkdir(parents=True, exist_ok=True)
-        self._aside = self._path / f"_aside-{uuid4()}"
+        unique = uuid4()
+        self._aside = self._path / f"{ASIDE}{unique}"
+        self._whole = self._path / f"{WHOLE}{unique}"
         self._newest = _newest(self._path)
         self._memory: Mapping[str, object] = {}
         if self._newest is not None:
@@ -44,6 +52,10 @@ class ParquetAttempt:
         if not isinstance(text, str):
             return None
         return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text)))
+
+    @property
+    def promotions(self) -> Promotions:
+        return WIDER
 
     @property
     def folder(self) -> str:
@@ -62,23 +74,28 @@ class ParquetAttempt:
             "schema": base64.b64encode(schema.serialize().to_pybytes()).decode(),
             "sinks": {**sinks, progress.sink: progress.described()},
         }
-        self._aside.mkdir(exist_ok=True)
-        listed = {file.path for file in files}
-        for path in self._aside.iterdir():
-            if path.name not in listed:
-                path.unlink()  # of a task that failed and was tried again
-        (self._aside / MEMORY).write_text(json.dumps(memory))
-        _sync(self._aside)
+        # Only what is listed, in a folder that no task knows: one that was given up may still
+        # write into the other.
+        self._whole.mkdir()
+        for file in files:
+            (self._aside / file.path).rename(self._whole / file.path)
+        (self._whole / MEMORY).write_text(json.dumps(memory))
+        _sync(self._whole)
         place = self._folder_of(0 if self._newest is None else self._newest + 1)
         try:
-            self._aside.rename(place)
+            self._whole.rename(place)
         except OSError as error:
-            self.discard()
             raise CommitConflict(f"{place.name} was committed by somebody else") from error
         _sync_folder(self._path)
 
     def discard(self) -> None:
-        shutil.rmtree(self._aside, ignore_errors=True)
+        for folder in (self._aside, self._whole):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def tidy(self, now: float) -> None:
+        for entry in self._path.iterdir():
+            if entry.name.startswith((ASIDE, WHOLE)) and now - _changed_at(entry) > LEFT_SECONDS:
+                shutil.rmtree(entry, ignore_errors=True)
 
     def _folder_of(self, number: int) -> Path:
         return self._path / f"{PREFIX}{number:0{DIGITS}}"
@@ -91,6 +108,13 @@ def _newest(path: Path) -> int | None:
         if entry.name.startswith(PREFIX) and entry.name.removeprefix(PREFIX).isdigit()
     ]
     return max(numbers, default=None)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf  # another driver was faster
 
 
 def _sync(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Queries that fail are started again, ever later, and say why; what cannot be mended ends."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from sqlalchemy.exc import OperationalError
 from pyspark_riverrun.cluster import DataLost
 from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.pipeline.declaration import PythonTransform
 from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.plans import transformed
 from riverrun.pipeline.query import Counts, Handler, NoRecordsYet, Stopped
 from riverrun.pipeline.status import QueryStatus
 from riverrun.pipeline.supervisor import PAUSE_SECONDS_MAX, Supervised
@@ -251,3 +254,31 @@ def test_no_batch_begins_when_the_query_shall_end() -> None:
     with pytest.raises(Stopped):
         handler._handle(None, 5)  # type: ignore[arg-type]
     assert not handler.busy.locked()
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "said"),
+    [
+        ("def f():\n    return {}['x']\n", 2, "KeyError: 'x'"),
+        ("import nothing_of_that_name\n", 1, "ModuleNotFoundError"),
+        ("def f():\n    return (\n", 2, "SyntaxError"),
+    ],
+)
+def test_a_function_that_fails_is_named_with_its_line(
+    tmp_path: Path, code: str, line: int, said: str
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(code)
+    transform = PythonTransform(name="t", module=str(file), function="f", inputs=())
+    with pytest.raises(CannotContinue) as caught:
+        transformed(None, {}, [transform], "t")  # type: ignore[arg-type]
+    assert str(caught.value).startswith("transforms.t.python: ")
+    assert f"{file}:{line}: {said}" in str(caught.value)
+
+
+def test_what_may_pass_in_a_function_is_tried_again(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("def f():\n    raise ConnectionError('the network')\n")
+    transform = PythonTransform(name="t", module=str(file), function="f", inputs=())
+    with pytest.raises(ConnectionError):
+        transformed(None, {}, [transform], "t")  # type: ignore[arg-type]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from riverrun.pipeline.declaration import PythonTransform, SqlTransform, Transform
 from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.failures import passing_errors
 
 _STATEFUL = re.compile(
     r"^[\s:|+-]*~?(Aggregate|Deduplicate\w*|Distinct|Join|Window|Sort|GlobalLimit|LocalLimit|Offset"
@@ -52,7 +55,8 @@ def has_state(frame: DataFrame) -> bool:
 
 def load_function(transform: PythonTransform) -> object:
     """The function, fresh from its file; CannotContinue when it is not there."""
-    function = getattr(_module(transform.module), transform.function, None)
+    with _blamed(transform):
+        function = getattr(_module(transform.module), transform.function, None)
     if not callable(function):
         text = f"{transform.module} has no function {transform.function}"
         raise CannotContinue(f"transforms.{transform.name}.python: {text}")
@@ -62,11 +66,36 @@ def load_function(transform: PythonTransform) -> object:
 def _call(transform: PythonTransform, inputs: Sequence[DataFrame]) -> DataFrame:
     function = load_function(transform)
     assert callable(function)
-    made = function(*inputs)
+    with _blamed(transform):
+        made = function(*inputs)
     if not isinstance(made, DataFrame):
         text = f"{transform.function} gives {type(made).__name__}, not a DataFrame"
         raise CannotContinue(f"transforms.{transform.name}.python: {text}")
     return made
+
+
+@contextlib.contextmanager
+def _blamed(transform: PythonTransform) -> Iterator[None]:
+    """What goes wrong in code of others is theirs to mend, and they need the line; but what may
+    pass (Spark, files, the network) is left as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, passing_errors()):
+            raise
+        where = _line_of(error, transform.module)
+        text = f"{where}: {type(error).__name__}: {error}"
+        raise CannotContinue(f"transforms.{transform.name}.python: {text}") from error
+
+
+def _line_of(error: Exception, file: str) -> str:
+    """The last line of the file that the error came by, or of wherever it was raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}"
 
 
 def _module(name: str) -> ModuleType:

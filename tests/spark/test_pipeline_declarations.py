@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from riverrun.pipeline.columns import check_query, columns_of
 from riverrun.pipeline.declaration import FileSource, TableSink, TopicSink, TopicSource
 from riverrun.pipeline.errors import DeclarationError
 from riverrun.pipeline.reading import read_pipeline
@@ -149,11 +150,72 @@ def test_yaml_errors_have_lines_too(tmp_path: Path) -> None:
         ),
         ("[sinks.large_table]", '[sinks.large_table]\noutput = "update"', "again and again"),
         ('topic = "orders"', 'topic = "orders"\nvalues = "avro"\nschema_file = "x"', "x: No such"),
+        ("id BIGINT", "id BIGNT", "'BIGNT' is no type; did you mean BIGINT?"),
+        ("SELECT id", "SELEC id", "'SELEC' begins no query; did you mean SELECT?"),
+        (
+            'schema = "id BIGINT, amount DOUBLE, time TIMESTAMP"',
+            'values = "avro"\nschema = \'"string"\'',
+            "must be a record",
+        ),
+        ('column = "time"', 'column = "tine"', "there is no column tine"),
+        ('topic = "orders"', 'topic = "orders"\nrequired = ["none"]', "there is no column none"),
+        (
+            'topic = "orders"',
+            'topic = "orders"\nrows_per_batch = 99999999999999999999',
+            "99999999999999999999 is too large",
+        ),
+        (
+            "[sinks.large_table]",
+            '[sinks.m]\ninput = "orders"\nmode = "merge"\nkeys = ["nokey"]\n[sinks.large_table]',
+            "there is no column nokey",
+        ),
+        (
+            "[sources.orders]",
+            '[pipeline.client]\n"kafka.linger.ms" = 5\n[sources.orders]',
+            "kafka.linger.ms would be kafka.kafka.linger.ms",
+        ),
+        (
+            "[sources.orders]",
+            '[pipeline.client]\n"linger" = 5\n[sources.orders]',
+            "no Kafka client has the setting kafka.linger",
+        ),
+        (
+            "[sources.orders]",
+            '[pipeline.client]\n"bootstrap.servers" = "other:1"\n[sources.orders]',
+            "bootstrap.servers is not set here",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     assert any(said in line for line in problems(tmp_path, GOOD.replace(old, new, 1)))
+
+
+def test_a_name_in_a_literal_or_a_comment_is_no_input(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(
+        '[sources.a]\ntopic = "a"\n[sources.b]\ntopic = "b"\n[sinks.d]\ninput = "x"\n'
+        "[transforms.x]\nsql = \"SELECT 'it''s b' s /* b */ FROM a WHERE k = 'b' -- b\"\n"
+    )
+    assert read_pipeline(file).transforms["x"].inputs == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "names"),
+    [
+        ("id BIGINT, `a b` STRING NOT NULL COMMENT 'x, y'", ["id", "a b"]),
+        ("a: struct<b: array<int>, c map<string, decimal(10, 2)>>, d decimal(3,1)", ["a", "d"]),
+        ("struct<a:int,b:timestamp_ntz>", ["a", "b"]),
+        ("i INTERVAL DAY TO SECOND, s STRING COLLATE UTF8_LCASE, v VARCHAR(5)", ["i", "s", "v"]),
+    ],
+)
+def test_columns_are_found_in_what_declares_them(ddl: str, names: list[str]) -> None:
+    assert columns_of(ddl) == names
+
+
+@pytest.mark.parametrize("sql", ["(SELECT 1)", "with a as (select 1) select * from a", "FROM a"])
+def test_queries_begin_in_many_ways(sql: str) -> None:
+    check_query(f"-- why\n  {sql}")
 
 
 def test_a_circle_is_shown(tmp_path: Path) -> None:

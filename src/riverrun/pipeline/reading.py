@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from riverrun.client.pool import parse_bootstrap
+from riverrun.pipeline.columns import ORIGIN, check_query, columns_of, names_in
 from riverrun.pipeline.declaration import (
     FILE_FORMATS,
     INFER,
@@ -38,6 +41,10 @@ TRIGGER_DEFAULT = "1 second"
 COMPACT_EVERY_DEFAULT = 50
 DURATION = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*$")
 NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
+OUR_SETTINGS = {
+    "bootstrap.servers": "set bootstrap in [pipeline]: all parts must ask one cluster",
+    "group.id": "the group is named after the pipeline and the sink",
+}
 OUTPUTS = ("append", "update", "complete")
 
 
@@ -72,6 +79,8 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
         parse_bootstrap(address)
     except ValueError as error:
         head.report("bootstrap", str(error), "write host:port, several with commas between")
+    client = head.pairs("client")
+    _check_client(head, client)
     checkpoints = head.optional("checkpoints") or str(state / "checkpoints")
     environment = head.optional("environment")
     pipeline = Pipeline(
@@ -82,7 +91,7 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
         checkpoints=checkpoints,
         environment=None if environment is None else _placed(folder, environment),
         spark=head.pairs("spark"),
-        client=head.pairs("client"),
+        client=client,
         sources=sources,
         transforms=transforms,
         sinks=sinks,
@@ -95,6 +104,26 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     return pipeline
 
 
+def _check_client(head: Section, client: Mapping[str, str]) -> None:
+    """Each setting by itself, so that each is named that is wrong."""
+    for name, value in client.items():
+        if name.startswith("kafka."):
+            head.report("client", f"{name} would be kafka.{name}", f"write {name[6:]}")
+        elif name in OUR_SETTINGS:
+            head.report("client", f"{name} is not set here", OUR_SETTINGS[name])
+        elif find_spec("pyspark") is not None:
+            remedy = "see the settings of Kafka's consumers and producers"
+            _check_text(head, "client", partial(_check_setting, name, value), remedy)
+
+
+def _check_setting(name: str, value: str) -> None:
+    from pyspark_riverrun.options import read_options, write_options
+
+    given = {"kafka.bootstrap.servers": "h:1", f"kafka.{name}": value}
+    read_options({**given, "subscribe": "t"}, is_streaming=True)
+    write_options(given)
+
+
 def _source(section: Section, name: str, folder: Path) -> Source:
     _check_name(section, name)
     watermark = _watermark(section)
@@ -103,6 +132,7 @@ def _source(section: Section, name: str, folder: Path) -> Source:
         schema = section.text("schema", "value STRING" if format_ == "text" else "")
         if not schema:
             section.report("schema", "files need a schema", 'as schema = "id BIGINT, name STRING"')
+        _check_columns(section, schema)
         file_source = FileSource(
             name=name,
             path=_placed(folder, section.text("files")),
@@ -144,7 +174,10 @@ def _schema(section: Section, values: str, folder: Path) -> str:
     if values == "raw":
         return section.text("schema", "")
     if values == "json":
-        return section.text("schema", INFER)
+        declared = section.text("schema", INFER)
+        if declared != INFER:
+            _check_columns(section, declared)
+        return declared
     schema = section.text("schema", "")
     remedy = "give the JSON of the schema, or schema_file with the path of an .avsc"
     file = section.optional("schema_file")
@@ -155,10 +188,32 @@ def _schema(section: Section, values: str, folder: Path) -> str:
             section.report("schema_file", f"{file}: {error.strerror}", remedy)
             return ""
     try:
-        json.loads(schema)
+        declared_avro = json.loads(schema)
     except ValueError:
         section.report("schema", "Avro needs its schema, which is JSON", remedy)
+        return schema
+    field = "schema" if file is None else "schema_file"
+    _check_text(section, field, lambda: _check_avro(declared_avro), remedy)
     return schema
+
+
+def _check_columns(section: Section, ddl: str) -> None:
+    remedy = 'as schema = "id BIGINT, name STRING"'
+    _check_text(section, "schema", lambda: columns_of(ddl), remedy)
+
+
+def _check_avro(schema: object) -> None:
+    if find_spec("pyspark") is not None:  # without Spark nothing runs anyway
+        from riverrun.pipeline.avro import spark_schema_of
+
+        spark_schema_of(schema)
+
+
+def _check_text(section: Section, field: str, check: Callable[[], object], remedy: str) -> None:
+    try:
+        check()
+    except ValueError as error:
+        section.report(field, str(error), remedy)
 
 
 def _watermark(section: Section) -> Watermark | None:
@@ -192,8 +247,9 @@ def _transform(section: Section, name: str, folder: Path, known: list[str]) -> T
         )
     else:
         sql = section.text("sql")
-        words = dict.fromkeys(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", sql))
-        found = tuple(word for word in words if word in known and word != name)
+        found = tuple(word for word in names_in(sql) if word in known and word != name)
+        if sql:
+            _check_text(section, "sql", lambda: check_query(sql), "write a query of Spark's SQL")
         if not given and not found:
             section.report("sql", "reads from no source", f"known are {', '.join(known)}")
         transform = SqlTransform(name=name, sql=sql, inputs=given or found)
@@ -273,6 +329,8 @@ def _check_whole(root: Section, pipeline: Pipeline) -> None:
         where = f"transforms.{cycle[0]}"
         root.report(where, f"{' needs '.join(cycle)}", "break the circle")
         return
+    for source in pipeline.sources.values():
+        _check_source(root, source)
     paths: dict[str, str] = {}
     for sink in pipeline.sinks.values():
         if sink.input not in pipeline.sources and sink.input not in pipeline.transforms:
@@ -286,7 +344,58 @@ def _check_whole(root: Section, pipeline: Pipeline) -> None:
             paths[place] = sink.name
 
 
+def _check_source(root: Section, source: Source) -> None:
+    columns = _declared(source)
+    if columns is None:
+        return
+    where = f"sources.{source.name}"
+    if source.watermark is not None:
+        _check_column(root, f"{where}.watermark.column", source.watermark.column, columns)
+    for name in source.required if isinstance(source, TopicSource) else ():
+        _check_column(root, f"{where}.required", name, columns)
+
+
+def _check_written(root: Section, pipeline: Pipeline, sink: Sink) -> None:
+    """Columns that a sink names must be there, as far as they are declared."""
+    source = pipeline.sources.get(sink.input)
+    columns = None if source is None else _declared(source)
+    if columns is None:
+        return
+    where = f"sinks.{sink.name}"
+    match sink:
+        case TopicSink():
+            named = [("key", sink.key)]
+        case TableSink():
+            named = [("keys", key) for key in sink.keys]
+            named += [("order", sink.order), ("delete", sink.delete)]
+    for field, name in named:
+        if name is not None:
+            _check_column(root, f"{where}.{field}", name, columns)
+
+
+def _check_column(root: Section, where: str, name: str, columns: list[str]) -> None:
+    if name.partition(".")[0].strip("`").lower() not in [column.lower() for column in columns]:
+        root.report(where, f"there is no column {name}", f"there are {', '.join(columns)}")
+
+
+def _declared(source: Source) -> list[str] | None:
+    """The columns of a source; None if they are found in its records, or not understood."""
+    try:
+        match source:
+            case FileSource():
+                return columns_of(source.schema)
+            case TopicSource(values="raw"):
+                return ["key", "value", *ORIGIN]
+            case TopicSource(values="json") if source.schema != INFER:
+                return [*columns_of(source.schema), "_key", *ORIGIN]
+            case _:
+                return None
+    except ValueError:
+        return None  # told already
+
+
 def _check_sink(root: Section, pipeline: Pipeline, sink: Sink) -> None:
+    _check_written(root, pipeline, sink)
     sources, _ = pipeline.needed(sink)
     read: dict[str, str] = {}
     for source in sources:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from riverrun.pipeline.errors import Problem
 from riverrun.pipeline.text import Document
 
+NUMBER_MAX = 2**63 - 1
+
 
 class Reporter:
     """Gathers problems: a person wants to see all of them at once."""
@@ -90,6 +92,9 @@ class Section:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
             self.report(field, f"{value!r} is no number", f"write one of at least {at_least}")
+            return default
+        if value > NUMBER_MAX:
+            self.report(field, f"{value} is too large", f"write one of at most {NUMBER_MAX}")
             return default
         return value
 

@@ -2,8 +2,12 @@
 
 import datetime
 import io
+import json
+import threading
+import time
 import uuid
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -13,9 +17,13 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StructField, StructType
 
 from riverrun.pipeline.avro import avro_decoder, fitted, spark_schema_of
-from riverrun.pipeline.declaration import TopicSource
-from riverrun.pipeline.values import REASON, infer, parsed
+from riverrun.pipeline.declaration import SqlTransform, TopicSource
+from riverrun.pipeline.inference import FIELDS_MAX, grown, schema_of_variant
+from riverrun.pipeline.observing import counted, told
+from riverrun.pipeline.reading import read_pipeline
+from riverrun.pipeline.values import REASON, good, infer, parsed, schema_of
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JSON = TopicSource(
     name="s", topics=("t",), values="json", schema="infer", required=(), tombstones="dead-letter",
     dead_letters="d", start="earliest", on_data_loss="stop", rows_per_batch=None,
@@ -143,3 +151,63 @@ def test_any_name_of_a_field_may_be_a_column(spark: SparkSession) -> None:
     assert infer(raw) == schema
     (row,) = parsed(raw, JSON, schema).collect()
     assert (row["a`b"], row["c.d"], row[REASON]) == (1, 2, None)
+
+
+def test_fields_that_can_be_no_column_are_left_unread(spark: SparkSession) -> None:
+    text = b'{"id": 1, "ID": 2, "_offset": 3, "_Not_Json": 4, "": 5, "in": {"a": 1, "A": 2}}'
+    raw = spark.createDataFrame([(None, text, "t", 0, 7, None)], RAW)
+    schema = infer(raw)
+    assert schema is not None
+    assert [field.name.lower() for field in schema.fields] == ["id", "in"]
+    (row,) = parsed(raw, JSON, schema).collect()
+    assert (row["_offset"], row[REASON]) == (7, None)
+
+
+def test_a_schema_grows_by_no_name_that_differs_in_case_only() -> None:
+    pinned = StructType.fromJson(
+        {"fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    )
+    found = schema_of_variant("OBJECT<ID: BIGINT, `in`: ARRAY<OBJECT<a: BIGINT, A: BIGINT>>>")
+    assert found is not None
+    assert grown(pinned, found).simpleString() == "struct<id:bigint,in:array<struct<a:bigint>>>"
+
+
+def test_a_schema_has_not_more_columns_than_allowed() -> None:
+    many = StructType([StructField(f"f{n}", LongType()) for n in range(FIELDS_MAX + 5)])
+    schema = grown(StructType([StructField("id", LongType())]), many)
+    assert len(schema.fields) == FIELDS_MAX
+    assert grown(schema, many) == schema
+
+
+def test_ids_beyond_64_bits_keep_their_digits(spark: SparkSession) -> None:
+    values = [{"id": 2**64 + 1}, {"id": 5}]
+    records = [(None, json.dumps(value).encode(), "t", 0, 0, None) for value in values]
+    raw = spark.createDataFrame(records, RAW)
+    schema = infer(raw)
+    assert schema is not None
+    found = parsed(raw, JSON, schema).collect()
+    assert sorted(int(row["id"]) for row in found) == [5, 2**64 + 1]
+    decimal = schema_of_variant("OBJECT<a: DECIMAL(20,0), b: DECIMAL(18,0), c: DECIMAL(3,1)>")
+    assert decimal is not None
+    assert decimal.simpleString() == "struct<a:decimal(38,0),b:bigint,c:double>"
+
+
+def test_rows_are_counted_or_spark_does_not_tell(spark: SparkSession) -> None:
+    rows, seen = counted(spark.range(7))
+    rows.write.format("noop").mode("append").save()
+    assert told(seen) == 7
+    _, never = counted(spark.range(7))
+    threads, start = threading.active_count(), time.monotonic()
+    assert told(never) is None
+    assert (threading.active_count(), time.monotonic() - start < 5) == (threads, True)
+
+
+def test_a_tombstone_with_a_strange_key_does_not_stop_the_example(spark: SparkSession) -> None:
+    pipeline = read_pipeline(EXAMPLES / "customers" / "pipeline.yaml")
+    source, transform = pipeline.sources["changes"], pipeline.transforms["current"]
+    assert isinstance(source, TopicSource)
+    assert isinstance(transform, SqlTransform)
+    records = [(key, None, "customers", 0, 0, None) for key in (b"7", b"x")]
+    raw = spark.createDataFrame(records, RAW)
+    good(parsed(raw, source, schema_of(source))).createOrReplaceTempView("changes")
+    assert [row["id"] for row in spark.sql(transform.sql).collect()] == [7, None]

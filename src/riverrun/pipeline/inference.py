@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
+    DecimalType,
     DoubleType,
     LongType,
     StringType,
@@ -25,6 +26,9 @@ from riverrun.pipeline.kept import Files, Kept
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_][\w]*|\d+|[<>(),:]|[^\s<>(),:`]+")
 LONG_DIGITS_MAX = 18
+DECIMAL_DIGITS_MAX = 38
+FIELDS_MAX = 1_000
+"""Of a struct: names that are values themselves would make a column each."""
 
 
 def schema_of_variant(text: str) -> StructType | None:
@@ -34,10 +38,23 @@ def schema_of_variant(text: str) -> StructType | None:
 
 
 def grown(pinned: StructType, found: StructType) -> StructType:
-    """The pinned schema with the columns that it lacks, at any depth."""
+    """The pinned schema with the columns that it lacks, at any depth. Fields that can be no column
+    beside the others are left unread: one record must not stop all that follow.
+    """
     fields = [StructField(f.name, _grown(f.dataType, found, f.name)) for f in pinned.fields]
-    fields += [field for field in found.fields if field.name not in pinned.fieldNames()]
+    names = dict.fromkeys(field.name.lower() for field in fields)
+    for field in found.fields:
+        # To Spark names that differ in case only are one name, and an empty one is none.
+        if field.name and field.name.lower() not in names and len(fields) < FIELDS_MAX:
+            names[field.name.lower()] = None
+            fields.append(StructField(field.name, _cleaned(field.dataType)))
     return StructType(fields)
+
+
+def _cleaned(found: DataType) -> DataType:
+    if isinstance(found, ArrayType):
+        return ArrayType(_cleaned(found.elementType))
+    return grown(StructType(), found) if isinstance(found, StructType) else found
 
 
 def _grown(pinned: DataType, found: StructType, name: str) -> DataType:
@@ -101,8 +118,11 @@ def _parse(tokens: _Tokens) -> DataType:
         return ArrayType(inner)
     if name == "DECIMAL":
         _, precision, _, scale, _ = (tokens.take() for _ in range(5))
-        is_whole = int(scale) == 0 and int(precision) <= LONG_DIGITS_MAX
-        return LongType() if is_whole else DoubleType()
+        if int(scale) > 0:
+            return DoubleType()
+        # An id beyond 64 bits must keep its digits, and those of the others with it.
+        is_long = int(precision) <= LONG_DIGITS_MAX
+        return LongType() if is_long else DecimalType(DECIMAL_DIGITS_MAX, 0)
     if name in ("BIGINT", "INT", "SMALLINT", "TINYINT"):
         return LongType()
     if name in ("DOUBLE", "FLOAT"):

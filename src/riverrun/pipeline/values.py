@@ -16,13 +16,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from riverrun.pipeline.avro import avro_decoder, fitted, spark_schema_of
+from riverrun.pipeline.columns import ORIGIN
 from riverrun.pipeline.declaration import TopicSource
-from riverrun.pipeline.inference import schema_of_variant
+from riverrun.pipeline.inference import grown, schema_of_variant
 
 REASON = "_reason"
-ORIGIN = ("_topic", "_partition", "_offset", "_timestamp")
 _CORRUPT = "_not_json"
 _VALUE = "_value"
+RESERVED = (REASON, *ORIGIN, "_key", "_raw_key", "_raw_value", _CORRUPT, _VALUE)
 
 
 def parsed(raw: DataFrame, source: TopicSource, schema: StructType | None) -> DataFrame:
@@ -96,13 +97,19 @@ def _misfit(schema: StructType) -> str:
 
 
 def infer(raw: DataFrame) -> StructType | None:
-    """What the values that are JSON objects have in common; None if there are none."""
+    """What the values that are JSON objects have in common; None if there are none. Fields with
+    names of our own columns are left unread.
+    """
     variant = F.try_parse_json(F.col("value").cast("string"))
     objects = raw.select(variant.alias("v")).filter(
         F.schema_of_variant("v").startswith("OBJECT")  # others are no rows
     )
     text = objects.agg(F.schema_of_variant_agg("v").alias("s")).collect()[0]["s"]
-    return None if text is None else schema_of_variant(text)
+    found = None if text is None else schema_of_variant(text)
+    if found is None:
+        return None
+    usable = [field for field in found.fields if field.name.lower() not in RESERVED]
+    return grown(StructType(), StructType(usable))
 
 
 def schema_of(source: TopicSource) -> StructType:

@@ -188,7 +188,8 @@ sources:
 transforms:
   current:
     sql: >
-      SELECT coalesce(id, CAST(_key AS BIGINT)) AS id, city, id IS NULL AS gone, _offset
+      SELECT coalesce(id, try_cast(_key AS BIGINT)) AS id, city, id IS NULL AS gone, _partition,
+             _timestamp, _offset
       FROM changes
 sinks:
   people: {{input: current, path: table, mode: merge, keys: [id], delete: gone}}
@@ -201,9 +202,13 @@ sinks:
     write(runs.bootstrap, topic, changes, keys=["1", "2", "1"])
     runs.once(text, "people.yaml")
     write(runs.bootstrap, topic, [None, {"id": 3, "city": "Kyiv"}], keys=["2", "3"])
-    runs.once(text, "people.yaml")
+    write(runs.bootstrap, topic, [None, None], keys=["no number", "nor this"])
+    supervisor = runs.once(text, "people.yaml")
     found = {row["id"]: row["city"] for row in runs.rows("table")}
     assert found == {1: "Pune", 3: "Kyiv"}
+    dead = read(runs.bootstrap, f"{topic}.dead-letters")
+    assert {headers_of(record)["riverrun.reason"] for record in dead} == {"the key id is null"}
+    assert len(dead) == supervisor.queries[0].status.dead_letters == 2, "each, not the newest only"
 
 
 def test_rows_become_records_of_another_topic(runs: Runs, topic: str) -> None:

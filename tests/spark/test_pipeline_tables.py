@@ -333,6 +333,21 @@ def test_small_files_are_compacted_without_a_change_of_rows(tmp_path: Path) -> N
     assert bring(look(), batch(5, {ZERO: 5}, {ZERO: 6}))
 
 
+def test_a_compaction_removes_what_is_older_than_the_table_keeps(tmp_path: Path) -> None:
+    from riverrun.pipeline.tables.delta import DeltaAttempt
+
+    def look() -> DeltaAttempt:
+        return DeltaAttempt(str(tmp_path))
+
+    kept = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    DeltaTable.create(str(tmp_path), schema=Schema.from_arrow(SCHEMA), configuration=kept)
+    for number in range(3):
+        bring(look(), batch(number, {ZERO: number}, {ZERO: number + 1}))
+    look().compact()
+    assert len([*tmp_path.glob("*.parquet")]) == 1
+    assert offsets_of(look) == [0, 1, 2]
+
+
 def test_a_file_of_a_straggling_task_is_in_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

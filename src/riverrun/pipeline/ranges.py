@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from riverrun.pipeline.declaration import STOP, TopicSource
 from riverrun.pipeline.offsets import EARLIEST, Batch
 from riverrun.pipeline.topics import first_records
+from riverrun.pipeline.writing import FORMAT
 
-FORMAT = "riverrun"
 SAMPLE_RECORDS_MAX = 1_000
 
 Range = dict[str, dict[str, tuple[int, int]]]

@@ -109,6 +109,13 @@ def test_every_promise_of_a_cluster_holds_under_drawn_faults() -> None:
             expect_no_failure(outcome)
 
 
+def test_a_replica_whose_epochs_rot_is_made_whole() -> None:
+    """No checksum covers the leader epoch of a batch: the leader is asked for one that it cannot
+    know."""
+    faults = parse_schedule("bit-rot@0.5+0.5:node-3=65338")
+    expect_no_failure(run_any(dataclasses.replace(draw_cluster_plan(3293, 3), faults=faults)))
+
+
 def test_a_wiped_voter_that_stops_on_its_way_back_votes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

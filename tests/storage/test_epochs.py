@@ -81,6 +81,16 @@ def test_an_epoch_without_records_need_not_be_stored() -> None:
     assert epochs.latest == 2
 
 
+def test_a_leader_believes_no_epoch_above_its_own() -> None:
+    """One bit of a batch, outside of its checksum, would keep it from leading for ever."""
+    epochs = of([(1, 0), (65537, 7), (65538, 9)])
+    assert (epochs.start_above(1), epochs.start_above(0), epochs.start_above(70000)) == (7, 0, None)
+    epochs.begin(2, 12)
+    assert epochs.entries == [(1, 0), (2, 12)]
+    assert epochs.latest == 2
+    assert epochs.is_dirty
+
+
 @pytest.mark.parametrize("data", [b"", b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\nx y\n", b"\xff\xfe"])
 def test_nonsense_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):

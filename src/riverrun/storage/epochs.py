@@ -44,12 +44,24 @@ class LeaderEpochs:
         self.is_dirty = True
 
     def begin(self, epoch: int, start: int) -> None:
-        """A leader begins its epoch; whether it writes anything is not known."""
+        """A leader begins its epoch; whether it writes anything is not known.
+
+        No higher one was ever given: a batch that names it has rotted where no checksum looks.
+        """
+        while self._epochs and self._epochs[-1] > epoch:
+            del self._starts[-1], self._epochs[-1]
+            self.is_dirty = True
+        self.latest = LeaderEpoch(self._epochs[-1]) if self._epochs else NO_EPOCH
         is_dirty = self.is_dirty
         self.assign(epoch, start)
         if not is_dirty and self.is_dirty:
             self.is_dirty = False
             self.begun_at = start
+
+    def start_above(self, epoch: int) -> Offset | None:
+        """Where the first epoch above this one begins, if there is any."""
+        place = bisect_right(self._epochs, epoch)
+        return Offset(self._starts[place]) if place < len(self._starts) else None
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch that is not above the one asked for, and where it ends (KIP-279).

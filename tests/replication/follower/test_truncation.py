@@ -85,8 +85,8 @@ def test_any_two_histories_end_up_equal(seed: int) -> None:
         own, others = rnd.sample(range(1, 20), 4), rnd.sample(range(1, 20), 4)
         common = sorted(rnd.choices(range(3), k=rnd.randrange(6)))
         write(replica.log, *common)
-        led = story.leads(story.first, epoch=0, copied=replica.log)
         floor = replica.log.latest_epoch
+        led = story.leads(story.first, epoch=max(floor, 0), copied=replica.log)
         write(replica.log, *sorted(e for e in own if e > floor and e not in others))
         write(led.log, *sorted(e for e in others if e > floor))
         led.epoch = 30
@@ -290,7 +290,15 @@ def test_out_of_range_is_judged_by_where_the_leaders_log_lies(
 ) -> None:
     log = Machine().load(LogSettings())[1]
     write(log, 0, 0, 0, 0, 0)
-    assert cut_out_of_range(log, start, end) == cut
+    assert cut_out_of_range(log, start, end, 0) == cut
+
+
+@pytest.mark.parametrize(("end", "cut"), [(9, Cut(3)), (5, Cut(3)), (2, Cut(2))])
+def test_epochs_that_nobody_gave_are_cut_off(end: int, cut: Cut) -> None:
+    """A bit flipped where no checksum looks: the leader knows of no such epoch, and never will."""
+    log = Machine().load(LogSettings())[1]
+    write(log, 0, 1, 1, 65537, 65537)
+    assert cut_out_of_range(log, 0, end, 2) == cut
 
 
 @pytest.mark.parametrize(

@@ -460,7 +460,7 @@ class _Fetcher:
             if not isinstance(found, Ends):
                 plan.delay(following, now, f"no offsets from the leader: {found}")
                 continue
-            cut = cut_out_of_range(following.log, found.start, found.end)
+            cut = cut_out_of_range(following.log, found.start, found.end, following.leader_epoch)
             if following.is_damaged:
                 cut = Cut(found.start, found.start)
             if cut is None:

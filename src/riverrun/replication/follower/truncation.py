@@ -39,12 +39,16 @@ def cut_at_divergence(log: Log, epoch: int, leader_end: int, leader_start: int) 
     return _cut(log, common_prefix(log, epoch, leader_end), leader_start)
 
 
-def cut_out_of_range(log: Log, leader_start: int, leader_end: int) -> Cut | None:
+def cut_out_of_range(log: Log, leader_start: int, leader_end: int, leader_epoch: int) -> Cut | None:
     """What is to be done when our end lies outside the leader's log; None when it does not.
 
     A leader that ends before us lost its end, in an election that somebody asked for; one that
-    begins behind our end discarded what we have not read.
+    begins behind our end discarded what we have not read. An epoch above the leader's was never
+    given: a batch has rotted in the one field that no checksum covers.
     """
+    rotten = log.epochs.start_above(leader_epoch)
+    if rotten is not None:
+        return _cut(log, min(rotten, leader_end), leader_start)
     if leader_end < log.end_offset:
         return _cut(log, leader_end, leader_start)
     if leader_start > log.end_offset:

@@ -162,15 +162,16 @@ def test_serving_begins_when_the_controller_and_our_own_image_say_so() -> None:
     assert controller.asked[1].current_metadata_offset == 50
 
 
+class Hands:
+    """A clock that goes on when it is told."""
+
+    at = 5.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+
 def test_a_broker_is_sure_for_the_session_that_began_when_its_heartbeat_left() -> None:
-    class Hands:
-        """A clock that goes on when it is told."""
-
-        at = 5.0
-
-        def monotonic(self) -> float:
-            return self.at
-
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
         clock: Any = Hands()
         channel: Any = controller
@@ -192,6 +193,28 @@ def test_a_broker_is_sure_for_the_session_that_began_when_its_heartbeat_left() -
         assert lifecycle.is_sure
         clock.at += 0.02
         assert not lifecycle.is_sure, "others may lead by now"
+
+    with_lifecycle(scenario)
+
+
+def test_a_broker_that_was_paused_is_not_sure_by_its_next_heartbeat_alone() -> None:
+    """The controller that answers it may be itself, and deposed."""
+
+    async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
+        clock: Any = Hands()
+        channel: Any = controller
+        lifecycle = Lifecycle(
+            IDENTITY, metadata, channel, clock=clock, heartbeat_ms=100, session_ms=1000
+        )
+        await lifecycle._beat()
+        assert lifecycle.is_sure
+        clock.at += 5
+        await lifecycle._beat()
+        assert not lifecycle.is_sure
+        for _beat in range(11):
+            clock.at += 0.1
+            await lifecycle._beat()
+        assert lifecycle.is_sure
 
     with_lifecycle(scenario)
 

@@ -124,7 +124,8 @@ class Lifecycle:
         self._wants_to_leave = False
         self._silent_since: float | None = None
         self._silence_told_at = 0.0
-        self._sure_until = 0.0
+        self._sure_until = self._doubted_until = 0.0
+        self._beat_at: float | None = None
         self._offline: tuple[UUID, ...] = ()
         self._hurry = asyncio.Event()
         self._changed = asyncio.Event()
@@ -132,8 +133,12 @@ class Lifecycle:
     @property
     def is_sure(self) -> bool:
         """Whether nobody can have taken our place: the session that our last heartbeat began, as
-        it left here, lasts. Who was paused for longer does not know yet that others lead."""
-        return self._clock.monotonic() < self._sure_until
+        it left here, lasts. Who was paused for longer does not know yet that others lead.
+
+        Nor does a controller that was paused, and answers its own heartbeats: a while must pass in
+        which it would have heard of its successor.
+        """
+        return self._doubted_until <= self._clock.monotonic() < self._sure_until
 
     async def register(self) -> None:
         """Until the controller has taken us; raises ``RegistrationRefused``.
@@ -219,6 +224,9 @@ class Lifecycle:
             offline_log_dirs=self._offline,
         )
         began = self._clock.monotonic()
+        if began - (self._beat_at or began) > self._session_seconds - self._heartbeat_seconds:
+            self._doubted_until = began + self._session_seconds
+        self._beat_at = began
         try:
             answer: BrokerHeartbeatResponse = await self._channel.ask(
                 ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds * 3 / 4

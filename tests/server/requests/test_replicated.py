@@ -240,6 +240,18 @@ def test_a_consumer_of_a_rack_is_sent_to_the_follower_there() -> None:
     node.run(story())
 
 
+def test_a_leader_that_may_have_a_successor_calls_nothing_out_of_range() -> None:
+    node = Node()
+
+    async def story() -> None:
+        node.append(b"a")
+        assert (await row_of(fetched(node, 2))).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+        node.parts.lifecycle.is_sure = False
+        assert (await row_of(fetched(node, 2))).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    node.run(story())
+
+
 def test_a_follower_serves_consumers_what_it_knows_to_be_committed() -> None:
     node = Node()
 

@@ -38,7 +38,7 @@ lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 	$(BIN)/lint-imports
 
 test: lint ## set up and run all checks and tests
-	$(BIN)/pytest
+	PYTHONHASHSEED=0 $(BIN)/pytest # simulated worlds iterate sets of others by hash
 
 soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on one node and on three
 	$(BIN)/riverrun simulate --seeds 1..2000

@@ -74,6 +74,16 @@ def test_with_flush_before_ack_only_what_is_synced_is_committed() -> None:
     assert (node.partition.log.high_watermark, codes) == (1, [ErrorCode.NONE])
 
 
+def test_a_sync_that_ends_when_another_leads_commits_nothing() -> None:
+    """The new leader may lack it: who read it here would have read what never was (seed 11)."""
+    node = Node(flush_before_ack=True)
+    node.append(b"a")
+    node.partition.apply(state(OTHER, epoch=1, partition_epoch=1, isr=(OTHER, ME)))
+    flush(node.partition.log)
+    node.partition.advance()
+    assert node.partition.log.high_watermark == 0
+
+
 def test_waiting_producers_are_told_in_order_and_a_duplicate_waits_like_its_original() -> None:
     node = Node(flush_before_ack=True)
     told: list[str] = []

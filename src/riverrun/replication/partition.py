@@ -235,6 +235,8 @@ class Partition:
         """Move the high watermark to what every in-sync replica holds, and wake who waits for
         it.
         """
+        if self._leading is None:
+            return  # a sync that we began as the leader may end when another leads
         log = self.log
         held = log.end_offset
         # With flush.before.ack the leader counts what it has synced itself, so that neither a

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,33 +160,38 @@ class Demo:
         self, pipeline: subprocess.Popen[str], nodes: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Until a tenth of the events is in the table; then a node dies."""
-        shown = 0.0
-        while True:
-            queries = self._status()
-            if time.monotonic() - shown > 5:
-                self._show(queries)
-                shown = time.monotonic()
-            if queries and queries["clicks_table"]["rows"] >= self.events // 10:
-                break
-            if pipeline.poll() is not None:
-                sys.exit(f"the pipeline ended, see {self.folder}/pipeline.log")
-            time.sleep(0.5)
+        self._until(
+            pipeline,
+            lambda queries: bool(queries) and queries["clicks_table"]["rows"] >= self.events // 10,
+        )
         victim = nodes[1]
         os.kill(victim["pid"], signal.SIGKILL)
         self.say(f"node {victim['id']} is killed with kill -9; the others go on")
         return victim
 
     def _drain(self, pipeline: subprocess.Popen[str]) -> None:
+        self._show(
+            self._until(
+                pipeline,
+                lambda queries: (
+                    queries["clicks_table"]["rows"] >= self.events
+                    and all(query["lag"] == 0 for query in queries.values())
+                ),
+            )
+        )
+
+    def _until(
+        self, pipeline: subprocess.Popen[str], is_reached: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
+        """What the queries say when it is so; shown every few seconds meanwhile."""
         shown = 0.0
         while True:
             queries = self._status()
             if time.monotonic() - shown > 5:
                 self._show(queries)
                 shown = time.monotonic()
-            is_done = queries["clicks_table"]["rows"] >= self.events
-            if is_done and all(query["lag"] == 0 for query in queries.values()):
-                self._show(queries)
-                return
+            if is_reached(queries):
+                return queries
             if pipeline.poll() is not None:
                 sys.exit(f"the pipeline ended, see {self.folder}/pipeline.log")
             time.sleep(0.5)

@@ -1,28 +1,15 @@
 """What docs/cli.md shows is true: its commands run in order and answer as printed there."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.cli.commands import Cli
-
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-MARK = "--- next command ---"
-
-
-def examples() -> list[tuple[str, str]]:
-    """Commands with the output that the page shows."""
-    found: list[tuple[str, str]] = []
-    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        for part in block.split("$ ")[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output))
-    return found
+from tests.pages import MARK, examples
 
 
 def test_the_tour_is_true(cli: Cli) -> None:
-    shown = examples()
+    shown = examples("cli.md")
     assert len(shown) > 15
     script = f"\necho '{MARK}'\n".join(command for command, _ in shown)
     path = f"{Path(sys.executable).parent}:{cli.env['PATH']}"

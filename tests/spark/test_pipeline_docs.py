@@ -10,26 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
+from tests.pages import MARK, examples
 from tests.processes import serve
 from tests.spark.pipelines import read, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
-MARK = "--- next command ---"
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def examples() -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        for part in block.split("$ ")[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output))
-    return found
-
-
 def test_the_page_is_true(tmp_path: Path) -> None:
-    shown = examples()
+    shown = examples("pipelines.md")
     assert len(shown) > 8
     script = f"\necho '{MARK}'\n".join(command for command, _ in shown)
     with serve(tmp_path / "node") as node:

@@ -165,5 +165,5 @@ async def load(
             if renew_directory is None:
                 raise MetadataError(loss)
             me = replace(me, directory_id=await store.in_thread(renew_directory))
-        await store.start_over(found[0] if found is not None else None)
+        await store.start_over(found[0] if found is not None else None, loss)
     return me, Images(Image() if found is None else await image_of(*found))

@@ -229,12 +229,12 @@ class MetadataStore:
                     size = min(READ_BYTES_MAX, segment.size - at)
                     file.write_at(at, file.read_at(at, size))
 
-    async def start_over(self, snapshot: SnapshotId | None) -> None:
+    async def start_over(self, snapshot: SnapshotId | None, reason: str) -> None:
         """Drop the whole log, and begin behind a snapshot if there is one."""
         start = snapshot or BOOTSTRAP
         self.log.damage = None
         await self._begin_at(start)
-        log.warning("metadata log dropped", path=self.log.path, offset=start.offset)
+        log.warning("metadata log dropped", path=self.log.path, offset=start.offset, reason=reason)
 
     async def _begin_at(self, snapshot: SnapshotId) -> None:
         async with self._disk:

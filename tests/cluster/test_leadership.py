@@ -39,15 +39,8 @@ def fence(image: Image, *nodes: int) -> list[Record]:
     return leadership.fence(CONFIGS, image, [NodeId(node) for node in nodes])
 
 
-def restart(image: Image, node: int, *, is_clean: bool, is_synced: bool = False) -> list[Record]:
-    return leadership.restart(
-        CONFIGS,
-        image,
-        NodeId(node),
-        (directory(node),),
-        is_clean=is_clean,
-        is_synced=is_synced,
-    )
+def restart(image: Image, node: int, *, is_clean: bool) -> list[Record]:
+    return leadership.restart(CONFIGS, image, NodeId(node), (directory(node),), is_clean=is_clean)
 
 
 # -- Fencing ---------------------------------------------------------------------------------------
@@ -196,17 +189,6 @@ def test_after_an_unclean_shutdown_it_is_eligible_no_more() -> None:
     assert state(after(image, restart(image, 2, is_clean=False))) == P(1, (1,))
 
 
-def test_what_was_synced_survives_an_unclean_shutdown_where_all_is_synced_first() -> None:
-    image = cluster(P(1, (1,)), settings={"flush.before.ack": "true"})
-    kept = restart(image, 1, is_clean=False, is_synced=True)
-    assert state(after(image, kept)) == P(NONE, (), elr=(1,), last=(1,))
-    lost = restart(image, 1, is_clean=False, is_synced=False)
-    assert state(after(image, lost)) == P(NONE, (), last=(1,))
-    plain = cluster(P(1, (1,)))
-    others = restart(plain, 1, is_clean=False, is_synced=True)
-    assert state(after(plain, others)) == P(NONE, (), last=(1,))
-
-
 def test_a_lone_replica_leads_again_in_a_new_epoch_however_it_ended() -> None:
     for is_clean in (True, False):
         image = cluster(P(1, (1,), replicas=(1,)), brokers=(1,), minimum=1)
@@ -246,7 +228,7 @@ def test_all_restarted_after_a_loss_of_power_are_led_by_the_last_leader() -> Non
 def test_a_wiped_disk_is_the_new_place_of_all_replicas() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (2, 3)), P(3, (3,), replicas=(3,)))
     new = UUID(int=77 << 64)
-    records = leadership.restart(CONFIGS, image, NodeId(1), (new,), is_clean=False, is_synced=True)
+    records = leadership.restart(CONFIGS, image, NodeId(1), (new,), is_clean=False)
     assert [one.directories for one in changes(records)] == [
         (new, directory(2), directory(3)),
         (new, directory(2), directory(3)),
@@ -263,9 +245,7 @@ def test_a_wiped_disk_does_not_lead_by_the_memory_of_its_last_life() -> None:
         (P(1, (1,), replicas=(1,)), P(NONE, (), last=(1,), replicas=(1,))),
     ):
         image = cluster(before, fenced=(2, 3))
-        records = leadership.restart(
-            CONFIGS, image, NodeId(1), new, is_clean=False, is_synced=False
-        )
+        records = leadership.restart(CONFIGS, image, NodeId(1), new, is_clean=False)
         assert state(after(image, records)) == expected
 
 

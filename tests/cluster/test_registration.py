@@ -11,7 +11,6 @@ from riverrun.cluster.registration import (
     Known,
     register,
     register_controller,
-    synced_mark,
     unregister,
 )
 from riverrun.metadata.image import DIRECTORY_LOST, Image
@@ -107,24 +106,11 @@ def test_a_new_incarnation_is_not_kept_in_the_isr() -> None:
     assert after.brokers[NodeId(1)].is_fenced
 
 
-@pytest.mark.parametrize(
-    ("previous", "flushed", "elr"),
-    [
-        ("epoch", False, (1,)),
-        ("unknown", False, ()),
-        ("older", False, ()),
-        ("synced", False, ()),
-        ("synced", True, (1,)),
-        ("unknown", True, ()),
-    ],
-)
-def test_only_a_clean_shutdown_keeps_it_eligible(
-    previous: str, flushed: bool, elr: tuple[int, ...]
-) -> None:
-    settings = {"flush.before.ack": "true"} if flushed else {}
-    image = cluster(P(1, (1,)), settings=settings)
+@pytest.mark.parametrize(("previous", "elr"), [("epoch", (1,)), ("unknown", ()), ("older", ())])
+def test_only_a_clean_shutdown_keeps_it_eligible(previous: str, elr: tuple[int, ...]) -> None:
+    image = cluster(P(1, (1,)))
     epoch = image.brokers[NodeId(1)].epoch
-    said = {"epoch": epoch, "unknown": -1, "older": epoch - 1, "synced": synced_mark(epoch)}
+    said = {"epoch": epoch, "unknown": -1, "older": epoch - 1}
     after = take(image, registration_request(1, 2, previous=said[previous]))
     assert state(topic(after).partitions[0]) == P(NONE, (), elr=elr, last=(1,))
 

@@ -92,14 +92,12 @@ def restart(
     directories: tuple[UUID, ...],
     *,
     is_clean: bool,
-    is_synced: bool,
 ) -> list[Record]:
     """A new incarnation: as if the session of the old one had ended.
 
     Unless its shutdown was clean, it may have lost records that the page cache held, and is not
-    eligible any more (KIP-966). ``is_synced`` says that at least what was synced is still there.
-    Replicas that lay in a directory it does not have any more are gone; new ones are to be made in
-    its only one.
+    eligible any more (KIP-966). Replicas that lay in a directory it does not have any more are
+    gone; new ones are to be made in its only one.
     """
     candidates = Candidates(image, without=(node,))
     records: list[Record] = []
@@ -108,7 +106,6 @@ def restart(
         is_here = node in partition.isr or node in partition.elr
         if not is_here and home is None:
             continue
-        survives = is_clean or (is_synced and rules.is_synced and home is None)
         record = change(
             topic.id,
             index,
@@ -116,7 +113,7 @@ def restart(
             rules,
             candidates,
             isr=_without(partition.isr, (node,)),
-            unclean=() if survives else (node,),
+            unclean=() if is_clean else (node,),
             lost=() if home is None else (node,),
             election=election_of(rules),
             directories=home,

@@ -68,12 +68,6 @@ class Known:
     """This very incarnation gave way to a later one: it is a ghost, or a copy of the directory."""
 
 
-def synced_mark(epoch: int) -> int:
-    """PreviousBrokerEpoch of a broker whose shutdown was not clean, but which has verified that
-    nothing of what it had synced is missing. To Kafka's controllers it means unclean."""
-    return -2 - epoch
-
-
 def register(
     configs: Configs, image: Image, request: BrokerRegistrationRequest, known: Known
 ) -> Outcome[BrokerRegistrationResponse]:
@@ -89,14 +83,12 @@ def register(
     features = _check_features(image, request)
     if before is not None and before.incarnation == request.incarnation_id:
         return Outcome(response=_registered(before.epoch))
-    previous = request.previous_broker_epoch
     records = leadership.restart(
         configs,
         image,
         NodeId(request.broker_id),
         directories,
-        is_clean=before is not None and previous == before.epoch,
-        is_synced=before is not None and previous == synced_mark(before.epoch),
+        is_clean=before is not None and request.previous_broker_epoch == before.epoch,
     )
     # The offset of the record itself: greater than every epoch before, and what the broker must
     # have read before it is let in.

@@ -16,8 +16,6 @@ class TopicRules(NamedTuple):
     with one replica would be eligible for nothing."""
     is_elr_enabled: bool
     is_unclean_enabled: bool
-    is_synced: bool
-    """Whether every acknowledged record was synced first, and so survives a loss of power."""
 
 
 def rules_of(configs: Configs, image: Image, topic: TopicImage) -> TopicRules:
@@ -27,7 +25,6 @@ def rules_of(configs: Configs, image: Image, topic: TopicImage) -> TopicRules:
         minimum=min(min_insync_replicas(image, topic.name), replicas),
         is_elr_enabled=is_elr_enabled(image),
         is_unclean_enabled=settings.unclean_leader_election_enable,
-        is_synced=settings.flush_before_ack,
     )
 
 

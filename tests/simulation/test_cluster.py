@@ -99,10 +99,12 @@ def test_it_survives(name: str) -> None:
 @pytest.mark.parametrize(("nodes", "share"), SHARES)
 def test_every_promise_of_a_cluster_holds_under_drawn_faults(nodes: int, share: float) -> None:
     """By the command, whose seeds are the same runs everywhere: one that fails is found again."""
-    seeds = [f"--nodes={nodes}", "--seeds=1..10000", f"--budget={BUDGET_SECONDS * share}"]
-    told = subprocess.run(
-        [executable(), "simulate", *seeds], capture_output=True, text=True, check=False
-    )
+    hold(f"--nodes={nodes}", "--seeds=1..10000", f"--budget={BUDGET_SECONDS * share}")
+
+
+def hold(*options: str) -> None:
+    command = [executable(), "simulate", *options]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0, f"{told.stdout}\n{told.stderr[-2000:]}"
     assert "everything held" in told.stdout
 
@@ -112,6 +114,10 @@ def test_a_replica_whose_epochs_rot_is_made_whole() -> None:
     know."""
     faults = parse_schedule("bit-rot@0.5+0.5:node-3=65338")
     expect_no_failure(run_any(dataclasses.replace(draw_cluster_plan(3293, 3), faults=faults)))
+
+
+def test_a_disk_that_fails_again_while_the_node_stops_for_it_is_no_crash() -> None:
+    hold("--nodes=3", "--seed=5066", "--faults=sync-error@2.6+0.5:node-3=2")
 
 
 def test_a_wiped_voter_that_stops_on_its_way_back_votes_again(

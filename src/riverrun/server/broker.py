@@ -456,16 +456,24 @@ class Broker:
         if self._network is not None:
             self._network.close()
         if self._metadata is not None:
-            await self._metadata.stop()
+            await self._despite_its_disk(self._metadata.stop())
         if self._log_runner is not None:
             # A start that failed before the logs were recovered must not call them clean.
             is_recovered = self._serving is None or self._serving.is_recovered
-            await self._log_runner.stop(
-                clean=is_recovered and self._failure is None, broker_epoch=self._broker_epoch()
-            )
+            is_clean = is_recovered and self._failure is None
+            epoch = self._broker_epoch()
+            await self._despite_its_disk(self._log_runner.stop(clean=is_clean, broker_epoch=epoch))
         if self._directory is not None:
             self._directory.close()
         log.info("node is down")
+
+    async def _despite_its_disk(self, step: Coroutine[Any, Any, None]) -> None:
+        """A disk may fail in the very stop: then the node failed, and the rest is to be closed."""
+        try:
+            await step
+        except OSError as error:
+            log.error("disk failed at the stop", reason=_reason(error))
+            self._failure = self._failure or error
 
     async def _leave(self) -> None:
         """Let others lead, partitions first and then the quorum, while clients are still served."""

@@ -40,6 +40,7 @@ from riverrun.server.http import HttpServer
 from riverrun.server.image_waits import ImageWaits
 from riverrun.server.lifecycle import Identity, Phase
 from riverrun.server.listener import Listener
+from riverrun.server.mishaps import changes_state, reason_of
 from riverrun.server.outgoing import Outgoing
 from riverrun.server.parts import Parts
 from riverrun.server.probe import BrokerProbe
@@ -365,7 +366,7 @@ class Broker:
             return
         error = task.exception()
         if error is not None:
-            log.error("node must stop", part=task.get_name(), reason=_reason(error))
+            log.error("node must stop", part=task.get_name(), reason=reason_of(error))
             self._failure = self._failure or error
             self._ending.set()
 
@@ -375,12 +376,12 @@ class Broker:
         An assertion in append, replay or a coordinator is of the second kind.
         """
         trace = "".join(traceback.format_exception(error))
-        log.error("a request failed", reason=_reason(error), trace=trace)
-        if isinstance(error, AssertionError) and _changes_state(error):
+        log.error("a request failed", reason=reason_of(error), trace=trace)
+        if isinstance(error, AssertionError) and changes_state(error):
             self._bug(error)
 
     def _bug(self, error: BaseException) -> None:
-        log.error("node must stop", reason=_reason(error))
+        log.error("node must stop", reason=reason_of(error))
         self._failure = self._failure or error
         self._ending.set()
 
@@ -422,7 +423,7 @@ class Broker:
             "node": int(self.settings.node_id),
             "log_directory": offline or "online",
             "replicas": self._serving.troubles() if self._serving is not None else {},
-            "failure": _reason(self._failure) if self._failure is not None else None,
+            "failure": reason_of(self._failure) if self._failure is not None else None,
             "broker": phase.value if phase is not None else None,
             "quorum": None
             if metadata is None
@@ -472,7 +473,7 @@ class Broker:
         try:
             await step
         except OSError as error:
-            log.error("disk failed at the stop", reason=_reason(error))
+            log.error("disk failed at the stop", reason=reason_of(error))
             self._failure = self._failure or error
 
     async def _leave(self) -> None:
@@ -491,18 +492,3 @@ class Broker:
             return -1
         lifecycle = self._parts.lifecycle  # who was not registered yet continues what it came from
         return lifecycle.epoch if lifecycle.epoch >= 0 else lifecycle.identity.previous_epoch
-
-
-STATEFUL_PACKAGES = ("storage", "metadata", "replication", "coordinator", "cluster", "raft")
-
-
-def _changes_state(error: AssertionError) -> bool:
-    """Whether the assertion that failed guards state, by the package that it stands in."""
-    last = traceback.extract_tb(error.__traceback__)[-1].filename
-    return any(f"/riverrun/{package}/" in last for package in STATEFUL_PACKAGES)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_reason(inner) for inner in error.exceptions)
-    return f"{type(error).__name__}: {error}"

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from riverrun.metadata.records import (
+    CHANGE_RECORD_VERSION,
     MODULES,
     PARTITION_RECORD_VERSION,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     Record,
     TopicRecord,
@@ -39,19 +41,35 @@ def partitions(draw: DrawFn) -> PartitionRecord:
     return record.replaced(adding_replicas=draw(st.sampled_from([(), nodes])))
 
 
-@settings(deadline=None, max_examples=80)
-@given(partitions(), st.data())
+@st.composite
+def partition_changes(draw: DrawFn) -> PartitionChangeRecord:
+    nodes = st.none() | st.lists(st.integers(0, 2**31 - 1), max_size=20).map(tuple)
+    return PartitionChangeRecord(
+        partition_id=draw(st.integers(0, 2**31 - 1)),
+        topic_id=draw(st.uuids()),
+        isr=draw(nodes),
+        leader=draw(st.integers(-2, 2**31 - 1)),
+        replicas=draw(st.none() | nodes),
+        leader_recovery_state=draw(st.sampled_from([-1, -1, 0, 1])),
+        eligible_leader_replicas=draw(nodes),
+        last_known_elr=draw(nodes),
+    )
+
+
+@settings(deadline=None, max_examples=160)
+@given(partitions() | partition_changes(), st.data())
 def test_partitions_read_by_hand_are_those_of_the_compiled_reader(
-    record: PartitionRecord, data: st.DataObject
+    record: PartitionRecord | PartitionChangeRecord, data: st.DataObject
 ) -> None:
     encoded = encode(record)
+    assert encoded[2] == PARTITION_RECORD_VERSION == CHANGE_RECORD_VERSION
     if data.draw(st.booleans()):
         place = data.draw(st.integers(3, len(encoded) - 1))
         encoded = encoded[:place] + bytes([data.draw(st.integers(0, 255))]) + encoded[place + 1 :]
     if data.draw(st.booleans()):
         encoded = encoded[: data.draw(st.integers(3, len(encoded)))]
     try:
-        expected, end = read_body(PartitionRecord, PARTITION_RECORD_VERSION, encoded, 3)
+        expected, end = read_body(type(record), PARTITION_RECORD_VERSION, encoded, 3)
     except UnknownRecord:
         with pytest.raises(UnknownRecord):
             decode(encoded)

@@ -125,6 +125,8 @@ NO_LEADER_CHANGE: Final = -2
 
 PARTITION_RECORD: Final = PartitionRecord.API_KEY
 PARTITION_RECORD_VERSION: Final = 2
+CHANGE_RECORD: Final = PartitionChangeRecord.API_KEY
+CHANGE_RECORD_VERSION: Final = 2
 
 MODULES: Final = {
     0: "register_broker_record",
@@ -174,6 +176,10 @@ def decode(data: bytes | memoryview) -> Record:
         partition = _decode_partition(data)
         if partition is not None:
             return partition
+    elif key == CHANGE_RECORD and version == CHANGE_RECORD_VERSION:
+        change = _decode_change(data)
+        if change is not None:
+            return change
     record, end = read_body(record_class(key), version, data, 3)
     if end != len(data):
         raise UnknownRecord(f"{len(data) - end} bytes follow a {type(record).__name__}")
@@ -193,6 +199,11 @@ _PARTITION_HEAD = struct.Struct(">i16s")
 _PARTITION_TAIL = struct.Struct(">iiiB")
 _INTS = tuple(struct.Struct(f">{count}i") for count in range(16))
 _NO_TAGS = b"\x00"
+_LEADER_TAG: Final = 1
+_ISR_TAG: Final = 0
+_ELR_TAG: Final = 6
+_LAST_KNOWN_TAG: Final = 7
+_LIST_TAGS: Final = (_ISR_TAG, _ELR_TAG, _LAST_KNOWN_TAG)
 
 
 @lru_cache(maxsize=4096)
@@ -234,4 +245,37 @@ def _decode_partition(data: bytes | memoryview) -> PartitionRecord | None:
         leader_epoch=leader_epoch,
         partition_epoch=partition_epoch,
         directories=tuple([_uuid(bytes(data[place : place + 16])) for place in range(at, end, 16)]),
+    )
+
+
+def _decode_change(data: bytes | memoryview) -> PartitionChangeRecord | None:
+    """In-sync replicas and a leader, which failovers change, by hand; None as above."""
+    try:
+        partition, topic = _PARTITION_HEAD.unpack_from(data, 3)
+        at, before = 24, -1
+        leader = NO_LEADER_CHANGE
+        lists: dict[int, tuple[int, ...]] = {}
+        for _ in range(data[23]):
+            tag, size = data[at], data[at + 1]
+            at += 2
+            if tag <= before:
+                return None
+            if tag == _LEADER_TAG and size == 4:
+                leader = _INTS[1].unpack_from(data, at)[0]
+            elif tag in _LIST_TAGS and data[at] and size == 4 * data[at] - 3:
+                lists[tag] = _INTS[data[at] - 1].unpack_from(data, at + 1)
+            else:
+                return None
+            at, before = at + size, tag
+    except (struct.error, IndexError):
+        return None
+    if at != len(data):
+        return None
+    return PartitionChangeRecord(
+        partition_id=partition,
+        topic_id=_uuid(topic),
+        isr=lists.get(_ISR_TAG),
+        leader=leader,
+        eligible_leader_replicas=lists.get(_ELR_TAG),
+        last_known_elr=lists.get(_LAST_KNOWN_TAG),
     )

@@ -177,11 +177,7 @@ class ClusterScenario:
         world.tell("final audit")
         self._until(lambda: bool(done), "the whole log can be read")
         supervisor.remove(AUDITOR)
-        ends, positions = self.checker.ends, self.workload.positions
-        self._until(
-            lambda: all(positions.get(p, 0) >= end for p, end in ends.items()),
-            "the group reads everything",
-        )
+        self._until(self.workload.has_read_all, "the group reads everything")
         self._until_whole()
         for partition in self.workload.partitions:
             self._check_copies(*partition)

@@ -161,11 +161,7 @@ class OneNode:
         world.tell("final audit")
         self._until(lambda: bool(done), "the whole log can be read")
         self._supervisor.remove(AUDITOR)
-        ends = self.checker.ends
-        self._until(
-            lambda: all(self.workload.positions.get(p, 0) >= end for p, end in ends.items()),
-            "the group reads everything",
-        )
+        self._until(self.workload.has_read_all, "the group reads everything")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         if not self._world.run_until(condition, CALM_SECONDS_MAX):

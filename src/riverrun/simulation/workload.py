@@ -59,7 +59,7 @@ class Workload:
         self.partitions = [(topic, index) for index in range(partitions)]
         self.is_producing = True
         self.last_ack: dict[str, float] = {}
-        self.positions: dict[Partition, int] = {}
+        self._positions: dict[Partition, tuple[int, int]] = {}
         self.committed: dict[Partition, int] = {}
         self.audits = 0
         self.commits = 0
@@ -184,9 +184,22 @@ class Workload:
                     self._checker.read(
                         partition, record.offset, record.value, follower.era, self._world.now
                     )
-                self.positions[partition] = records[-1].offset + 1
+                self._has_read(partition, records[-1].offset + 1, follower.era)
                 if chance.random() < 0.7:
                     await self._commit(consumer, topic_partition, records[-1].offset + 1)
+
+    def _has_read(self, partition: Partition, position: int, era: int) -> None:
+        """A reader that slept hands out old records when others of the group have read on; but
+        what a loss of power took counts for nobody."""
+        at = (0 if self._checker.is_synced_before_ack else era, position)
+        self._positions[partition] = max(at, self._positions.get(partition, at))
+
+    def has_read_all(self) -> bool:
+        """Whether the group has read up to the ends that the final audit saw."""
+        return all(
+            self._positions.get(partition, (0, 0))[1] >= end
+            for partition, end in self._checker.ends.items()
+        )
 
     async def _commit(self, consumer: Any, topic_partition: Any, offset: int) -> None:
         partition = (topic_partition.topic, topic_partition.partition)

@@ -178,6 +178,13 @@ def test_what_no_waiting_mends_is_refused() -> None:
     assert isinstance(decide(free), Join)
 
 
+def test_a_node_that_lost_the_metadata_of_its_cluster_looks_for_it_or_says_what_to_do() -> None:
+    me = replace(blank(1), cluster_id="one")
+    refuses(decide(Situation(me=me, seeds={})), "its metadata is gone")
+    waits(decide(Situation(me=me, seeds=silence(2))), "hears nothing of it from node-2:9092")
+    waits(decide(Situation(me=me, seeds=answers(blank(2)))), "all seeds are blank")
+
+
 def test_a_node_that_has_a_cluster_returns_unless_all_is_mixed_up() -> None:
     me = member(1, "one")
     assert return_conflict(Situation(me=me, seeds=silence(2))) is None

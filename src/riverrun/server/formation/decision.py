@@ -190,10 +190,7 @@ def decide(situation: Situation) -> Decision:
         return Join(formed[0].cluster_id or "", bootstrap)
     silent = situation.silent()
     if me.cluster_id is not None:
-        where = ", ".join(silent) or "all seeds are blank"
-        return Wait(
-            f"this node is of cluster {me.cluster_id}, and hears nothing of it from {where}"
-        )
+        return _decide_without_metadata(situation, me.cluster_id, silent)
     if not me.is_controller:
         return Wait("none of the seeds has a cluster yet, and this node is no controller")
     if not situation.seeds and promise is not None:
@@ -201,6 +198,20 @@ def decide(situation: Situation) -> Decision:
     if silent:
         return Wait(f"no answer from {', '.join(silent)}")
     return _decide_among_blank(situation)
+
+
+def _decide_without_metadata(
+    situation: Situation, cluster_id: str, silent: Sequence[str]
+) -> Decision:
+    """The directory belongs to a cluster, and what it knew of that is gone."""
+    if not situation.seeds:
+        return Refuse(
+            f"this directory is of cluster {cluster_id}, its metadata is gone, and no other node "
+            "is known: restore the directory from a copy, name nodes of the cluster in seed.nodes, "
+            "or start with an empty directory"
+        )
+    heard = f"hears nothing of it from {', '.join(silent)}" if silent else "all seeds are blank"
+    return Wait(f"this node is of cluster {cluster_id}, and {heard}")
 
 
 def _conflict(situation: Situation) -> str | None:

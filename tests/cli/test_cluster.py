@@ -143,6 +143,7 @@ def test_what_is_wrong_is_said_the_worst_first() -> None:
         brokers=(
             Broker(id=1, address="a:1", rack=None, is_fenced=True, role="follower"),
             Broker(id=2, address="b:1", rack="r", is_fenced=False, role=None),
+            Broker(id=3, address="c:1", rack="r", is_fenced=False, role=None, is_silent=True),
         ),
         topics=1,
         partitions=2,
@@ -151,11 +152,12 @@ def test_what_is_wrong_is_said_the_worst_first() -> None:
     )
     assert report.problems() == [
         "the quorum has no leader: metadata cannot change",
+        "1 broker unreachable: 3",
         "1 partition without a leader",
         "1 broker fenced: 1",
         "30 partitions with replicas out of sync",
     ]
-    assert ("brokers", "1 of 2 up") in status_table(report).rows
+    assert ("brokers", "1 of 3 up") in status_table(report).rows
     silent = replace(report, quorum=Quorum(leader=None, epoch=-1, high_watermark=-1, replicas=()))
     assert ("controllers", "voters unknown, leader none") in status_table(silent).rows
     assert ("metadata", "unknown") in status_table(silent).rows

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BOOTSTRAP = typer.Option(
     BOOTSTRAP_DEFAULT,
     "--bootstrap",
+    "--bootstrap-server",
     "-b",
     envvar=BOOTSTRAP_VARIABLE,
     help="Address of the cluster.",

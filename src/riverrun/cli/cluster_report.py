@@ -5,6 +5,7 @@ Everything is asked by Kafka's own requests, so this works with Apache Kafka as 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 METADATA_TOPIC = "__cluster_metadata"
 NOBODY = -1
+CALL_SECONDS_MAX = 1.0
 SHOWN_MAX = 20
 """Partitions in trouble that a person is shown; the rest is counted."""
 
@@ -98,14 +100,22 @@ class Broker:
     is_fenced: bool
     role: str | None
     """In the quorum."""
+    is_silent: bool = False
+    """It could not be reached when nobody was there to tell whether it lives."""
     leads: int = 0
     holds: int = 0
     in_sync: int = 0
 
+    @property
+    def state(self) -> str:
+        if self.is_silent:
+            return "unreachable"
+        return "fenced" if self.is_fenced else "up"
+
     def described(self) -> dict[str, object]:
         return {
             "id": self.id, "address": self.address, "rack": self.rack,
-            "state": "fenced" if self.is_fenced else "up", "quorum": self.role,
+            "state": self.state, "quorum": self.role,
             "leaders": self.leads, "replicas": self.holds, "in_sync": self.in_sync,
         }  # fmt: skip
 
@@ -143,6 +153,9 @@ class Report:
         found = []
         if self.quorum.leader is None:
             found.append("the quorum has no leader: metadata cannot change")
+        silent = [str(broker.id) for broker in self.brokers if broker.is_silent]
+        if silent:
+            found.append(f"{counted(len(silent), 'broker')} unreachable: {', '.join(silent)}")
         if self.offline:
             found.append(f"{counted(len(self.offline), 'partition')} without a leader")
         fenced = [broker for broker in self.brokers if broker.is_fenced]
@@ -229,6 +242,8 @@ async def ask_brokers(pool: Pool) -> DescribeClusterResponse:
 async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
     quorum = await _quorum_or_none(pool)
     cluster = await ask_brokers(pool)
+    # Without a leader nobody notices who dies, and what nodes know of each other is old.
+    silent = await _silent(cluster) if quorum.leader is None else set()
     topics = (await pool.metadata(None)).topics
     rows = [
         Trouble(
@@ -248,6 +263,7 @@ async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
             rack=broker.rack,
             is_fenced=broker.is_fenced,
             role=quorum.role_of(broker.broker_id),
+            is_silent=broker.broker_id in silent,
             leads=sum(row.leader == broker.broker_id for row in rows),
             holds=sum(broker.broker_id in row.replicas for row in rows),
             in_sync=sum(broker.broker_id in row.isr for row in rows),
@@ -281,6 +297,24 @@ async def _quorum_or_none(pool: Pool) -> Quorum:
         return Quorum(leader=None, epoch=-1, high_watermark=-1, replicas=())
 
 
+async def _silent(cluster: DescribeClusterResponse) -> set[int]:
+    """Brokers where nobody answers a call from here."""
+
+    async def is_there(host: str, port: int) -> bool:
+        try:
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    calls = [is_there(broker.host, broker.port) for broker in cluster.brokers]
+    found = await asyncio.gather(*calls)
+    pairs = zip(cluster.brokers, found, strict=True)
+    return {broker.broker_id for broker, answers in pairs if not answers}
+
+
 def _visible(topics: Sequence[MetadataResponseTopic]) -> int:
     return sum(topic.error_code is ErrorCode.NONE and not topic.is_internal for topic in topics)
 
@@ -299,7 +333,7 @@ async def _features(pool: Pool) -> dict[str, int]:
 def status_table(report: Report) -> Table:
     """A few lines for a person, the same values as rows for a program."""
     quorum = report.quorum
-    up = sum(not broker.is_fenced for broker in report.brokers)
+    up = sum(broker.state == "up" for broker in report.brokers)
     # Only a leader knows them, and there may be none.
     voters = counted(len(quorum.voters), "voter") if quorum.voters else "voters unknown"
     metadata = f"epoch {quorum.epoch}, committed up to {quorum.high_watermark}"
@@ -323,8 +357,7 @@ def nodes_table(report: Report, *, kind: str | None = None) -> Table:
         columns=("node", "address", "rack", "state", "quorum", "leaders", "replicas", "in sync"),
         rows=[
             (
-                str(b.id), b.address, b.rack, "fenced" if b.is_fenced else "up", b.role, b.leads,
-                b.holds, b.in_sync,
+                str(b.id), b.address, b.rack, b.state, b.role, b.leads, b.holds, b.in_sync,
             )
             for b in report.brokers
         ],

@@ -19,6 +19,7 @@ Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap",
+        "--bootstrap-server",
         "-b",
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_VARIABLE,

@@ -53,7 +53,7 @@ UiPort = Annotated[
 OtherBootstrap = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE,
+        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE,
         help="Address of the cluster, instead of the one in the file.",
     ),
 ]  # fmt: skip

@@ -60,10 +60,13 @@ class ControllerChannel:
         self._address: tuple[str, int] | None = None
         self._connecting = asyncio.Lock()
 
-    async def ask(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
+    async def ask(
+        self, key: ApiKey, message: Any, *, timeout_s: float, about: str | None = None
+    ) -> Any:
         """The answer of the active controller, which may hold any error but NOT_CONTROLLER.
 
-        Raises KafkaError with REQUEST_TIMED_OUT when nobody answered in time.
+        Raises KafkaError with REQUEST_TIMED_OUT when nobody answered in time, in words about what
+        was really asked for.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
@@ -85,8 +88,8 @@ class ControllerChannel:
             if loop.time() + wait >= give_up_at:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"The controller did not answer {ALL_APIS[key].title} within {timeout_s:g} s: "
-                    f"{reason}",
+                    f"The controller did not answer {about or ALL_APIS[key].title} within "
+                    f"{timeout_s:g} s: {reason}",
                 )
             await asyncio.sleep(wait)
 

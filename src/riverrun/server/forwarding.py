@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FORWARD_SECONDS_MAX: Final = 20.0
 """Below the time after which clients give up, so that they hear why."""
+LOOK_SECONDS_MAX: Final = 3.0
+"""Longer than elections take: who asks how the quorum is should hear soon that nobody leads it."""
 IMAGE_SECONDS_MAX: Final = 2.0
 EXISTING: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 PRINCIPAL_VERSION: Final = struct.Struct(">h")
@@ -98,7 +100,10 @@ class Forwarder:
             request_principal=_anonymous(),
             client_host_address=_packed(context.client_host),
         )
-        answer = await self._channel.ask(ApiKey.ENVELOPE, envelope, timeout_s=FORWARD_SECONDS_MAX)
+        limit = LOOK_SECONDS_MAX if api.key == ApiKey.DESCRIBE_QUORUM else FORWARD_SECONDS_MAX
+        answer = await self._channel.ask(
+            ApiKey.ENVELOPE, envelope, timeout_s=limit, about=api.title
+        )
         if answer.error_code is not ErrorCode.NONE:
             raise KafkaError(answer.error_code)
         data: bytes = answer.response_data

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -26,7 +26,7 @@ CLIENT_ID = "riverrun-audit"
 FETCH_BYTES = 4 * 1024 * 1024
 WAIT_MS = 500
 BEHIND_SECONDS_MAX = 30.0
-TRIES_MAX = 5
+SLICE_ROWS = 10_000
 PASSING = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID}
 )
@@ -49,12 +49,20 @@ class Copy:
     is_compacted: bool
 
 
-def read_copy(copy: Copy) -> list[Row]:
-    """Rows of kind ``batch`` (or ``key`` where the topic is compacted), then one ``copy``."""
-    return asyncio.run(_read(copy))
+def read_copy(copy: Copy) -> Iterator[list[Row]]:
+    """Rows of kind ``batch`` (or ``key`` where the topic is compacted), then one ``copy``: in
+    slices, for the batches of a long log are more than a task should hold."""
+    with asyncio.Runner() as runner:
+        slices = _read(copy)
+        while (rows := runner.run(_next(slices))) is not None:
+            yield rows
 
 
-async def _read(copy: Copy) -> list[Row]:
+async def _next(slices: AsyncIterator[list[Row]]) -> list[Row] | None:
+    return await anext(slices, None)
+
+
+async def _read(copy: Copy) -> AsyncIterator[list[Row]]:
     rows: list[Row] = []
     latest: dict[bytes, tuple[int, int | None]] = {}
     start, position, problem = 0, 0, ""
@@ -80,6 +88,9 @@ async def _read(copy: Copy) -> list[Row]:
                             crc=header.crc,
                         )
                     )
+            if len(rows) >= SLICE_ROWS:
+                yield rows
+                rows = []
     except (CorruptBatch, OSError, NotReached) as error:
         problem = str(error) or type(error).__name__
     rows += [
@@ -88,7 +99,7 @@ async def _read(copy: Copy) -> list[Row]:
         if checksum is not None  # a tombstone may be gone in one copy and not yet in another
     ]
     rows.append(_row(copy, COPY, base=start, last=position, text=problem))
-    return rows
+    yield rows
 
 
 def _note(latest: dict[bytes, tuple[int, int | None]], batch: bytes, end: int) -> None:

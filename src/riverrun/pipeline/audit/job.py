@@ -168,7 +168,8 @@ def audit(spark: SparkSession, copies: Sequence[Copy]) -> Outcome:
 def _read_all(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for frame in frames:
         for row in frame.to_pylist():
-            yield pa.RecordBatch.from_pylist(read_copy(Copy(**row)), schema=FOUND)
+            for found in read_copy(Copy(**row)):
+                yield pa.RecordBatch.from_pylist(found, schema=FOUND)
 
 
 def compare(found: DataFrame, copies: Sequence[Copy]) -> Outcome:

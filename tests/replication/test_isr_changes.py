@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.replication.isr_changes.runner import IsrChanges
+from riverrun.replication.isr_changes.runner import NAMED_MAX, IsrChanges
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import (
     AlterPartitionResponse,
@@ -114,6 +115,21 @@ def test_a_join_is_proposed_with_the_epochs_of_all_and_holds_when_answered() -> 
         assert node.partition().isr == (ME, TWO, THREE)
 
     play(node, story)
+
+
+@pytest.mark.parametrize(("partitions", "named"), [(NAMED_MAX, NAMED_MAX), (NAMED_MAX + 1, 0)])
+def test_each_change_has_its_line_while_somebody_can_read_them(partitions: int, named: int) -> None:
+    node = Node(partitions=partitions)
+
+    async def story(controller: Controller) -> None:
+        await node.ask(request(THREE), [want(0, index) for index in range(partitions)])
+        await settle()
+
+    with capture_logs() as lines:
+        play(node, story)
+    told = [line for line in lines if line["event"] == "in-sync replicas changed"]
+    assert len([line for line in told if "partition" in line]) == named
+    assert named or [line["partitions"] for line in told] == [partitions]
 
 
 def test_while_one_request_is_in_flight_the_others_gather_for_the_next() -> None:

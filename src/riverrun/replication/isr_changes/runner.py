@@ -9,6 +9,7 @@ credited to everybody, and the judgement waits for the next look.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -33,6 +34,8 @@ SLICE_PARTITIONS = 200
 """Partitions that are looked at before others may have the event loop."""
 PARTITIONS_MAX = 2000
 """Partitions in one request."""
+NAMED_MAX = 20
+"""Partitions that have lines of their own in the log; a node may lead thousands."""
 BACKOFF_SECONDS_MAX = 2.0
 UNANSWERED = Verdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -139,23 +142,19 @@ class IsrChanges:
             return
         self._failures = 0
         verdicts = verdicts_of(response)
+        is_readable = len(proposals) <= NAMED_MAX
+        told: Counter[ErrorCode] = Counter()
         for partition, proposal in proposals.items():
             verdict = verdicts.get((partition.topic_id, partition.name.partition), UNANSWERED)
-            self._judge(partition, proposal, verdict)
-
-    def _judge(self, partition: Partition, proposal: Proposal, verdict: Verdict) -> None:
-        again = partition.judged(proposal, verdict)
-        if verdict.error is ErrorCode.NONE:
-            log.info(
-                "in-sync replicas changed", partition=str(partition.name), isr=list(verdict.isr)
-            )
-        else:
-            log.info(
-                "change of in-sync replicas refused", partition=str(partition.name),
-                isr=list(proposal.isr), reason=verdict.error.name,
-            )  # fmt: skip
-        if again is not None:
-            self._later[partition] = (proposal, self._clock.monotonic() + again)
+            again = partition.judged(proposal, verdict)
+            if again is not None:
+                self._later[partition] = (proposal, self._clock.monotonic() + again)
+            told[verdict.error] += 1
+            if is_readable:
+                _tell(partition, proposal, verdict)
+        if not is_readable:
+            for code, count in told.items():
+                log.info(_words(code), partitions=count, **_reason(code))
 
     def _try_again(self, proposals: dict[Partition, Proposal], reason: str) -> None:
         self._failures += 1
@@ -188,3 +187,17 @@ class IsrChanges:
                 if not is_late or was_late:
                     partition.look()
             was_late = is_late and not was_late
+
+
+def _tell(partition: Partition, proposal: Proposal, verdict: Verdict) -> None:
+    isr = proposal.isr if verdict.error else verdict.isr
+    name = str(partition.name)
+    log.info(_words(verdict.error), partition=name, isr=list(isr), **_reason(verdict.error))
+
+
+def _words(error: ErrorCode) -> str:
+    return "change of in-sync replicas refused" if error else "in-sync replicas changed"
+
+
+def _reason(error: ErrorCode) -> dict[str, str]:
+    return {"reason": error.name} if error else {}

@@ -74,8 +74,12 @@ def test_an_interpreter_has_the_hook_from_its_start_and_does_not_load_spark_for_
     assert told.split() == ["True", "False", "riverrun_append"]
 
 
-def test_pyspark_in_an_archive_as_its_workers_have_it_is_found_too() -> None:
-    archive = Path(pyspark.__file__).parent / "python/lib/pyspark.zip"
+ARCHIVE = Path(pyspark.__file__).parent / "python/lib/pyspark.zip"
+
+
+def test_pyspark_in_an_archive_of_its_own_is_found_too(tmp_path: Path) -> None:
+    archive = tmp_path / "pyspark.zip"
+    archive.symlink_to(ARCHIVE)
     told = subprocess.check_output(
         [sys.executable, "-c", "import pyspark.sql, pyspark.sql.merge\n"
          "print(pyspark.sql.DataFrameWriter.format.__module__, pyspark.__file__)"],
@@ -84,3 +88,20 @@ def test_pyspark_in_an_archive_as_its_workers_have_it_is_found_too() -> None:
     where, file = told.split()
     assert where == "riverrun_append"
     assert file.startswith(str(archive))
+
+
+def test_workers_import_pyspark_unpacked_and_all_else_as_spark_says() -> None:
+    told = subprocess.check_output(
+        [sys.executable, "-c", "import sys, pyspark\nprint(pyspark.__file__, *sys.path[1:])"],
+        text=True, env={"PYTHONPATH": f"first.zip:{ARCHIVE}:second.zip"},
+    )  # fmt: skip
+    file, first, second, *others = told.split()
+    assert file == pyspark.__file__
+    assert (Path(first).name, Path(second).name) == ("first.zip", "second.zip")
+    assert str(ARCHIVE) not in others
+
+
+def test_an_archive_stays_where_its_package_is_not_on_the_path() -> None:
+    path = ["/a/pyspark/python/lib/pyspark.zip", "/b/pyspark/python/lib/pyspark.zip", "/b"]
+    riverrun_append.prefer_unpacked(path)
+    assert path == ["/a/pyspark/python/lib/pyspark.zip", "/b"]

@@ -18,6 +18,7 @@ from pyspark_riverrun import session
 from tests.clusters import Cluster, serve_three
 from tests.peers import MissingPeer, need, outcome
 from tests.spark.connector import find_connector
+from tests.spark.java import quick_java
 
 NAMES = itertools.count()
 
@@ -36,7 +37,8 @@ def spark() -> Iterator[SparkSession]:
     }
     if not isinstance(jars, MissingPeer):
         config["spark.jars"] = ",".join(str(jar) for jar in jars)
-    started = session("local[2]", "tests", ui=False, config=config)
+    with quick_java():
+        started = session("local[2]", "tests", ui=False, config=config)
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from tests.processes import executable, until
+from tests.spark.java import java_environment
 
 ROWS_SECONDS_MAX = 400
 STOP_SECONDS_MAX = 20
@@ -30,7 +31,7 @@ class Driver:
             self.process = subprocess.Popen(
                 [executable(), "pipeline", "run", str(file), "--ui-port", "0", *words],
                 stdout=log, stderr=log, start_new_session=True, cwd=file.parent,
-                env={**os.environ, **environment},
+                env={**os.environ, **java_environment(), **environment},
             )  # fmt: skip
 
     def queries(self) -> dict[str, dict[str, Any]]:
@@ -71,10 +72,13 @@ class Driver:
         return self.parts("CoarseGrainedExecutorBackend")
 
     def workers(self) -> list[psutil.Process]:
-        """Python processes that run tasks: forked by a daemon, whose command line they share."""
-        daemons = {process.pid for process in self.parts("pyspark.daemon")}
+        """Python processes that run tasks: forked by a daemon, whose command line they share.
+        Daemons of other modules fork those that plan.
+        """
+        found = self.parts("-m pyspark.daemon pyspark.worker")
+        daemons = {process.pid for process in found}
         with contextlib.suppress(psutil.NoSuchProcess):
-            return [each for each in self.parts("pyspark.daemon") if each.ppid() in daemons]
+            return [each for each in found if each.ppid() in daemons]
         return []
 
     def kill(self) -> None:

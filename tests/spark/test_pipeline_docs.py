@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.clusters import Cluster
 from tests.pages import MARK, examples
 from tests.processes import serve
+from tests.spark.java import java_environment
 from tests.spark.pipelines import read, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
@@ -27,7 +28,8 @@ def test_the_page_is_true(tmp_path: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, timeout=580, check=False,
-            env={**os.environ, "PATH": path, "LC_ALL": "C", "RIVERRUN_BOOTSTRAP": node.bootstrap},
+            env={**os.environ, **java_environment(), "PATH": path, "LC_ALL": "C",
+                 "RIVERRUN_BOOTSTRAP": node.bootstrap},
             capture_output=True, text=True,
         )  # fmt: skip
     outputs = done.stdout.split(f"{MARK}\n")

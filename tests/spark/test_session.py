@@ -19,6 +19,7 @@ from tests.clusters import Cluster
 from tests.peers import find_java, need
 from tests.processes import executable, free_ports, until
 from tests.spark.drivers import drive
+from tests.spark.java import java_environment
 from tests.spark.pipelines import read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,8 +43,9 @@ def run_without_java(folder: Path, code: str) -> subprocess.CompletedProcess[str
     kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     path = tools_without_java(folder / "tools")
     return subprocess.run(
-        [sys.executable, "-c", code], env={**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=folder, capture_output=True, text=True, timeout=200, check=False,
+        [sys.executable, "-c", code], cwd=folder,
+        env={**kept, **java_environment(), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
 
 
@@ -93,6 +95,7 @@ def standalone(folder: Path) -> Iterator[str]:
     environment = {
         "PATH": "/usr/bin:/bin", "JAVA_HOME": str(java), "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+        **java_environment(),
     }  # fmt: skip
     port = free_ports(2)
     master = f"spark://127.0.0.1:{port}"

@@ -13,6 +13,7 @@ import pyarrow.dataset as pads
 import pytest
 
 from tests.processes import serve
+from tests.spark.java import java_environment
 from tests.spark.pipelines import read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -33,12 +34,16 @@ def run(folder: Path, bootstrap: str) -> None:
         "RIVERRUN_BOOTSTRAP": bootstrap,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # PySpark then takes a free port instead of always the same one.
+        "SPARK_TESTING": "yes",
+        **java_environment(),
     }
     log = folder / "run.log"
     with log.open("w") as output:
         process = subprocess.Popen(
             [command, "run", "--spec", str(folder / "spark-pipeline.yml"),
-             "--conf", "spark.sql.catalogImplementation=hive"],
+             "--conf", "spark.sql.catalogImplementation=hive",
+             "--conf", "spark.ui.enabled=false"],
             env={**os.environ, **environment}, cwd=folder, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip

@@ -120,6 +120,12 @@ def test_a_disk_that_fails_again_while_the_node_stops_for_it_is_no_crash() -> No
     hold("--nodes=3", "--seed=5066", "--faults=sync-error@2.6+0.5:node-3=2")
 
 
+def test_a_topic_may_come_when_nobody_waits_for_it_any_more() -> None:
+    faults = "write-error@8.9+0.5:node-1=3 cut-responses@9.5+1.635:node-1|node-2 "
+    faults += "cut-responses@11.4+2.266:node-3|node-1,node-2"
+    hold("--nodes=3", "--seed=5389", f"--faults={faults}")
+
+
 def test_old_records_of_a_reader_that_slept_do_not_turn_its_group_back() -> None:
     faults = "pause-client@0.8+7.346:reader-2 slow-link@2.7+0.5:node-2|node-1,node-3=43 "
     faults += "kill@3.7+0.5:node-1 power-loss@5.7+1.648:node-1,node-2,node-3"

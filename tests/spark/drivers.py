@@ -14,7 +14,7 @@ import psutil
 from tests.processes import executable, until
 from tests.spark.java import java_environment
 
-ROWS_SECONDS_MAX = 400
+ROWS_SECONDS_MAX = 200
 STOP_SECONDS_MAX = 20
 LOG_TAIL_CHARACTERS = 4000
 

@@ -17,10 +17,10 @@ from tests.spark.java import java_environment
 from tests.spark.pipelines import read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUN_SECONDS_MAX = 300
+RUN_SECONDS_MAX = 180
 FOLDER = "/tmp/riverrun-declarative"
 
-pytestmark = pytest.mark.timeout(800)
+pytestmark = pytest.mark.timeout(400)
 
 
 def produce(bootstrap: str, first: int, count: int) -> None:

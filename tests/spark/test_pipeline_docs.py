@@ -17,7 +17,7 @@ from tests.spark.pipelines import read, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_the_page_is_true(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     with serve(tmp_path / "node") as node:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, timeout=580, check=False,
+            ["bash", "-c", script], cwd=tmp_path, timeout=380, check=False,
             env={**os.environ, **java_environment(), "PATH": path, "LC_ALL": "C",
                  "RIVERRUN_BOOTSTRAP": node.bootstrap},
             capture_output=True, text=True,

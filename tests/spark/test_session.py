@@ -25,8 +25,9 @@ from tests.spark.pipelines import read
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORKERS = 2
 EVENTS = 400
+PACK_SECONDS_MAX = 120
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(400)
 
 
 def tools_without_java(folder: Path) -> str:
@@ -138,21 +139,21 @@ def test_an_example_runs_on_machines_that_have_only_spark(
 ) -> None:
     bootstrap = spark_cluster.bootstrap
     words = ["clicks", "--bootstrap", bootstrap, "--count", str(EVENTS)]
-    subprocess.run([sys.executable, str(EXAMPLES / "events.py"), *words], check=True)
-    subprocess.run(
-        [executable(), "pipeline", "pack", str(tmp_path / "environment.tar")], check=True
-    )
     file = tmp_path / "clickstream.toml"
     declared = (EXAMPLES / "clickstream/pipeline.toml").read_text()
     file.write_text(declared.replace("[pipeline]", '[pipeline]\nenvironment = "environment.tar"'))
-    with (
-        standalone(tmp_path) as master,
-        drive(file, "clickstream", "--master", master, "--bootstrap", bootstrap) as driver,
-    ):
+    with contextlib.ExitStack() as stack:
+        pack = [executable(), "pipeline", "pack", str(tmp_path / "environment.tar")]
+        packing = stack.enter_context(subprocess.Popen(pack))  # while the machines start
+        subprocess.run([sys.executable, str(EXAMPLES / "events.py"), *words], check=True)
+        master = stack.enter_context(standalone(tmp_path))
+        assert packing.wait(PACK_SECONDS_MAX) == 0
+        driving = drive(file, "clickstream", "--master", master, "--bootstrap", bootstrap)
+        driver = stack.enter_context(driving)
         driver.wait_for_rows({"clicks_table": EVENTS - 1, "purchases_topic": 0})
         until(
             lambda: all(query["lag"] == 0 for query in driver.queries().values()),
-            seconds=400, what=f"all is read: {driver.logs()}",
+            seconds=200, what=f"all is read: {driver.logs()}",
         )  # fmt: skip
         status = subprocess.check_output([executable(), "pipeline", "status", str(file)], text=True)
         assert "clicks_table\trunning\t400" in status

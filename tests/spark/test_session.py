@@ -90,7 +90,9 @@ def test_the_shim_leaves_out_one_argument_and_no_other(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def standalone(folder: Path) -> Iterator[str]:
-    """A master and two workers, which know Spark and nothing of us."""
+    """A master and two workers, which know Spark and nothing of us. Workers come soon: a driver
+    need not wait for them, and one that does not find its master tries again much later.
+    """
     home = Path(pyspark.__file__).parent
     java = Path(need(find_java)).resolve().parents[1]
     environment = {
@@ -102,36 +104,41 @@ def standalone(folder: Path) -> Iterator[str]:
     master = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
     web = str(port + 1)
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port),
-                 "--webui-port", web]]  # fmt: skip
-    commands += [
+    lead = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port),
+            "--webui-port", web]  # fmt: skip
+    work = [
         [f"{deploy}.worker.Worker", master, "--cores", "1", "--memory", "1g",
          "--host", "127.0.0.1", "--work-dir", str(folder / f"worker-{number}")]
         for number in range(WORKERS)
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((folder / "standalone.log").open("w"))
-        for command in commands:
+
+        def start(command: list[str]) -> None:
             process = subprocess.Popen(
                 [str(home / "bin/spark-class"), *command],
                 env=environment, stdout=log, stderr=log, cwd=folder,
             )  # fmt: skip
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
+
+        start(lead)
         until(
-            lambda: alive_workers(f"http://127.0.0.1:{web}/json/") == WORKERS,
-            seconds=120, what=(folder / "standalone.log").read_text()[-3000:],
+            lambda: is_there(f"http://127.0.0.1:{web}/json/"),
+            seconds=120, what=f"the master answers, see {log.name}",
         )  # fmt: skip
+        for command in work:
+            start(command)
         yield master
 
 
-def alive_workers(url: str) -> int:
+def is_there(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             told: dict[str, Any] = json.load(answer)
     except OSError:
-        return 0
-    return int(told["aliveworkers"])
+        return False
+    return told["status"] == "ALIVE"
 
 
 def test_an_example_runs_on_machines_that_have_only_spark(

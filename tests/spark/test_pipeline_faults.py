@@ -29,7 +29,7 @@ from tests.processes import until
 from tests.spark.drivers import Driver, drive
 from tests.spark.pipelines import Runs, read, write
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(400)
 
 RECORDS = 2400
 FILES = 24
@@ -38,18 +38,18 @@ KILLS = 3
 """Of a worker, an executor and the driver; the death of a broker repeats nothing."""
 
 
-def all_kinds(topic: str) -> str:
+def all_kinds(topic: str, *, rows: int, files: int) -> str:
     return f"""
 [pipeline]
 name = "faults"
 [sources.numbers]
 topic = "{topic}"
 schema = "id BIGINT"
-rows_per_batch = 120
+rows_per_batch = {rows}
 [sources.lines]
 files = "in"
 schema = "id BIGINT"
-files_per_batch = 1
+files_per_batch = {files}
 [transforms.copied]
 sql = "SELECT id, _partition AS p, _offset AS o FROM numbers"
 [sinks.table]
@@ -86,6 +86,14 @@ def batches_of(checkpoint: Path, topic: str, places: Iterable[tuple[int, int]]) 
     return sorted(found)
 
 
+def batches_of_files(checkpoint: Path) -> dict[int, int]:
+    """The batch that read each file."""
+    logs = checkpoint.glob("sources/0/[0-9]*")
+    lines = [line for path in logs for line in path.read_text().splitlines()[1:]]
+    entries = [json.loads(line) for line in lines]
+    return {int(Path(entry["path"]).stem): entry["batchId"] for entry in entries}
+
+
 def kill_one(driver: Driver, words: str) -> None:
     """An executor, or a Python worker in one."""
 
@@ -119,7 +127,7 @@ def test_every_record_arrives_whatever_dies_on_the_way(
         lines = "".join(json.dumps({"id": each}) + "\n" for each in ids)
         (tmp_path / f"in/{number:03}.json").write_text(lines)
     file = tmp_path / "faults.toml"
-    file.write_text(all_kinds(topic))
+    file.write_text(all_kinds(topic, rows=120, files=1))
     victim = cluster.leader(topic)
     words = ["--master", "local-cluster[1,2,1024]", "--bootstrap", cluster.bootstrap]
     try:
@@ -135,7 +143,9 @@ def test_every_record_arrives_whatever_dies_on_the_way(
             driver.kill()
         assert rows["table"] < RECORDS, "the driver died in the midst of it"
         runs = Runs(spark, cluster.bootstrap, tmp_path)
-        for each in runs.once(file.read_text(), file.name).queries:
+        # What is left, in few batches.
+        rest = all_kinds(topic, rows=RECORDS, files=FILES)
+        for each in runs.once(rest, file.name).queries:
             replays[each.status.sink] += each.status.restarts
     finally:
         if not cluster.nodes[victim].is_running():
@@ -145,13 +155,15 @@ def test_every_record_arrives_whatever_dies_on_the_way(
     copies = values_of(cluster.bootstrap, f"{topic}-copy")
     assert sorted({row["id"] for row in copies}) == list(range(RECORDS))
     places = {row["id"]: (row["p"], row["o"]) for row in copies}
-    checkpoint = tmp_path / ".riverrun/faults/checkpoints/copy"
+    checkpoints = tmp_path / ".riverrun/faults/checkpoints"
     doubled = [places[each] for each in twice(row["id"] for row in copies)]
-    assert len(batches_of(checkpoint, topic, doubled)) <= replays["copy"]
+    assert len(batches_of(checkpoints / "copy", topic, doubled)) <= replays["copy"]
 
     lines_ids = [row["id"] for row in values_of(cluster.bootstrap, f"{topic}-lines")]
     assert sorted(set(lines_ids)) == list(range(FILES * LINES))
-    assert len({each // LINES for each in twice(lines_ids)}) <= replays["lines"]
+    batches = batches_of_files(checkpoints / "lines")
+    assert sorted(batches) == list(range(FILES))
+    assert len({batches[each // LINES] for each in twice(lines_ids)}) <= replays["lines"]
 
     cluster.wait_healthy()
     found = ask(cluster.bootstrap, lambda pool: find_copies(pool, [topic, f"{topic}-copy"]))

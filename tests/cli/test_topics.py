@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from riverrun.client.pool import Pool
 from tests.cli.commands import Cli
 from tests.processes import free_ports
 
@@ -168,3 +169,22 @@ def test_names_are_completed_from_the_cluster(cli: Cli, name: str) -> None:
 
     done = subprocess.run([cli.executable], env=env, capture_output=True, timeout=60, check=False)
     assert name in done.stdout.decode().split()
+
+
+def test_a_node_that_has_died_keeps_nobody_from_looking_at_the_others(
+    cli: Cli, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed for a while, so that clients find its successors; a command passes it over."""
+    cli.run("topics", "create", name)
+    metadata, gone = Pool.metadata, free_ports(1)
+
+    async def with_a_ghost(self: Pool, *words: Any, **options: Any) -> Any:
+        answer = await metadata(self, *words, **options)
+        self.cluster.nodes[9] = ("127.0.0.1", gone)
+        return answer
+
+    monkeypatch.setattr(Pool, "metadata", with_a_ghost)
+    assert cli.rows("topics", "describe", name)
+    listed = cli.result("groups", "list")
+    assert listed.exit_code == 0
+    assert "node 9 cannot be reached" in listed.stderr

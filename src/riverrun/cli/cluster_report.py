@@ -158,7 +158,7 @@ class Report:
             found.append(f"{counted(len(silent), 'broker')} unreachable: {', '.join(silent)}")
         if self.offline:
             found.append(f"{counted(len(self.offline), 'partition')} without a leader")
-        fenced = [broker for broker in self.brokers if broker.is_fenced]
+        fenced = [one for one in self.brokers if one.is_fenced and not one.is_silent]
         if fenced:
             ids = ", ".join(str(broker.id) for broker in fenced)
             found.append(f"{counted(len(fenced), 'broker')} fenced: {ids}")

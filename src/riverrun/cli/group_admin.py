@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.session import NotFound, alike, check, in_words
+from riverrun.cli.session import NotFound, alike, ask_each, check, in_words
 from riverrun.client.consumer_protocol import NotConsumerProtocol, read_assignment
 from riverrun.client.offsets import commit_offsets, committed_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
@@ -115,13 +115,18 @@ class Group:
         }
 
 
-async def list_all(pool: Pool, states: Sequence[str] = ()) -> list[ListedRow]:
-    """Each node tells the groups that it coordinates."""
+async def list_all(
+    pool: Pool, states: Sequence[str] = (), silent: Callable[[int], None] = lambda node: None
+) -> list[ListedRow]:
+    """Each node tells the groups that it coordinates; ``silent`` hears of nodes that do not."""
     await pool.metadata(())
     rows: list[ListedRow] = []
-    for node in sorted(pool.cluster.nodes):
-        message = ListGroupsRequest(states_filter=tuple(states))
-        answer: ListGroupsResponse = await pool.request_node(node, ApiKey.LIST_GROUPS, message)
+    message = ListGroupsRequest(states_filter=tuple(states))
+    answers, missing = await ask_each(pool, pool.cluster.nodes, ApiKey.LIST_GROUPS, message)
+    for node in missing:
+        silent(node)
+    answer: ListGroupsResponse
+    for node, answer in answers.items():
         check(answer.error_code, None, f"groups of node {node}")
         rows += [
             ListedRow(

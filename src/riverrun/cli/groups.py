@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +101,7 @@ def list_groups(
     from riverrun.cli.session import run
 
     wanted = parse_states(states)
-    rows = run(bootstrap, lambda pool: list_all(pool, wanted))
+    rows = run(bootstrap, lambda pool: list_all(pool, wanted, silent=_silent))
     if as_json:
         print_json([row.described() for row in rows])
         return
@@ -109,6 +110,11 @@ def list_groups(
     table = Table(columns=columns, empty=empty)
     table.rows = [(row.group, row.state, row.type, row.protocol_type) for row in rows]
     print_tables([table])
+
+
+def _silent(node: int) -> None:
+    text = f"node {node} cannot be reached: groups that it still coordinates are not shown"
+    print(f"riverrun: {text}", file=sys.stderr)
 
 
 def parse_states(texts: list[str]) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from riverrun.cli.descriptors import OutputFailed
 from riverrun.cli.options import (
@@ -25,6 +25,7 @@ from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CorruptBatch
+from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 Result = TypeVar("Result")
@@ -61,6 +62,21 @@ _NOT_FOUND = frozenset(
 
 class NotFound(Exception):
     """Something that a person named is not there; the text says what helps."""
+
+
+async def ask_each(
+    pool: Pool, nodes: Iterable[int], key: ApiKey, message: Any
+) -> tuple[dict[int, Any], list[int]]:
+    """The answers of nodes by their ids, and those that cannot be reached: a cluster goes on to
+    list a node for a while when it has died, and what the others know is worth showing."""
+    answers: dict[int, Any] = {}
+    silent: list[int] = []
+    for node in sorted(nodes):
+        try:
+            answers[node] = await pool.request_node(node, key, message)
+        except OSError:
+            silent.append(node)
+    return answers, silent
 
 
 def run(

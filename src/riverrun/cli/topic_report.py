@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.cli.output import Table, bytes_in_words, counted
-from riverrun.cli.session import check, find_topic
+from riverrun.cli.session import ask_each, check, find_topic
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import Pool
@@ -25,7 +25,6 @@ from riverrun.wire.messages.describe_log_dirs_request import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
-from riverrun.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
 from riverrun.wire.messages.metadata_response import (
     MetadataResponsePartition,
     MetadataResponseTopic,
@@ -174,7 +173,7 @@ def _partition(
 async def _sizes(
     pool: Pool, topics: Sequence[MetadataResponseTopic]
 ) -> dict[tuple[int, TopicPartition], int]:
-    """Bytes by (node, partition)."""
+    """Bytes by (node, partition), of leaders that answer."""
     wanted = DescribeLogDirsRequest(
         topics=tuple(
             DescribableLogDirTopic(
@@ -185,10 +184,10 @@ async def _sizes(
         )
     )
     sizes: dict[tuple[int, TopicPartition], int] = {}
-    for node in sorted(pool.cluster.nodes):
-        answer: DescribeLogDirsResponse = await pool.request_node(
-            node, ApiKey.DESCRIBE_LOG_DIRS, wanted
-        )
+    leaders = {row.leader_id for topic in topics for row in topic.partitions}
+    known = leaders.intersection(pool.cluster.nodes)
+    answers, _ = await ask_each(pool, known, ApiKey.DESCRIBE_LOG_DIRS, wanted)
+    for node, answer in answers.items():
         for directory in answer.results:
             for topic in directory.topics:
                 for row in topic.partitions:

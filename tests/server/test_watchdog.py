@@ -2,8 +2,10 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from riverrun.ports.metrics import Metrics
-from riverrun.server.watchdog import INTERVAL_SECONDS, Watchdog
+from riverrun.server.watchdog import INTERVAL_SECONDS, WORTH_A_LINE_SECONDS, Watchdog
 
 
 class Clock:
@@ -34,3 +36,25 @@ def test_late_turns_are_counted() -> None:
         assert stalls.value == counted, "nobody looks any more"
 
     asyncio.run(story())
+
+
+def test_a_short_one_is_counted_and_not_told() -> None:
+    async def story() -> list[float]:
+        clock, metrics = Clock(asyncio.get_running_loop()), Metrics()
+        watchdog = Watchdog(clock, metrics)
+        stalls = metrics.counter("riverrun_loop_stalls_total", "")
+        counts = []
+        for seconds in (WORTH_A_LINE_SECONDS / 2, WORTH_A_LINE_SECONDS * 4):
+            watchdog.start()
+            clock.stalled_seconds += seconds
+            await asyncio.sleep(INTERVAL_SECONDS * 2)
+            watchdog.stop()
+            counts.append(stalls.value)
+        return counts
+
+    with capture_logs() as lines:
+        counts = asyncio.run(story())
+    assert counts[0] >= 1
+    assert counts[1] > counts[0]
+    assert [line["event"] for line in lines] == ["event loop stalled"]
+    assert lines[0]["unlogged"] >= 1

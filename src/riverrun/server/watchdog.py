@@ -1,7 +1,8 @@
 """Notices when one turn of the event loop takes too long, which every client feels.
 
 A timer that goes off late says by how much: everything runs on this loop, so whatever was late kept
-all others waiting. Stalls are counted, and logged once a second at most. A stall shorter than the
+all others waiting. Stalls are counted; those that somebody should look into are logged, once a
+second at most (a machine with too few cores has short ones all the time). A stall shorter than the
 limit and an interval together may be missed; those that matter are not.
 """
 
@@ -16,6 +17,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 
 STALL_SECONDS: Final = 0.05
+WORTH_A_LINE_SECONDS: Final = 0.25
 INTERVAL_SECONDS: Final = 0.025
 LOG_SECONDS: Final = 1.0
 
@@ -52,7 +54,7 @@ class Watchdog:
 
     def _stalled(self, now: float, late: float) -> None:
         self._stalls.value += 1
-        if now - self._logged_at < LOG_SECONDS:
+        if late < WORTH_A_LINE_SECONDS or now - self._logged_at < LOG_SECONDS:
             self._unlogged += 1
             return
         log.warning("event loop stalled", seconds=round(late, 3), unlogged=self._unlogged)

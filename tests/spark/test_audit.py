@@ -1,11 +1,15 @@
 """Copies of partitions as an audit reads them from their nodes."""
 
 import pytest
+import typer
 
+import pyspark_riverrun
+from riverrun.cli.options import NOT_FOUND
 from riverrun.pipeline.audit import copies
 from riverrun.pipeline.audit.copies import BATCH, COPY, FETCH_BYTES, read_copy
 from riverrun.pipeline.audit.job import find_copies
-from riverrun.pipeline.topics import ask
+from riverrun.pipeline.audit_command import replicas
+from riverrun.pipeline.topics import ask, make_topic
 from tests.clusters import Cluster
 from tests.spark.pipelines import write
 
@@ -34,3 +38,18 @@ def test_a_long_copy_is_read_in_slices(
         seen[copy.partition, copy.node] = len(slices)
     assert len(seen) == len(found)
     assert max(seen.values()) > 1
+
+
+def test_a_topic_that_is_not_there_is_named_before_spark_starts(
+    spark_cluster: Cluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_topic(spark_cluster.bootstrap, topic)
+    monkeypatch.delattr(pyspark_riverrun, "session")
+    with pytest.raises(typer.Exit) as caught:
+        replicas([topic, f"{topic}x"], bootstrap=spark_cluster.bootstrap)
+    assert caught.value.exit_code == NOT_FOUND
+    told = capsys.readouterr().err
+    assert f"there is no topic {topic}x; did you mean {topic}" in told

@@ -44,11 +44,18 @@ def replicas(
     """
     check_extra()
     from riverrun.cli.output import Cell, Table, print_json, print_tables
-    from riverrun.cli.session import run
+    from riverrun.cli.session import find_topic, run
+    from riverrun.client.pool import Pool
+    from riverrun.pipeline.audit.copies import Copy
     from riverrun.pipeline.audit.job import audit, find_copies
     from riverrun.pipeline.spark import SETTINGS
 
-    copies = run(bootstrap, lambda pool: find_copies(pool, topics or []))
+    async def find(pool: Pool) -> list[Copy]:
+        for name in topics or []:  # no copies are all equal: a wrong name must not pass for that
+            await find_topic(pool, name)
+        return await find_copies(pool, topics or [])
+
+    copies = run(bootstrap, find)
 
     from pyspark_riverrun import session
 

@@ -135,15 +135,19 @@ def run(
     """Run a pipeline until Ctrl-C, and show how it goes.
 
     A query that fails is started again from its checkpoint, and says why. Ends with code 1 when
-    something only a person can decide stands in the way.
+    something only a person can decide stands in the way, with 3 when nobody answers at the first
+    start. With --once it ends where it would wait: with 3, and with 4 when a topic is not there.
 
     \b
     riverrun pipeline run clicks.toml
     riverrun pipeline run clicks.toml --once --master 'local[2]'
     riverrun pipeline run clicks.toml --master spark://10.0.0.5:7077
     """
+    from riverrun.pipeline.first_look import look
+
     check_extra()
     pipeline = _read(file, bootstrap)
+    look(pipeline, is_once=is_once)
     raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
 
 

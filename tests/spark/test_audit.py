@@ -1,13 +1,24 @@
 """Copies of partitions as an audit reads them from their nodes."""
 
+import errno
+from dataclasses import replace
+
 import pytest
 import typer
 
 import pyspark_riverrun
 from riverrun.cli.options import NOT_FOUND
 from riverrun.pipeline.audit import copies
-from riverrun.pipeline.audit.copies import BATCH, COPY, FETCH_BYTES, read_copy
-from riverrun.pipeline.audit.job import find_copies
+from riverrun.pipeline.audit.copies import (
+    ABSENT,
+    BATCH,
+    COPY,
+    FETCH_BYTES,
+    Copy,
+    in_words,
+    read_copy,
+)
+from riverrun.pipeline.audit.job import Difference, Outcome, find_copies
 from riverrun.pipeline.audit_command import replicas
 from riverrun.pipeline.topics import ask, make_topic
 from tests.clusters import Cluster
@@ -53,3 +64,34 @@ def test_a_topic_that_is_not_there_is_named_before_spark_starts(
     assert caught.value.exit_code == NOT_FOUND
     told = capsys.readouterr().err
     assert f"there is no topic {topic}x; did you mean {topic}" in told
+
+
+def test_a_node_that_is_down_is_told_in_words() -> None:
+    copy = Copy(
+        topic="t", topic_id="", partition=0, node=3, host="127.0.0.1", port=1, end=9,
+        is_compacted=False,
+    )  # fmt: skip
+    ((row,),) = read_copy(copy)
+    assert (row["kind"], row["text"]) == (ABSENT, "cannot be reached (connection refused)")
+    ((row,),) = read_copy(replace(copy, host=""))
+    assert (row["kind"], row["text"]) == (ABSENT, "cannot be reached (it is not up)")
+    assert in_words(TimeoutError()) == "no answer in time"
+    raw = ConnectionResetError(errno.ECONNRESET, "Read failed ('127.0.0.1', 9092)")
+    assert in_words(raw) == "connection reset by peer"
+
+
+@pytest.mark.parametrize(
+    ("unread", "kinds", "words"),
+    [
+        (0, [], "3 copies of 1 partitions are equal"),
+        (1, [True], "1 of 3 copies could not be read, those that were are equal"),
+        (0, [False], "3 copies of 1 partitions differ"),
+        (1, [False, True], "3 copies of 1 partitions differ, and 1 of 3 copies could not be read"),
+    ],
+)
+def test_what_could_not_be_read_does_not_differ(unread: int, kinds: list[bool], words: str) -> None:
+    found = [
+        Difference(topic="t", partition=0, offset=5, text="", is_unread=kind) for kind in kinds
+    ]
+    outcome = Outcome(copies=3, partitions=1, compared=7, unread=unread, differences=found)
+    assert outcome.in_words() == f"{words} (7 batches and keys read)"

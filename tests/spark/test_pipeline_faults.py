@@ -270,7 +270,12 @@ def test_a_copy_that_cannot_be_read_is_named_once(spark: SparkSession) -> None:
     rows: list[tuple[Any, ...]] = [
         ("batch", "t", 0, 1, 0, 4, 1, 111, None, ""),
         ("copy", "t", 0, 1, 0, 9, 0, 0, None, ""),
-        ("copy", "t", 0, 2, 0, 0, 0, 0, None, "refused"),
+        ("copy", "t", 0, 2, 0, 0, 0, 0, None, "the batch at offset 0 fails its CRC"),
+        ("absent", "t", 0, 3, 0, 0, 0, 0, None, "cannot be reached"),
     ]
-    outcome = compare(spark.createDataFrame(rows, FOUND_DDL), [copy(1), copy(2)])
-    assert [difference.text for difference in outcome.differences] == ["node 2: refused"]
+    outcome = compare(spark.createDataFrame(rows, FOUND_DDL), [copy(1), copy(2), copy(3)])
+    assert [(difference.text, difference.is_unread) for difference in outcome.differences] == [
+        ("node 2: the batch at offset 0 fails its CRC", False),
+        ("node 3: cannot be reached", True),
+    ]
+    assert (outcome.unread, outcome.compared) == (1, 1)

@@ -65,11 +65,7 @@ def replicas(
     if as_json:
         print_json(asdict(outcome))
     else:
-        words = "differ" if outcome.differences else "are equal"
-        print(
-            f"{outcome.copies} copies of {outcome.partitions} partitions {words} "
-            f"({outcome.compared} batches and keys read)"
-        )
+        print(outcome.in_words())
         rows: list[Sequence[Cell]] = [
             [d.topic, d.partition, d.offset, d.text] for d in outcome.differences
         ]

@@ -8,6 +8,7 @@ executors, so it takes and gives plain rows.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -31,7 +32,7 @@ PASSING = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID}
 )
 
-BATCH, KEY, COPY = "batch", "key", "copy"
+BATCH, KEY, COPY, ABSENT = "batch", "key", "copy", "absent"
 Row = dict[str, object]
 
 
@@ -50,8 +51,10 @@ class Copy:
 
 
 def read_copy(copy: Copy) -> Iterator[list[Row]]:
-    """Rows of kind ``batch`` (or ``key`` where the topic is compacted), then one ``copy``: in
-    slices, for the batches of a long log are more than a task should hold."""
+    """Rows of kind ``batch`` (or ``key`` where the topic is compacted), then one ``copy``, or one
+    ``absent`` when its node cannot be reached: in slices, for the batches of a long log are more
+    than a task should hold.
+    """
     with asyncio.Runner() as runner:
         slices = _read(copy)
         while (rows := runner.run(_next(slices))) is not None:
@@ -65,7 +68,7 @@ async def _next(slices: AsyncIterator[list[Row]]) -> list[Row] | None:
 async def _read(copy: Copy) -> AsyncIterator[list[Row]]:
     rows: list[Row] = []
     latest: dict[bytes, tuple[int, int | None]] = {}
-    start, position, problem = 0, 0, ""
+    start, position, kind, problem = 0, 0, COPY, ""
     try:
         async for data, log_start, reached in _fetched(copy):
             start, position = log_start, reached
@@ -91,15 +94,24 @@ async def _read(copy: Copy) -> AsyncIterator[list[Row]]:
             if len(rows) >= SLICE_ROWS:
                 yield rows
                 rows = []
-    except (CorruptBatch, OSError, NotReached) as error:
-        problem = str(error) or type(error).__name__
+    except (CorruptBatch, NotReached) as error:
+        problem = str(error)
+    except OSError as error:
+        kind, problem = ABSENT, f"cannot be reached ({in_words(error)})"
     rows += [
         _row(copy, KEY, base=offset, crc=checksum, key=key)
         for key, (offset, checksum) in latest.items()
         if checksum is not None  # a tombstone may be gone in one copy and not yet in another
     ]
-    rows.append(_row(copy, COPY, base=start, last=position, text=problem))
+    rows.append(_row(copy, kind, base=start, last=position, text=problem))
     yield rows
+
+
+def in_words(error: OSError) -> str:
+    """What the system calls it, without the numbers and addresses that asyncio adds."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or "no answer"
 
 
 def _note(latest: dict[bytes, tuple[int, int | None]], batch: bytes, end: int) -> None:
@@ -128,7 +140,7 @@ class NotReached(Exception):
 async def _fetched(copy: Copy) -> AsyncIterator[tuple[bytes, int, int]]:
     """Whole fetches with the copy's log start and the position behind them, up to the end."""
     if not copy.host:
-        raise NotReached("the node is not up")
+        raise OSError("it is not up")
     connection = await Connection.connect(copy.host, copy.port, client_id=CLIENT_ID)
     try:
         position, start = 0, 0

@@ -13,7 +13,7 @@ from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import LATEST
 from riverrun.client.pool import Pool
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
-from riverrun.pipeline.audit.copies import Copy, read_copy
+from riverrun.pipeline.audit.copies import ABSENT, BATCH, KEY, Copy, read_copy
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
@@ -49,15 +49,16 @@ POLICY = "cleanup.policy"
 TOPIC_RESOURCE = 2
 
 BROKEN = """
-SELECT topic, partition, last AS offset, concat('node ', node, ': ', text) AS text
-FROM found WHERE kind = 'copy' AND text != ''
+SELECT topic, partition, last AS offset, concat('node ', node, ': ', text) AS text,
+       kind = 'absent' AS is_unread
+FROM found WHERE kind IN ('copy', 'absent') AND text != ''
 """
 READABLE = """
 SELECT topic, partition, count(*) AS readable, max(base) AS start
 FROM found WHERE kind = 'copy' AND text = '' GROUP BY topic, partition
 """
 DIFFERING = """
-SELECT topic, partition, offset, text FROM (
+SELECT topic, partition, offset, text, false AS is_unread FROM (
   SELECT f.topic, f.partition, f.base AS offset, count(DISTINCT f.node) AS nodes,
          first(r.readable) AS readable,
          count(DISTINCT struct(f.last, f.epoch, f.crc)) AS variants,
@@ -70,7 +71,7 @@ SELECT topic, partition, offset, text FROM (
   GROUP BY f.topic, f.partition, f.base
 ) WHERE nodes < readable OR variants > 1
 UNION ALL
-SELECT topic, partition, offset, text FROM (
+SELECT topic, partition, offset, text, false AS is_unread FROM (
   SELECT f.topic, f.partition, max(f.base) AS offset, count(DISTINCT f.node) AS nodes,
          first(r.readable) AS readable,
          count(DISTINCT struct(f.base, f.crc)) AS variants,
@@ -92,6 +93,8 @@ class Difference:
     partition: int
     offset: int
     text: str
+    is_unread: bool
+    """Whether nothing is known to differ, for the node could not be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,23 @@ class Outcome:
     partitions: int
     compared: int
     """Batches of records, and keys of compacted topics."""
+    unread: int
+    """Copies whose nodes could not be asked."""
     differences: list[Difference]
+
+    def in_words(self) -> str:
+        """What was found, in one line."""
+        unread = f"{self.unread} of {self.copies} copies could not be read"
+        all_copies = f"{self.copies} copies of {self.partitions} partitions"
+        if any(not difference.is_unread for difference in self.differences):
+            text = f"{all_copies} differ"
+            if self.unread:
+                text += f", and {unread}"
+        elif self.unread:
+            text = f"{unread}, those that were are equal"
+        else:
+            text = f"{all_copies} are equal"
+        return f"{text} ({self.compared} batches and keys read)"
 
 
 async def find_copies(pool: Pool, topics: Sequence[str]) -> list[Copy]:
@@ -186,15 +205,15 @@ def compare(found: DataFrame, copies: Sequence[Copy]) -> Outcome:
     ).createOrReplaceTempView("expected")
     # A copy that could not be read is named once, not for each batch that it lacks.
     spark.sql(READABLE).createOrReplaceTempView("readable")
-    rows = spark.sql(BROKEN).unionAll(spark.sql(DIFFERING)).orderBy("topic", "partition", "offset")
-    differences = [
-        Difference(topic=row.topic, partition=row.partition, offset=row.offset, text=row.text)
-        for row in rows.limit(DIFFERENCES_MAX).collect()
-    ]
-    compared = found.filter("kind != 'copy'").count()
+    # What differs comes first: the limit must not hide it behind nodes that are down.
+    rows = spark.sql(BROKEN).unionAll(spark.sql(DIFFERING))
+    rows = rows.orderBy("is_unread", "topic", "partition", "offset")
+    differences = [Difference(**row.asDict()) for row in rows.limit(DIFFERENCES_MAX).collect()]
+    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     return Outcome(
         copies=len(copies),
         partitions=len(counted),
-        compared=compared,
+        compared=counts.get(BATCH, 0) + counts.get(KEY, 0),
+        unread=counts.get(ABSENT, 0),
         differences=differences,
     )

@@ -12,11 +12,13 @@ import typer
 
 from riverrun.pipeline import command, spark, supervisor
 from riverrun.pipeline.declaration import Pipeline
+from riverrun.pipeline.progress import status_tables
 from riverrun.pipeline.reading import read_pipeline
 from riverrun.pipeline.status import (
     SILENT_SECONDS_MAX,
     PipelineStatus,
     QueryStatus,
+    RunsAlready,
     ask_to_stop,
     is_alive,
     is_asked_to_stop,
@@ -128,6 +130,41 @@ def test_a_start_may_be_interrupted(
 
     monkeypatch.setattr(spark, "open_session", open_session)
     assert run(pipeline) == 130
+    found = read_status(pipeline.state)
+    assert found is not None
+    assert (found.has_ended, found.queries[0].state) == (True, "ended")
+
+
+def test_a_pipeline_that_starts_is_known_and_can_be_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeSupervisor,
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Spark takes its time; what an earlier run left behind is not about this one."""
+    write_status(pipeline.state, told(pid=2**22 + 1, has_ended=True))
+    made = FakeSession()
+
+    def open_session(*_: object) -> FakeSession:
+        found = read_status(pipeline.state)
+        assert found is not None
+        (table,) = status_tables(found, is_running=is_alive(found))
+        assert (table.title or "").startswith(f"p: starting as process {os.getpid()} on ")
+        known = f"as process {os.getpid()} on "
+        with pytest.raises(RunsAlready, match=known), only_run(pipeline.state):
+            pass
+        with monkeypatch.context() as patched:
+            patched.setattr(command, "STOP_SECONDS_MAX", -1)
+            with pytest.raises(typer.Exit):
+                command.stop(pipeline.file)
+        return made
+
+    monkeypatch.setattr(spark, "open_session", open_session)
+    fake.ticks = []
+    assert run(pipeline) == 0, "no query was started"
+    assert f"process {os.getpid()}" in capsys.readouterr().err
+    assert made.is_stopped
+    assert state_of(pipeline) == "ended"
 
 
 def test_an_error_of_ours_leaves_an_end_behind(

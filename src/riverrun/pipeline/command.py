@@ -286,16 +286,13 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 
 def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
     """Until it is over, asked to stop, or failed beyond help; gives the exit code."""
-    from riverrun.pipeline.spark import open_session
     from riverrun.pipeline.status import RunsAlready, clear_stop, only_run
 
     try:
         with only_run(pipeline.state):
             clear_stop(pipeline.state)
-            if sys.stderr.isatty():
-                print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
             try:
-                spark = open_session(pipeline, master, ui_port)
+                spark = _start_spark(pipeline, master, ui_port)
                 # PySpark handles Ctrl-C by cancelling all jobs, the batch under way with them, and
                 # says so when a session is made: whoever speaks last is heard.
                 asked = _note_signals()
@@ -311,6 +308,28 @@ def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_jso
     for reason in failures:
         print(f"riverrun: {reason}", file=sys.stderr)
     return FAILED if failures else 0
+
+
+def _start_spark(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
+    """Others are told that we start, and that we have not when it failed."""
+    from riverrun.pipeline.spark import open_session
+    from riverrun.pipeline.status import starting, write_status
+
+    now = starting(pipeline.name, master, list(pipeline.sinks))
+    write_status(pipeline.state, now)
+    if sys.stderr.isatty():
+        print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
+    is_up = False
+    try:
+        spark = open_session(pipeline, master, ui_port)
+        is_up = True
+    finally:
+        if not is_up:
+            now.has_ended = True
+            for query in now.queries:
+                query.state = "ended"
+            write_status(pipeline.state, now)
+    return spark
 
 
 def _supervise(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Self
 
 from riverrun.cli.output import Cell, Table, plain_row
-from riverrun.pipeline.status import PipelineStatus, QueryStatus
+from riverrun.pipeline.status import STARTING, PipelineStatus, QueryStatus
 
 COLUMNS = ("sink", "state", "rows", "rows/s", "lag", "batch ms", "dead letters", "restarts")
 LINES_EVERY_SECONDS = 5.0
@@ -30,7 +30,9 @@ def query_row(query: QueryStatus) -> list[Cell]:
 
 
 def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
-    state = f"running as process {status.pid} on {status.host}" if is_running else "not running"
+    is_starting = all(query.state == STARTING for query in status.queries)
+    verb = "starting" if is_starting else "running"
+    state = f"{verb} as process {status.pid} on {status.host}" if is_running else "not running"
     title = f"{status.name}: {state}"
     if is_running and status.ui:
         title += f", Spark UI {status.ui}"

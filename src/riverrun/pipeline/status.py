@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 STATUS = "status.json"
 STOP = "stop"
 LOCK = "lock"
+STARTING = "starting"
 SILENT_SECONDS_MAX = 120.0
 """A pipeline on another machine that tells nothing for so long has died: it tells several times a
 second, but may be busy with starting a query."""
@@ -28,7 +29,7 @@ class QueryStatus:
     """One sink."""
 
     sink: str
-    state: str = "starting"
+    state: str = STARTING
     """starting, running, waiting (to be started again), ended, or failed."""
     rows_per_second: float = 0.0
     rows: int = 0
@@ -56,6 +57,22 @@ class PipelineStatus:
     process_started: str | None = None
     """When the process began, as its machine counts: ids of processes are used again."""
     queries: list[QueryStatus] = field(default_factory=list)
+
+
+def starting(name: str, master: str, sinks: Sequence[str]) -> PipelineStatus:
+    """What can be told before Spark is up, which takes a while: so that it can be stopped, too."""
+    now_ms = int(time.time() * 1000)
+    return PipelineStatus(
+        name=name,
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        master=master,
+        ui=None,
+        since_ms=now_ms,
+        now_ms=now_ms,
+        process_started=process_started(os.getpid()),
+        queries=[QueryStatus(sink=sink) for sink in sinks],
+    )
 
 
 def write_status(folder: Path, status: PipelineStatus) -> None:
@@ -121,7 +138,8 @@ def only_run(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             found = read_status(folder)
-            who = "" if found is None else f", as process {found.pid} on {found.host}"
+            is_told = found is not None and is_alive(found)
+            who = f", as process {found.pid} on {found.host}" if found and is_told else ""
             raise RunsAlready(f"it runs already{who}") from error
         yield
 

@@ -91,7 +91,7 @@ class Runs:
             supervisor.tick()
             for query in supervisor.queries:
                 assert query.status.restarts <= RESTARTS_MAX, query.status.reason
-            pause.wait(0.2)
+            pause.wait(0.05)
         return supervisor
 
     def rows(self, path: str) -> list[dict[str, Any]]:

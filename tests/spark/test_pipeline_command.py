@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from py4j.protocol import Py4JNetworkError
 
 from riverrun.pipeline import command, spark, supervisor
 from riverrun.pipeline.declaration import Pipeline
@@ -34,9 +35,11 @@ FILE = '[sources.a]\ntopic = "a"\n[sinks.b]\n'
 class FakeSession:
     def __init__(self) -> None:
         self.is_stopped = False
+        self.ending: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
         self.is_stopped = True
+        self.ending()
 
 
 class FakeSupervisor:
@@ -120,6 +123,50 @@ def test_a_signal_lets_the_batch_end(
     fake.ticks = [lambda: os.kill(os.getpid(), number)]
     assert run(pipeline) == 0
     assert (fake.state, state_of(pipeline), session.is_stopped) == ("ended", "ended", True)
+
+
+def gone() -> None:
+    raise Py4JNetworkError("Error while receiving")
+
+
+def test_a_signal_that_ended_java_first_leaves_a_quiet_end(
+    session: FakeSession, fake: FakeSupervisor, pipeline: Pipeline
+) -> None:
+    """It went to all processes of a group, as timeout(1) and systemd do."""
+
+    def end_all() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        gone()
+
+    fake.ticks, session.ending = [end_all], gone
+    assert run(pipeline) == 0
+    assert (session.is_stopped, state_of(pipeline)) == (True, "ended")
+
+
+def test_java_that_ends_by_itself_is_told(
+    session: FakeSession,
+    fake: FakeSupervisor,
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake.ticks, session.ending = [gone], gone
+    assert run(pipeline) == 1
+    assert "Spark's Java process has ended; run the pipeline again" in capsys.readouterr().err
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[int] = []
+    times = [10.0, 10.1, 20.0]
+    monkeypatch.setattr(os, "_exit", ends.append)
+    monkeypatch.setattr(command.time, "monotonic", lambda: times.pop(0))
+    asked = command._note_signals()
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert (asked, ends) == ([signal.SIGTERM] * 2, [])
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ends == [128 + signal.SIGTERM], "whoever asks later once more does not want to wait"
 
 
 def test_a_start_may_be_interrupted(

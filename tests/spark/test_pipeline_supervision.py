@@ -12,12 +12,12 @@ from sqlalchemy.exc import OperationalError
 from pyspark_riverrun.cluster import DataLost
 from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.pipeline.declaration import PythonTransform
+from riverrun.pipeline.declaration import Pipeline, PythonTransform
 from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.plans import transformed
 from riverrun.pipeline.query import Counts, Handler, NoRecordsYet, Stopped
 from riverrun.pipeline.status import QueryStatus
-from riverrun.pipeline.supervisor import PAUSE_SECONDS_MAX, Supervised
+from riverrun.pipeline.supervisor import PAUSE_SECONDS_MAX, Supervised, Supervisor
 from tests.processes import until
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was \
@@ -282,3 +282,17 @@ def test_what_may_pass_in_a_function_is_tried_again(tmp_path: Path) -> None:
     transform = PythonTransform(name="t", module=str(file), function="f", inputs=())
     with pytest.raises(ConnectionError):
         transformed(None, {}, [transform], "t")  # type: ignore[arg-type]
+
+
+def test_the_last_status_is_told_without_java() -> None:
+    class Context:
+        master, uiWebUrl = "local", "http://here"
+
+    class Session:
+        sparkContext: Context | None = Context()
+
+    spark = Session()
+    pipeline = Pipeline(name="p", file=None, bootstrap="", state=Path(), checkpoints="")
+    supervisor = Supervisor(spark, pipeline)  # type: ignore[arg-type]
+    spark.sparkContext = None
+    assert (supervisor.status().master, supervisor.status().ui) == ("local", "http://here")

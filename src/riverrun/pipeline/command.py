@@ -34,6 +34,8 @@ NEEDED = ("pyspark", "pyarrow", "deltalake")
 REMEDY = "pip install 'riverrun[spark]', or in a clone: pip install -e '.[spark]'"
 STOP_SECONDS_MAX = 120
 LOOK_EVERY_SECONDS = 0.2
+SAME_REQUEST_SECONDS = 0.5
+SPARK_LOST = "Spark's Java process has ended; run the pipeline again, it goes on where it was"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline, in TOML or YAML.")]
 Master = Annotated[
@@ -286,6 +288,7 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 
 def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
     """Until it is over, asked to stop, or failed beyond help; gives the exit code."""
+    from riverrun.pipeline.spark import close_session
     from riverrun.pipeline.status import RunsAlready, clear_stop, only_run
 
     try:
@@ -301,7 +304,7 @@ def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_jso
             try:
                 failures = _supervise(spark, pipeline, asked, is_once=is_once, as_json=as_json)
             finally:
-                spark.stop()
+                close_session(spark)
                 clear_stop(pipeline.state)
     except RunsAlready as error:
         fail(f"{pipeline.name}: {error}; end it with `riverrun pipeline stop`", FAILED)
@@ -339,10 +342,12 @@ def _supervise(
     a status that says "running" would be believed.
     """
     from riverrun.pipeline.progress import Display
+    from riverrun.pipeline.spark import SPARK_GONE
     from riverrun.pipeline.status import is_asked_to_stop, write_status
     from riverrun.pipeline.supervisor import Supervisor
 
     supervisor = Supervisor(spark, pipeline, is_once=is_once)
+    lost: list[str] = []
     with Display(partial(print, flush=True), as_json=as_json) as display:
         try:
             while not supervisor.is_over and not asked and not is_asked_to_stop(pipeline.state):
@@ -351,23 +356,31 @@ def _supervise(
                 write_status(pipeline.state, now)
                 display.show(now)
                 time.sleep(LOOK_EVERY_SECONDS)
+        except SPARK_GONE:
+            if not asked:  # a signal to all our processes ends Java too, and is no failure
+                lost.append(f"{pipeline.name}: {SPARK_LOST}")
         finally:
             supervisor.stop()
             now = supervisor.status()
             now.has_ended = True
             write_status(pipeline.state, now)
             display.show(now, is_last=True)
-    return supervisor.failures
+    return supervisor.failures + lost
 
 
 def _note_signals() -> list[int]:
     """What asks us to end, as it comes: the batch under way is finished first."""
     asked: list[int] = []
+    times: list[float] = []
 
     def note(number: int, _frame: object) -> None:
-        asked.append(number)
-        if len(asked) > 1:  # whoever asks twice does not want to wait for a batch
+        # Whoever asks twice does not want to wait for a batch; but timeout(1) sends to us and to
+        # our group, which is one request.
+        now = time.monotonic()
+        if asked and now - times[0] > SAME_REQUEST_SECONDS:
             os._exit(128 + number)
+        asked.append(number)
+        times.append(now)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)

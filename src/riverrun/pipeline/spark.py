@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from riverrun.pipeline.declaration import Pipeline
@@ -17,6 +21,10 @@ SETTINGS = {
 }
 
 
+SPARK_GONE = (Py4JNetworkError, ConnectionError)
+"""What PySpark raises when there is no Java any more."""
+
+
 def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
     from pyspark_riverrun import session
 
@@ -28,3 +36,10 @@ def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
         config=config,
         environment=pipeline.environment,
     )
+
+
+def close_session(spark: SparkSession) -> None:
+    """A signal to a group of processes ends Java before us; then there is nothing left to stop."""
+    with warnings.catch_warnings(), contextlib.suppress(Py4JError, OSError):
+        warnings.simplefilter("ignore")
+        spark.stop()

@@ -169,8 +169,13 @@ class Supervisor:
     is_once: bool = False
     since_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     queries: list[Supervised] = field(default_factory=list)
+    master: str = ""
+    ui: str | None = None
 
     def __post_init__(self) -> None:
+        # Asked once: the last status is told when Java may be gone.
+        context = self.spark.sparkContext
+        self.master, self.ui = context.master or "", context.uiWebUrl
         self.queries = [
             Supervised(
                 handler=Handler(spark=self.spark, pipeline=self.pipeline, sink=sink),
@@ -203,13 +208,12 @@ class Supervisor:
             query.stop()
 
     def status(self) -> PipelineStatus:
-        context = self.spark.sparkContext
         return PipelineStatus(
             name=self.pipeline.name,
             pid=os.getpid(),
             host=os.uname().nodename,
-            master=context.master or "",
-            ui=context.uiWebUrl,
+            master=self.master,
+            ui=self.ui,
             since_ms=self.since_ms,
             now_ms=int(time.time() * 1000),
             process_started=process_started(os.getpid()),

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import typer
 from py4j.protocol import Py4JNetworkError
 
-from riverrun.pipeline import command, spark, supervisor
+from riverrun.pipeline import command, spark, supervisor, watch
 from riverrun.pipeline.declaration import Pipeline
 from riverrun.pipeline.progress import status_tables
 from riverrun.pipeline.reading import read_pipeline
@@ -167,6 +168,25 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(
     assert (asked, ends) == ([signal.SIGTERM] * 2, [])
     os.kill(os.getpid(), signal.SIGTERM)
     assert ends == [128 + signal.SIGTERM], "whoever asks later once more does not want to wait"
+
+
+def test_a_run_tells_that_nobody_answers(
+    session: FakeSession,
+    fake: FakeSupervisor,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def silent(_: object, status: PipelineStatus) -> PipelineStatus:
+        return replace(status, queries=[replace(status.queries[0], state="waiting")])
+
+    def look_and_stop() -> None:
+        assert state_of(pipeline) == "waiting"
+        ask_to_stop(pipeline.state)
+
+    monkeypatch.setattr(watch.Watch, "corrected", silent)
+    fake.ticks = [lambda: None, look_and_stop]
+    assert run(pipeline) == 0
+    assert state_of(pipeline) == "ended"
 
 
 def test_a_start_may_be_interrupted(

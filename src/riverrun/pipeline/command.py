@@ -345,14 +345,16 @@ def _supervise(
     from riverrun.pipeline.spark import SPARK_GONE
     from riverrun.pipeline.status import is_asked_to_stop, write_status
     from riverrun.pipeline.supervisor import Supervisor
+    from riverrun.pipeline.watch import Watch as ClusterWatch
 
     supervisor = Supervisor(spark, pipeline, is_once=is_once)
     lost: list[str] = []
-    with Display(partial(print, flush=True), as_json=as_json) as display:
+    say = partial(print, flush=True)
+    with Display(say, as_json=as_json) as display, ClusterWatch(pipeline) as watch:
         try:
             while not supervisor.is_over and not asked and not is_asked_to_stop(pipeline.state):
                 supervisor.tick()
-                now = supervisor.status()
+                now = watch.corrected(supervisor.status())
                 write_status(pipeline.state, now)
                 display.show(now)
                 time.sleep(LOOK_EVERY_SECONDS)

@@ -13,6 +13,7 @@ from riverrun.cli.session import NotFound, alike, run
 from riverrun.client.pool import Pool
 from riverrun.pipeline.declaration import Pipeline, TopicSink, TopicSource
 from riverrun.pipeline.status import read_status
+from riverrun.pipeline.watch import needs_cluster
 
 LOOKS_MAX = 4
 LOOK_EVERY_SECONDS = 0.25
@@ -22,7 +23,8 @@ LOOK_EVERY_SECONDS = 0.25
 def look(pipeline: Pipeline, *, is_once: bool) -> None:
     """Ends the program in words when it is of no use to begin."""
     is_first = read_status(pipeline.state) is None
-    if not (is_once or is_first) or not _needs_cluster(pipeline):
+    is_needed = any(needs_cluster(pipeline, sink) for sink in pipeline.sinks.values())
+    if not (is_once or is_first) or not is_needed:
         return
 
     async def check(pool: Pool) -> None:
@@ -36,12 +38,6 @@ def look(pipeline: Pipeline, *, is_once: bool) -> None:
         raise NotFound("\n".join(missing))
 
     run(pipeline.bootstrap, check)
-
-
-def _needs_cluster(pipeline: Pipeline) -> bool:
-    return any(isinstance(source, TopicSource) for source in pipeline.sources.values()) or any(
-        isinstance(sink, TopicSink) for sink in pipeline.sinks.values()
-    )
 
 
 def missing_topics(pipeline: Pipeline, known: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JNetworkError
 
 from riverrun.pipeline import command, spark, supervisor, watch
 from riverrun.pipeline.declaration import Pipeline
-from riverrun.pipeline.progress import status_tables
+from riverrun.pipeline.progress import Display, status_tables
 from riverrun.pipeline.reading import read_pipeline
 from riverrun.pipeline.status import (
     SILENT_SECONDS_MAX,
@@ -299,6 +299,15 @@ def test_a_stop_is_heard_from_another_machine(pipeline: Pipeline) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(command.time, "sleep", end)
         command.stop(pipeline.file)
+
+
+def test_lines_have_as_many_columns_with_a_failure_as_without() -> None:
+    said: list[str] = []
+    with Display(said.append, as_json=False) as display:
+        display.show(told(queries=[QueryStatus(sink="b")]))
+        display.show(told(queries=[QueryStatus(sink="b", reason="one\tand another\nline")]))
+    assert [line.split("\t")[-1] for line in said] == ["-", "one\\tand another\\nline"]
+    assert [line.count("\t") for line in said] == [8, 8]
 
 
 def test_a_status_of_another_version_is_read(tmp_path: Path) -> None:

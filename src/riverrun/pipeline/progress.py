@@ -94,8 +94,7 @@ class Display:
             self._say(json.dumps(asdict(status)))
             return
         for query in status.queries:
-            reason = "" if query.reason is None else f"\t{query.reason}"
-            self._say(plain_row(query_row(query)) + reason)
+            self._say(plain_row([*query_row(query), query.reason]))
 
     def _show_live(self, status: PipelineStatus) -> None:
         from rich.console import Group

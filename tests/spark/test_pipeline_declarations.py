@@ -117,6 +117,32 @@ def test_a_misspelt_field_is_named_with_its_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("FROM orders", "FROM nothing", "transforms.large.sql: reads from no source"),
+        (
+            "[transforms.large]",
+            '[transforms.large]\ninputs = ["odd"]',
+            "transforms.large.inputs: there is no source or transform odd",
+        ),
+    ],
+)
+def test_a_transform_is_not_offered_to_itself(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    shown = problems(tmp_path, GOOD.replace(old, new))
+    assert shown[0].endswith(said)
+    assert shown[1:] == ["  Remedy: known are orders."]
+
+
+def test_a_transform_that_reads_itself_is_a_circle(tmp_path: Path) -> None:
+    text = GOOD.replace("[transforms.large]", '[transforms.large]\ninputs = ["large"]')
+    shown = problems(tmp_path, text)
+    assert shown[0].endswith("transforms.large: large needs large")
+    assert len(shown) == 2
+
+
 def test_lines_behind_a_long_text_are_right(tmp_path: Path) -> None:
     shown = problems(tmp_path, GOOD.replace('key = "id"', "key = 5"))
     assert shown == [

@@ -228,6 +228,7 @@ def _watermark(section: Section) -> Watermark | None:
 
 def _transform(section: Section, name: str, folder: Path, known: list[str]) -> Transform:
     _check_name(section, name)
+    others = [other for other in known if other != name]
     given = section.texts("inputs")
     if section.has("sql") == section.has("python"):
         section.report("", "either sql or python makes a transform", "declare one of them")
@@ -247,14 +248,15 @@ def _transform(section: Section, name: str, folder: Path, known: list[str]) -> T
         )
     else:
         sql = section.text("sql")
-        found = tuple(word for word in names_in(sql) if word in known and word != name)
+        found = tuple(word for word in names_in(sql) if word in others)
         if sql:
             _check_text(section, "sql", lambda: check_query(sql), "write a query of Spark's SQL")
         if not given and not found:
-            section.report("sql", "reads from no source", f"known are {', '.join(known)}")
+            section.report("sql", "reads from no source", f"known are {', '.join(others)}")
         transform = SqlTransform(name=name, sql=sql, inputs=given or found)
     for needed in given:
-        section.check_known("inputs", needed, known)
+        if needed != name:  # a circle, which is told elsewhere
+            section.check_known("inputs", needed, others)
     section.finish()
     return transform
 
@@ -331,9 +333,13 @@ def _check_whole(root: Section, pipeline: Pipeline) -> None:
         return
     for source in pipeline.sources.values():
         _check_source(root, source)
+    known = [*pipeline.sources, *pipeline.transforms]
+    inputs = [name for one in pipeline.transforms.values() for name in one.inputs]
+    if any(name not in known for name in inputs):
+        return  # told already, and what hangs together by it cannot be judged
     paths: dict[str, str] = {}
     for sink in pipeline.sinks.values():
-        if sink.input not in pipeline.sources and sink.input not in pipeline.transforms:
+        if sink.input not in known:
             continue
         _check_sink(root, pipeline, sink)
         if isinstance(sink, TableSink):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from riverrun.pipeline.declaration import Pipeline
 
 NEEDED = ("pyspark", "pyarrow", "deltalake")
-REMEDY = "pip install 'riverrun[spark]', or in a clone: pip install -e '.[spark]'"
+REMEDY = "in a clone: pip install -e '.[spark]' --constraint constraints.txt"
 STOP_SECONDS_MAX = 120
 LOOK_EVERY_SECONDS = 0.2
 SAME_REQUEST_SECONDS = 0.5

@@ -67,6 +67,8 @@ class Member:
         self.outcomes: list[Image | BaseException] = []
         self.failures: list[BaseException] = []
         self.caught_up = False
+        self.first_known: list[int] = []
+        """The value that each life knew when it called itself caught up."""
 
     @property
     def voter(self) -> Voter:
@@ -164,6 +166,8 @@ class Member:
 
     def _note_caught_up(self, done: asyncio.Future[None]) -> None:
         self.caught_up = not done.cancelled() and done.exception() is None
+        if self.caught_up:
+            self.first_known.append(value_of(self.running.current))
 
     async def _listen(self, log: MetadataLog, environment: Environment) -> None:
         parts = SimpleNamespace(

@@ -49,6 +49,28 @@ def test_three_nodes_elect_one_and_publish_the_same(world: World) -> None:
         assert member.running.current.features["metadata.version"] == 30
 
 
+def test_nobody_is_caught_up_by_what_a_new_leader_remembers(world: World) -> None:
+    """All start anew behind an old snapshot: the leader knows only that to be committed, until it
+    has committed something itself. Logs of newer topics would be removed as nobody's."""
+    quorum = Quorum(world, settings=SMALL)
+    quorum.start()
+    value = 0
+    for _ in range(8):
+        for _ in range(12):
+            value += 1
+            quorum.commit(value)
+        quorum.wait_for_value(value)
+        for member in quorum.members:
+            member.kill()
+            member.first_known.clear()
+        for member in quorum.members:
+            member.start()
+        quorum.wait_for(lambda: all(member.first_known for member in quorum.members), 5)
+        assert [member.first_known for member in quorum.members] == [[value]] * 3
+    names = [path.rpartition("/")[2] for path in world.host("node1").disk.files()]
+    assert any(name.endswith(".checkpoint") and not name.startswith("0" * 20) for name in names)
+
+
 def test_a_killed_leader_is_replaced_within_a_second(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()

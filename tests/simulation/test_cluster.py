@@ -120,6 +120,11 @@ def test_a_disk_that_fails_again_while_the_node_stops_for_it_is_no_crash() -> No
     hold("--nodes=3", "--seed=5066", "--faults=sync-error@2.6+0.5:node-3=2")
 
 
+def test_logs_of_topics_that_a_new_leader_does_not_call_committed_yet_are_kept() -> None:
+    faults = "power-loss@2+2.881:node-3 power-loss@4.1+0.5:other-follower "
+    hold("--nodes=3", "--seed=5860", f"--faults={faults}power-loss@4.5+2.72:controller")
+
+
 def test_a_topic_may_come_when_nobody_waits_for_it_any_more() -> None:
     faults = "write-error@8.9+0.5:node-1=3 cut-responses@9.5+1.635:node-1|node-2 "
     faults += "cut-responses@11.4+2.266:node-3|node-1,node-2"

@@ -441,6 +441,11 @@ class MetadataLog:
         is_caught_up = (
             known is not None
             and self._images.next_offset >= known
+            # What a leader calls committed before it has committed anything itself is what its own
+            # disk remembered, and that may be no more than an old snapshot: when all nodes have
+            # started anew, records are committed that none of them knows to be (KIP-595). Whoever
+            # took such an image for the newest would remove the logs of topics that it lacks.
+            and self._store.holds_committed(self._raft.epoch, known)
             # Of a cluster that is just being founded nothing is committed at first.
             and METADATA_VERSION_FEATURE in self.current.features
         )

@@ -109,6 +109,13 @@ class MetadataStore:
             epoch, entries=self.log.epochs.entries, start=self._before, end_offset=self.end_offset
         )
 
+    def holds_committed(self, epoch: LeaderEpoch, committed: Offset) -> bool:
+        """Whether what is committed reaches into an epoch, and so is all that came before it."""
+        if self._before.epoch >= epoch:
+            return True
+        starts = [start for known, start in self.log.epochs.entries if known == epoch]
+        return bool(starts) and committed > starts[0]
+
     @property
     def latest_snapshot(self) -> SnapshotId | None:
         newest = max(self._sizes, default=BOOTSTRAP)

@@ -88,6 +88,8 @@ class Riverrun:
     def prepare(self, node: Place, everybody: Sequence[Place], settings: Mapping[str, str]) -> None:
         told = {
             **common_settings(len(everybody)),
+            # As in a cluster that is old: whoever starts does so from a snapshot.
+            "metadata.log.max.record.bytes.between.snapshots": "20000",
             "node.id": str(node.id),
             "log.dirs": str(node.data),
             "listeners": f"PLAINTEXT://{node.client},CONTROLLER://{node.controller}",

@@ -127,6 +127,49 @@ def test_an_older_state_of_the_metadata_changes_nothing() -> None:
     assert (node.partition.is_leader, node.partition.leader_epoch) == (True, 2)
 
 
+def numbered(sequence: int, producer: int = 7) -> bytearray:
+    return bytearray(batch(b"value", producer=producer, sequence=sequence))
+
+
+def refusal(node: Node, data: bytearray) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        node.partition.append(data, acks=-1, now_ms=NOW_MS)
+    return caught.value.code
+
+
+def taken(node: Node, data: bytearray) -> int:
+    return node.partition.append(data, acks=-1, now_ms=NOW_MS).last_offset
+
+
+def test_what_follows_a_refused_batch_is_refused_for_the_same_reason() -> None:
+    """It was sent before its producer knew: out of order, librdkafka would begin a new epoch and
+    repeat what a leader that died had appended (a chaos run found the duplicates)."""
+    node = Node(min_insync_replicas=2)
+    node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
+    assert taken(node, numbered(0)) == 0
+    node.partition.isr = (ME,)
+    assert refusal(node, numbered(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    node.partition.isr = (ME, OTHER)
+    assert refusal(node, numbered(2)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert taken(node, numbered(0, producer=8)) == 1, "others are not concerned"
+    assert refusal(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert taken(node, numbered(1)) == 2
+    assert taken(node, numbered(2)) == 3
+    assert refusal(node, numbered(9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert taken(node, numbered(2)) == 3, "a duplicate is known as before"
+
+
+def test_who_asked_too_early_is_told_so_until_it_has_begun_anew() -> None:
+    node = Node()
+    assert taken(node, numbered(0)) == 0
+    node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=1))
+    assert refusal(node, numbered(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node.partition.apply(state(epoch=2, partition_epoch=2))
+    assert refusal(node, numbered(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert taken(node, numbered(1)) == 1
+    assert taken(node, numbered(2)) == 2
+
+
 def test_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
     node = Node(min_insync_replicas=2)
     assert node.append(b"one replica is the most there is") == 1

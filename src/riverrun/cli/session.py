@@ -32,6 +32,9 @@ Result = TypeVar("Result")
 Address = tuple[str, int]
 
 CLIENT_ID = "riverrun-cli"
+LOOKS_MAX = 3
+LOOK_EVERY_SECONDS = 0.15
+"""A node may hear a moment later than others that a topic was made."""
 
 REMEDIES = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a name has up to 249 letters, digits, '.', '_' and '-'",
@@ -151,15 +154,17 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 
 async def find_topic(pool: Pool, name: str) -> MetadataResponseTopic:
     """A topic's metadata; ``NotFound`` names one that is spelt alike."""
-    topic = (await pool.metadata([name])).topics[0]
-    if topic.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        known = (await pool.metadata(None)).topics
-        raise NotFound(
-            f"there is no topic {name}{alike(name, [row.name or '' for row in known])}\n"
-            f"  Create it with `riverrun topics create {name}`; `riverrun topics list` shows all."
-        )
-    check(topic.error_code, None, f"topic {name}")
-    return topic
+    for _ in range(LOOKS_MAX):
+        topic = (await pool.metadata([name])).topics[0]
+        if topic.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            check(topic.error_code, None, f"topic {name}")
+            return topic
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
+    known = (await pool.metadata(None)).topics
+    raise NotFound(
+        f"there is no topic {name}{alike(name, [row.name or '' for row in known])}\n"
+        f"  Create it with `riverrun topics create {name}`; `riverrun topics list` shows all."
+    )
 
 
 def alike(name: str, known: list[str]) -> str:

@@ -61,17 +61,29 @@ class PipelineStatus:
 
 def starting(name: str, master: str, sinks: Sequence[str]) -> PipelineStatus:
     """What can be told before Spark is up, which takes a while: so that it can be stopped, too."""
+    return of_this_process(name, master, [QueryStatus(sink=sink) for sink in sinks])
+
+
+def of_this_process(
+    name: str,
+    master: str,
+    queries: list[QueryStatus],
+    *,
+    ui: str | None = None,
+    since_ms: int | None = None,
+) -> PipelineStatus:
+    """As it is now; since now if no other time is given."""
     now_ms = int(time.time() * 1000)
     return PipelineStatus(
         name=name,
         pid=os.getpid(),
         host=os.uname().nodename,
         master=master,
-        ui=None,
-        since_ms=now_ms,
+        ui=ui,
+        since_ms=now_ms if since_ms is None else since_ms,
         now_ms=now_ms,
         process_started=process_started(os.getpid()),
-        queries=[QueryStatus(sink=sink) for sink in sinks],
+        queries=queries,
     )
 
 

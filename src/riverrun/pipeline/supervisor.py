@@ -7,7 +7,6 @@ again once a batch has come through. What only a person can decide ends the quer
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass, field
 
@@ -22,7 +21,7 @@ from riverrun.pipeline.declaration import Pipeline
 from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.failures import in_words, is_final, is_missing_files, passing_errors
 from riverrun.pipeline.query import Handler, NoRecordsYet
-from riverrun.pipeline.status import PipelineStatus, QueryStatus, process_started
+from riverrun.pipeline.status import PipelineStatus, QueryStatus, of_this_process
 
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
@@ -169,8 +168,8 @@ class Supervisor:
     is_once: bool = False
     since_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     queries: list[Supervised] = field(default_factory=list)
-    master: str = ""
-    ui: str | None = None
+    master: str = field(init=False)
+    ui: str | None = field(init=False)
 
     def __post_init__(self) -> None:
         # Asked once: the last status is told when Java may be gone.
@@ -208,16 +207,9 @@ class Supervisor:
             query.stop()
 
     def status(self) -> PipelineStatus:
-        return PipelineStatus(
-            name=self.pipeline.name,
-            pid=os.getpid(),
-            host=os.uname().nodename,
-            master=self.master,
-            ui=self.ui,
-            since_ms=self.since_ms,
-            now_ms=int(time.time() * 1000),
-            process_started=process_started(os.getpid()),
-            queries=[query.status for query in self.queries],
+        queries = [query.status for query in self.queries]
+        return of_this_process(
+            self.pipeline.name, self.master, queries, ui=self.ui, since_ms=self.since_ms
         )
 
 

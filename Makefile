@@ -37,8 +37,15 @@ lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Simulated worlds iterate sets of others by hash. What measures no time runs beside its like: the
+# simulation, and Spark, whose tests wait for processes more than they compute.
+PYTEST := PYTHONHASHSEED=0 $(BIN)/pytest
 test: lint ## set up and run all checks and tests
-	PYTHONHASHSEED=0 $(BIN)/pytest # simulated worlds iterate sets of others by hash
+	@failed=; set -x; \
+	$(PYTEST) --ignore tests/simulation --ignore tests/spark || failed=yes; \
+	$(PYTEST) tests/simulation -n 2 || failed=yes; \
+	$(PYTEST) tests/spark -n 3 --dist loadgroup || failed=yes; \
+	test -z "$$failed"
 
 soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on one node and on three
 	$(BIN)/riverrun simulate --seeds 1..2000

@@ -36,6 +36,8 @@ from riverrun.wire.messages.produce_request import (
 from riverrun.wire.messages.produce_response import ProduceResponse
 
 UNDER_WAY_BYTES_MAX: Final = 32 * 1024 * 1024
+FILLED_BYTES_MAX: Final = 1024 * 1024
+"""Of records that are packed into one batch, unless batches may be larger than this anyway."""
 BY_NAME_MAX: Final = 12
 SEQUENCES: Final = 2**31
 ACKS_ALL: Final = -1
@@ -84,6 +86,7 @@ class TaskProducer:
             self._identity = link.ask(_identity(link.pool))
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._counts: dict[str, int] = {}
+        self._ratios: dict[str, float] = {}
         self._changed = threading.Condition()
         self._under_way_bytes = 0
         self._failure: BaseException | None = None
@@ -102,12 +105,20 @@ class TaskProducer:
             self._counts[topic] = self._link.ask(_partition_count(self._link.pool, topic))
         return self._counts[topic]
 
+    def room(self, topic: str) -> int:
+        """How many bytes of records make a batch of the size that is asked for: as many more as
+        compression takes away, by what it did to the last ones (Kafka's producer does so too).
+        """
+        wanted = self.options.batch_bytes
+        return max(wanted, min(int(wanted / self._ratios.get(topic, 1.0)), FILLED_BYTES_MAX))
+
     def send(self, at: TopicPartition, payload: Payload) -> None:
         """Raises what made an earlier batch fail."""
         lane = self._lanes.get(at)
         if lane is None:
             lane = self._lanes[at] = _Lane(self, self._link.pool, at, self.options)
         batch = self._batch(lane, payload)
+        self._learn(at.topic, batch.size / max(len(payload.records), 1))
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise_failure()
@@ -126,6 +137,11 @@ class TaskProducer:
 
     def _has_room(self) -> bool:
         return self._under_way_bytes < UNDER_WAY_BYTES_MAX or self._failure is not None
+
+    def _learn(self, topic: str, ratio: float) -> None:
+        """Worse is believed at once, better by halves: a batch may be too large for its topic."""
+        known = self._ratios.get(topic, 1.0)
+        self._ratios[topic] = ratio if ratio > known else (known + ratio) / 2
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

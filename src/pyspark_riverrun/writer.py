@@ -183,7 +183,6 @@ class _Placing:
 
     def __init__(self, producer: TaskProducer) -> None:
         self._producer = producer
-        self._options = producer.options
         self._turn = SystemRandomness().below(2**31)
 
     def send(self, topic: str, table: pa.RecordBatch) -> None:
@@ -196,7 +195,7 @@ class _Placing:
         _check_headers(rows.headers)
         given = table.column("partition") if "partition" in names else None
         partitions = self._partitions(topic, rows, given)
-        for payload in payloads(rows, partitions, self._options.batch_bytes):
+        for payload in payloads(rows, partitions, self._producer.room(topic)):
             self._producer.send(place(topic, payload.partition), payload)
 
     def _partitions(self, topic: str, rows: Rows, given: pa.Array | None) -> npt.NDArray[np.int64]:

@@ -1,6 +1,7 @@
 """What a task does with rows that cannot be written, and with brokers that answer strangely."""
 
 import asyncio
+import random
 import threading
 from collections.abc import Coroutine, Iterator
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from pyspark_riverrun.encode import Payload
 from pyspark_riverrun.offsets import place
 from pyspark_riverrun.options import write_options
-from pyspark_riverrun.producing import TaskProducer
+from pyspark_riverrun.producing import FILLED_BYTES_MAX, TaskProducer
 from pyspark_riverrun.writer import BadRow, _Placing
 from riverrun.client.connection import UnsupportedApi
 from tests.processes import until
@@ -85,8 +86,9 @@ def link() -> Iterator[FakeLink]:
     made.close()
 
 
-def producer_of(link: FakeLink) -> TaskProducer:
-    options = write_options({"kafka.bootstrap.servers": "h:1", "topic": "t"})
+def producer_of(link: FakeLink, **settings: str) -> TaskProducer:
+    given = {f"kafka.{name.replace('_', '.')}": value for name, value in settings.items()}
+    options = write_options({"kafka.bootstrap.servers": "h:1", "topic": "t"} | given)
     return TaskProducer(link, options)  # type: ignore[arg-type]
 
 
@@ -144,6 +146,26 @@ def test_a_task_that_gives_up_takes_back_what_is_under_way(link: FakeLink) -> No
     until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
 
 
+def test_a_batch_has_the_size_that_was_asked_for_when_it_is_packed(link: FakeLink) -> None:
+    link.pool.answers = [None] * 20
+    producer = producer_of(link, batch_size="16384", compression_type="zstd")
+    assert producer.room("t") == 16384
+
+    def send(records: bytes) -> int:
+        payload = Payload(partition=0, count=1, records=memoryview(records))
+        producer.send(place("t", 0), payload)
+        return producer.room("t")
+
+    rooms = [send(b"x" * 16384) for _ in range(8)]
+    assert rooms == sorted(rooms)
+    assert rooms[-1] == FILLED_BYTES_MAX
+    assert producer.room("another") == 16384, "each topic has values of its own"
+    assert send(random.Random(1).randbytes(16384)) == 16384, "worse is believed at once"
+    producer.close()
+    assert isinstance(flushed(producer), ConnectionError)
+    until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+
+
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
@@ -154,7 +176,7 @@ def test_a_task_that_gives_up_takes_back_what_is_under_way(link: FakeLink) -> No
 def test_headers_without_names_are_refused_before_they_are_sent(headers: Any, said: str) -> None:
     sent: list[object] = []
     producer = SimpleNamespace(
-        options=SimpleNamespace(batch_bytes=1000),
+        room=lambda _: 1000,
         partition_count=lambda _: 1,
         send=lambda *record: sent.append(record),
     )

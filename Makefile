@@ -14,7 +14,7 @@ help:
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
-	$(BIN)/python -m compileall -q src/riverrun # or each of three nodes would do it at once
+	$(BIN)/python -m compileall -q src # or each of three nodes would do it at once
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

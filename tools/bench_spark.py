@@ -96,7 +96,8 @@ class Bench:
     def stream(self, source: str, data: Data, sink: str, at: Path) -> list[dict[str, Any]]:
         reader = self.spark.readStream.format(source).options(**self._from(data.topic))
         frame = reader.option("startingOffsets", "earliest").option(
-            "maxOffsetsPerTrigger", str(max(1, data.rows // 4))
+            # A few more, for both divide them among partitions and leave a rest.
+            "maxOffsetsPerTrigger", str(data.rows // 4 + PARTITIONS)
         )
         writer = frame.load().writeStream.format(sink).option("checkpointLocation", str(at / "ck"))
         if sink == "parquet":

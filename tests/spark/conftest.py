@@ -1,9 +1,9 @@
 """What the tests with Spark share: one session and one cluster of three nodes, started once.
 
 A session takes long to start, so tests use topics and tables of their own instead of sessions of
-their own. Spark's connector is on its class path where Maven Central can be reached. With `pytest
--n 3 --dist loadgroup` one process runs what shares the session, and others run the tests that start
-processes of their own, the longest first.
+their own. Spark's connector is on its class path where Maven Central can be reached. `make test`
+runs them in a few processes, each with its session, for many wait for processes of their own; with
+`--dist loadgroup` a process that is done gets the next test.
 """
 
 import itertools
@@ -23,10 +23,10 @@ from tests.spark.connector import find_connector
 from tests.spark.java import quick_java
 
 NAMES = itertools.count()
-HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes none shall begin with the longest test when the others have ended."""
     if not hasattr(config, "workerinput"):
         return  # one after the other, as they stand
 
@@ -34,9 +34,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("timeout")
         return 0.0 if mark is None else float(mark.args[0])
 
-    for item in items:
-        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("session"))
     items.sort(key=seconds_max, reverse=True)
 
 

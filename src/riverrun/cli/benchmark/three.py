@@ -144,7 +144,8 @@ def _latencies(name: str, nodes: clusters.Nodes, table: Table, capacity: float) 
         )  # fmt: skip
     # Each server at half of what it can do itself; one pause of the disk is many records.
     p50, p99 = (
-        statistics.median(each) for each in zip(*((lag.p50_ms, lag.p99_ms) for lag in lags))
+        statistics.median(each)
+        for each in zip(*((lag.p50_ms, lag.p99_ms) for lag in lags), strict=True)
     )
     table.add(name, Row("replication lag", "at half of the capacity", "p99 ms"), p99)
     words = f"{rate * LAG_RECORD_BYTES / load.MB:.0f} MB/s, half of its capacity"

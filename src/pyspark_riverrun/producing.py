@@ -118,7 +118,7 @@ class TaskProducer:
         if lane is None:
             lane = self._lanes[at] = _Lane(self, self._link.pool, at, self.options)
         batch = self._batch(lane, payload)
-        self._learn(at.topic, batch.size / max(len(payload.records), 1))
+        self._learn(at.topic, batch.size / len(payload.records))
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise_failure()

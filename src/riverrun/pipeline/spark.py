@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from riverrun.pipeline.declaration import Pipeline
 
 SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
     # Two hundred tasks per shuffle are for large clusters; a file may ask for them.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stopTimeout": "60000",

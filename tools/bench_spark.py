@@ -2,7 +2,8 @@
 
 Reads, writes, streams and a topic into a table, by turns with both, against three riverrun nodes on
 this machine. Each cell is the best of its rounds. The fixed costs of a query and of a stream are
-measured apart, with a topic that holds one row, and are part of all other numbers. `--scale 0.05` is a quick look.
+measured apart, with a topic that holds one row, and are part of all other numbers. `--scale 0.05`
+is a quick look.
 """
 
 import argparse

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from riverrun.server.image_waits import ImageWaits
     from riverrun.server.lifecycle import Lifecycle
     from riverrun.server.outgoing import Outgoing
+    from riverrun.server.pacing import Pace
     from riverrun.server.producer_ids import ProducerIds
     from riverrun.server.router import Router
     from riverrun.server.settings import NodeSettings
@@ -53,6 +54,8 @@ class Parts:
     forwarder: Forwarder = field(init=False)
     brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
     """Whose heartbeats come over a connection: when it breaks, the broker may be dead."""
+    paces: dict[int, Pace] = field(default_factory=dict)
+    """The speed of consumers that rest when they are served too fast, by their connection."""
 
     replicas: Replicas = field(init=False)
     groups: GroupCoordinators = field(init=False)

@@ -20,6 +20,7 @@ from riverrun.server.answers import Answers
 from riverrun.server.context import RequestContext
 from riverrun.server.controller_channel import ControllerChannel
 from riverrun.server.forwarding import Forwarder
+from riverrun.server.network_settings import NetworkSettings
 from riverrun.server.producer_ids import ProducerIds
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import decode_response, encode_response
@@ -60,6 +61,7 @@ class Node:
                     auto_create=texts.get("auto.create.topics.enable", "true") == "true"
                 ),
                 identity=SimpleNamespace(log_level="warning"),
+                network=NetworkSettings(),
             ),
             clock=SimpleNamespace(now_ms=lambda: 99, monotonic=time.monotonic),
             metadata=log,
@@ -68,6 +70,7 @@ class Node:
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             answers=Answers(),
             brokers_by_connection={},
+            paces={},
         )
         channel = ControllerChannel(log, SeededRandomness(), parts=lambda: self.parts, name="test")
         lifecycle: Any = SimpleNamespace(

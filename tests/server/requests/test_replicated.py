@@ -12,6 +12,7 @@ import pytest
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.server.context import RequestContext
+from riverrun.server.pacing import Pace
 from riverrun.server.requests import (
     delete_records,
     fetch,
@@ -43,6 +44,7 @@ from riverrun.wire.messages.produce_request import (
     TopicProduceData,
 )
 from tests.server.requests.led import ME, THREE, TOPIC, TWO, Node, image_of, request, want
+from tests.server.test_pacing import batch as head_of_batch
 from tests.storage.machines import batch, values_of
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -236,6 +238,26 @@ def test_a_consumer_of_a_rack_is_sent_to_the_follower_there() -> None:
         assert unsynced.preferred_read_replica == -1, "replica 3 is not in sync"
         beyond = await row_of(fetched(node, 2, rack="rack-2"))
         assert beyond.preferred_read_replica == -1, "replica 2 does not have that yet"
+
+    node.run(story())
+
+
+def test_a_client_with_a_pace_waits_for_its_turn_and_then_gets_all() -> None:
+    node = Node()
+    pace = node.parts.paces[1] = Pace()
+
+    async def story() -> None:
+        node.append(b"a")
+        await node.ask(request(TWO), [want(1)])
+        began = node.loop.time()
+        assert values_of((await row_of(fetched(node, 0))).records) == [(0, b"a")]
+        assert node.loop.time() == began, "who reads at the end does not wait"
+        pace.sent(began, 1 << 26, head_of_batch(60_000, 1 << 26))
+        waiting = fetched(node, 1)
+        node.append(b"b")
+        await node.ask(request(TWO), [want(2)])
+        assert values_of((await row_of(waiting)).records) == [(1, b"b")]
+        assert node.loop.time() > began
 
     node.run(story())
 

@@ -7,6 +7,8 @@ followers.
 Consumers are served here, from the leader or from a follower (KIP-392); followers in
 ``replica_fetch.py``.
 
+Clients that are hurt by a fast broker are served at their speed (``pacing.py``).
+
 An answer leaves at once when it has min.bytes, an error, or no time to wait; otherwise the fetch
 watches its partitions and is called when more becomes readable, or by its timer.
 """
@@ -47,6 +49,7 @@ from riverrun.wire.fetch import (
 
 if TYPE_CHECKING:
     from riverrun.ports.files import Buffer
+    from riverrun.server.pacing import Pace
     from riverrun.server.parts import Parts
 
 READ_COMMITTED = 1
@@ -68,6 +71,11 @@ def handle_frame(
     except KafkaError as error:
         return encode_fetch_response(version, [], error_code=error.code)
     fetch = _Fetch(parts, call, context, session, wanted, is_incremental=is_incremental)
+    pace = parts.paces.get(context.connection_id)
+    if pace is not None:
+        delay = pace.asked(parts.clock.monotonic())
+        if delay:
+            return fetch.begin_after(delay)
     return fetch.begin()
 
 
@@ -91,6 +99,12 @@ def _session(
     session = sessions.resume(call.session_id, call.session_epoch, uses_topic_ids=uses_ids)
     session.update(asked, call.forgotten)
     return session, list(session.partitions.values()), True
+
+
+def _note_sent(pace: Pace, now: float, reads: list[PartitionRead]) -> None:
+    full = [read.data for read in reads if read.data]
+    if full:
+        pace.sent(now, sum(map(len, full)), full[0])
 
 
 class _Fetch:
@@ -140,6 +154,11 @@ class _Fetch:
         if must_answer or size >= least or call.max_wait_ms <= 0 or not self._wanted:
             return self._finish(reads)
         return self._wait(least - size)
+
+    async def begin_after(self, seconds: float) -> list[Buffer]:
+        await asyncio.sleep(seconds)
+        answer = self.begin()
+        return answer if isinstance(answer, list) else await answer
 
     # -- Reading ----------------------------------------------------------------------------------
 
@@ -348,6 +367,9 @@ class _Fetch:
                     leader=leader,
                 )
             )
+        pace = self._parts.paces.get(self._context.connection_id)
+        if pace is not None:
+            _note_sent(pace, self._parts.clock.monotonic(), reads)
         if session is not None and served:
             session.move_to_end(served)
         return encode_fetch_response(

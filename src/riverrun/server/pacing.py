@@ -1,0 +1,142 @@
+"""Consumers that rest when they are served too fast, served at the speed that they can take.
+
+librdkafka, which is under most clients that are not Java, fetches ahead into a queue. Once 100,000
+records or 64 MiB wait there it does not fetch for a whole second (``queued.min.messages``,
+``queued.max.messages.kbytes``, ``fetch.queue.backoff.ms``), however soon its application has
+emptied the queue. An application that takes a million records a second works for a tenth of a
+second, then, and rests for nine tenths: the faster the broker, the more rests.
+
+So the answers to such a client are spaced. At first as for an application that needs 1.1
+microseconds for a record and half a nanosecond for a byte (Python on a machine that it shares with
+us); half a queue is sent ahead at once. What a client does then tells its speed: while it never
+rests, its queue does not fill, and it is served faster, step by step; when it rests, its queue was
+full, and what it took until then is its speed. An application that needs a second for a queue is
+not hurt by rests, and nobody is served slower than that.
+
+Nobody waits who reads at the end of the log: the time that an answer takes is counted from the one
+before, and not from when it was asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from riverrun.ports.files import Buffer
+
+QUEUE_RECORDS: Final = 100_000
+QUEUE_BYTES: Final = 64 * 1024 * 1024
+REST_SECONDS: Final = (0.95, 1.3)
+"""``fetch.queue.backoff.ms`` is 1000; what takes longer or shorter has other reasons."""
+RECORD_SECONDS: Final = 1.1e-6
+BYTE_SECONDS: Final = 0.5e-9
+EXPANSION: Final = 4
+"""What compressed batches may grow to in the client's queue; a guess."""
+AHEAD: Final = 0.5
+"""The part of a queue that is sent at once."""
+DELAY_SECONDS_MIN: Final = 0.0005
+"""Less than a timer can tell; it is made up for by the next delay."""
+DELAY_SECONDS_MAX: Final = 0.1
+SPEED_MAX: Final = 64.0
+STEP: Final = 1.25
+CAUTION: Final = 0.97
+QUEUES_LEAST: Final = 0.5
+"""Who got less than this rests for other reasons, or our guess was wrong by far."""
+QUEUES_MIN: Final = 8
+"""So many queues that were taken without a rest: the client is at most an eighth slower than we
+are, and a quarter more is worth a try."""
+QUEUES_MAX: Final = 1024
+"""A client whose speed is known is tried again after so many: one rest in some minutes."""
+
+_INT: Final = struct.Struct(">i")
+_LENGTH_AT, _MAGIC_AT, _CODEC_AT, _COUNT_AT, _HEADER_BYTES = 8, 16, 22, 57, 61
+_CODEC_MASK = 7
+
+
+def rests(software_name: str, software_version: str) -> bool:
+    """Whether a client is librdkafka, or built upon it: those say so in their version, as in
+    ``confluent-kafka-python 2.16.1-rdkafka-2.16.0``."""
+    return "rdkafka" in software_name or "rdkafka" in software_version
+
+
+class Served:
+    """What a client got from some moment on: work for its application, and how often that would
+    have filled its queue."""
+
+    __slots__ = ("queues", "since", "work")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.work = 0.0
+        self.queues = 0.0
+
+    def speed(self, until: float) -> float:
+        """How fast its application is at least, when its queue is full at last: all but a queue was
+        taken. It may have been faster, if there was something in the queue at first, or nothing at
+        times."""
+        if self.queues <= 1:
+            return 0.0
+        return self.work * (1 - 1 / self.queues) / max(until - self.since, 1e-3)
+
+
+class Pace:
+    """The speed of one consumer's connection, in multiples of the speed assumed at first."""
+
+    __slots__ = ("_answered_at", "_due", "_queues_wanted", "_since_rest", "_since_step", "speed")
+
+    def __init__(self) -> None:
+        self.speed = 1.0
+        self._queues_wanted = QUEUES_MIN
+        self._due = 0.0
+        self._answered_at = 0.0
+        self._begin(0.0)
+
+    def _begin(self, now: float) -> None:
+        """The queue is empty."""
+        self._since_rest = Served(now)
+        self._since_step = Served(now)
+
+    def asked(self, now: float) -> float:
+        """The client wants more: the seconds until it should get it."""
+        silent = now - self._answered_at
+        if silent >= REST_SECONDS[0]:
+            if silent <= REST_SECONDS[1] and self._since_rest.queues >= QUEUES_LEAST:
+                self._slow_down()
+            self._begin(now)
+        elif self._since_step.queues >= self._queues_wanted:
+            self.speed = min(self.speed * STEP, SPEED_MAX)
+            self._since_step = Served(now)
+        delay = self._due - now
+        return min(delay, DELAY_SECONDS_MAX) if delay >= DELAY_SECONDS_MIN else 0.0
+
+    def sent(self, now: float, size: int, first: Buffer) -> None:
+        """An answer with so many bytes of batches leaves; ``first`` begins with one of them."""
+        work, queues = _weighed(size, first)
+        for served in (self._since_rest, self._since_step):
+            served.work += work
+            served.queues += queues
+        ahead = AHEAD * work / queues
+        self._due = max(self._due, now - ahead / self.speed) + work / self.speed
+        self._answered_at = now
+
+    def _slow_down(self) -> None:
+        rest, step, until = self._since_rest, self._since_step, self._answered_at
+        # Who needs a second for a queue is not hurt.
+        least = rest.work / rest.queues / REST_SECONDS[0]
+        known = CAUTION * max(rest.speed(until), step.speed(until))
+        self.speed = min(max(known, least), self.speed)
+        self._queues_wanted = min(self._queues_wanted * 2, QUEUES_MAX)
+
+
+def _weighed(size: int, first: Buffer) -> tuple[float, float]:
+    """The work that an application has with so many bytes, and the part of a queue that they are,
+    if all batches are like the first."""
+    records, filled = 0, size
+    if len(first) >= _HEADER_BYTES and first[_MAGIC_AT] == 2:
+        length: int = _INT.unpack_from(first, _LENGTH_AT)[0]
+        count: int = _INT.unpack_from(first, _COUNT_AT)[0]
+        records = size * count // (length + _LENGTH_AT + 4)
+        if first[_CODEC_AT] & _CODEC_MASK:
+            filled = size * EXPANSION
+    work = records * RECORD_SECONDS + size * BYTE_SECONDS
+    return work, max(records / QUEUE_RECORDS, filled / QUEUE_BYTES)

@@ -1,0 +1,129 @@
+"""The speed of consumers that rest when they are served too fast."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import pytest
+
+from riverrun.server.pacing import DELAY_SECONDS_MAX, QUEUE_BYTES, QUEUE_RECORDS, Pace, rests
+
+ANSWER_BYTES = 1_000_000
+FETCH_RATE = 3e6
+"""Records that the client's library parses in a second."""
+
+
+def batch(records: int, size: int, codec: int = 0) -> bytes:
+    """The head of a batch, as far as it is looked at."""
+    head = bytearray(61)
+    struct.pack_into(">i", head, 8, size - 12)
+    head[16] = 2
+    head[22] = codec
+    struct.pack_into(">i", head, 57, records)
+    return bytes(head)
+
+
+class Outcome(NamedTuple):
+    seconds: float
+    rests: int
+
+
+def consume(
+    records: int, *, rate: float, record_bytes: int = 100, pace: Pace | None, expands: int = 1
+) -> Outcome:
+    """What librdkafka does: fetch while the queue is not full, else nothing for a second. ``rate``
+    is what the application takes of it in a second, ``expands`` how far batches unpack."""
+    now, taken_at, queued, fetched, count = 100.0, 100.0, 0.0, 0, 0
+    per_answer = ANSWER_BYTES * expands // record_bytes
+    head = batch(per_answer, ANSWER_BYTES, codec=0 if expands == 1 else 4)
+
+    def take() -> float:
+        return max(queued - rate * (now - taken_at), 0.0)
+
+    while fetched < records:
+        if pace is not None:
+            now += pace.asked(now)
+            pace.sent(now, ANSWER_BYTES, head)
+        now += per_answer / FETCH_RATE
+        queued, taken_at = take() + per_answer, now
+        fetched += per_answer
+        if queued >= QUEUE_RECORDS or queued * record_bytes >= QUEUE_BYTES:
+            now += 1.0
+            queued, taken_at = take(), now
+            count += 1
+    return Outcome(now + queued / rate - 100.0, count)
+
+
+@pytest.mark.parametrize("rate", [300e3, 700e3, 1e6, 2e6])
+def test_an_application_gets_what_it_takes(rate: float) -> None:
+    records = int(60 * rate)
+    plain = consume(records, rate=rate, pace=None)
+    paced = consume(records, rate=rate, pace=Pace())
+
+    assert plain.seconds > 1.5 * records / rate
+    assert paced.seconds < 1.2 * records / rate
+    assert paced.rests <= 8
+
+
+@pytest.mark.parametrize("expands", [1, 5])
+def test_a_queue_that_is_full_by_its_bytes_counts_as_well(expands: int) -> None:
+    records = 20_000_000
+    paced = consume(records, rate=400e3, record_bytes=2000, pace=Pace(), expands=expands)
+
+    assert paced.seconds < 1.5 * records / 400e3
+
+
+def test_the_first_half_million_records_come_without_a_rest() -> None:
+    assert consume(500_000, rate=1e6, pace=Pace()).rests == 0
+    assert consume(500_000, rate=1e6, pace=None).rests >= 3
+
+
+def test_who_never_rests_is_soon_served_as_fast_as_we_can() -> None:
+    records = int(60 * FETCH_RATE)
+    plain = consume(records, rate=2 * FETCH_RATE, pace=None)
+    paced = consume(records, rate=2 * FETCH_RATE, pace=Pace())
+
+    assert plain.rests == 0
+    assert paced.seconds < 1.1 * plain.seconds
+
+
+def test_who_is_not_hurt_by_rests_is_not_held_up() -> None:
+    records = 2_000_000
+    paced = consume(records, rate=50e3, pace=Pace())
+
+    assert paced.seconds < 1.01 * records / 50e3
+
+
+def test_who_reads_at_the_end_of_the_log_never_waits() -> None:
+    pace, now = Pace(), 0.0
+    for _ in range(10_000):
+        now += 0.001
+        assert pace.asked(now) == 0.0
+        pace.sent(now, 20_000, batch(20, 20_000))
+
+
+def test_other_pauses_tell_nothing() -> None:
+    pace, now = Pace(), 0.0
+    for pause in (0.5, 5.0, 0.8, 60.0):
+        for _ in range(200):
+            now += pace.asked(now) + 0.001
+            pace.sent(now, ANSWER_BYTES, batch(1000, ANSWER_BYTES))
+        now += pause
+        pace.asked(now)
+
+    assert pace.speed == 1.0
+
+
+def test_a_record_that_is_a_whole_answer_is_not_waited_for_longer_than_a_moment() -> None:
+    pace = Pace()
+    pace.sent(1.0, 1 << 30, batch(1, 1 << 30))
+
+    assert pace.asked(1.0) == DELAY_SECONDS_MAX
+
+
+def test_clients_built_upon_librdkafka_are_known_by_what_they_say() -> None:
+    assert rests("librdkafka", "2.16.0")
+    assert rests("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")
+    assert not rests("apache-kafka-java", "4.1.0")
+    assert not rests("riverrun", "1.0")

@@ -113,6 +113,8 @@ BEHAVIOUR = """\
 - Tagged fields that riverrun does not know are skipped. Bytes behind a request are ignored, as in
   Kafka (librdkafka 2.16 sends three when it asks for all topics), but for Produce and Fetch, where
   they close the connection.
+- Consumers built on librdkafka, which stop fetching for a second when they are served faster than
+  their application works, are answered at its speed (`socket.consumer.pacing.enable`).
 
 ## What is not looked at
 - The records inside a batch are stored as they came: the header's CRC, length, count, offsets,

@@ -256,9 +256,6 @@ def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
         {
             "bootstrap.servers": bootstrap, "group.id": f"bench-{topic}",
             "enable.auto.commit": False, "log_level": 0,
-            # By default the client rests for a second whenever its queue is full, which happens
-            # the more often the faster a server is: then it is the rests that are measured.
-            "fetch.queue.backoff.ms": 1,
         }
     )  # fmt: skip
     with contextlib.closing(consumer):

@@ -10,8 +10,13 @@ So the answers to such a client are spaced. At first as for an application that 
 microseconds for a record and half a nanosecond for a byte (Python on a machine that it shares with
 us); half a queue is sent ahead at once. What a client does then tells its speed: while it never
 rests, its queue does not fill, and it is served faster, step by step; when it rests, its queue was
-full, and what it took until then is its speed. An application that needs a second for a queue is
-not hurt by rests, and nobody is served slower than that.
+full, and what it took until then is its speed. A step too far costs a rest of a second, so the next
+one is not tried soon, unless two in a row were none too far: then the application has become
+faster.
+
+An application that needs a second for a queue is not hurt by rests, and nobody is served slower
+than that. Nor is a client helped that rests however slowly it is served, since it pauses by itself:
+it gets all at once.
 
 Nobody waits who reads at the end of the log: the time that an answer takes is counted from the one
 before, and not from when it was asked for.
@@ -40,13 +45,14 @@ DELAY_SECONDS_MAX: Final = 0.1
 SPEED_MAX: Final = 64.0
 STEP: Final = 1.25
 CAUTION: Final = 0.97
-QUEUES_LEAST: Final = 0.5
-"""Who got less than this rests for other reasons, or our guess was wrong by far."""
 QUEUES_MIN: Final = 8
 """So many queues that were taken without a rest: the client is at most an eighth slower than we
 are, and a quarter more is worth a try."""
-QUEUES_MAX: Final = 1024
-"""A client whose speed is known is tried again after so many: one rest in some minutes."""
+PATIENCE_SECONDS: Final = (1.0, 30.0)
+"""How long no step is tried after a rest, at first and at most: the rests that steps cost take a
+thirtieth of the time."""
+RESTS_MAX: Final = 4
+"""Slower service has not helped whom we see rest more often, without a step in between."""
 
 _INT: Final = struct.Struct(">i")
 _LENGTH_AT, _MAGIC_AT, _CODEC_AT, _COUNT_AT, _HEADER_BYTES = 8, 16, 22, 57, 61
@@ -82,11 +88,22 @@ class Served:
 class Pace:
     """The speed of one consumer's connection, in multiples of the speed assumed at first."""
 
-    __slots__ = ("_answered_at", "_due", "_queues_wanted", "_since_rest", "_since_step", "speed")
+    __slots__ = (
+        "_answered_at",
+        "_due",
+        "_patience",
+        "_rests",
+        "_since_rest",
+        "_since_step",
+        "_steps",
+        "speed",
+    )
 
     def __init__(self) -> None:
         self.speed = 1.0
-        self._queues_wanted = QUEUES_MIN
+        self._patience = 0.0
+        self._steps = 0  # since the last rest
+        self._rests = 0  # since the last step
         self._due = 0.0
         self._answered_at = 0.0
         self._begin(0.0)
@@ -98,34 +115,48 @@ class Pace:
 
     def asked(self, now: float) -> float:
         """The client wants more: the seconds until it should get it."""
-        silent = now - self._answered_at
+        silent, step = now - self._answered_at, self._since_step
         if silent >= REST_SECONDS[0]:
-            if silent <= REST_SECONDS[1] and self._since_rest.queues >= QUEUES_LEAST:
+            if silent <= REST_SECONDS[1] and self._since_rest.queues > 1:
                 self._slow_down()
             self._begin(now)
-        elif self._since_step.queues >= self._queues_wanted:
-            self.speed = min(self.speed * STEP, SPEED_MAX)
-            self._since_step = Served(now)
+        elif step.queues >= QUEUES_MIN and now - step.since >= self._patience:
+            self._speed_up(now)
         delay = self._due - now
-        return min(delay, DELAY_SECONDS_MAX) if delay >= DELAY_SECONDS_MIN else 0.0
+        return delay if delay >= DELAY_SECONDS_MIN else 0.0
 
     def sent(self, now: float, size: int, first: Buffer) -> None:
         """An answer with so many bytes of batches leaves; ``first`` begins with one of them."""
+        self._answered_at = now
+        if size == 0:
+            return
         work, queues = _weighed(size, first)
         for served in (self._since_rest, self._since_step):
             served.work += work
             served.queues += queues
-        ahead = AHEAD * work / queues
-        self._due = max(self._due, now - ahead / self.speed) + work / self.speed
-        self._answered_at = now
+        # The speed may have been learnt from other kinds of records.
+        seconds = min(work / self.speed, queues * REST_SECONDS[0])
+        due = max(self._due, now - AHEAD * seconds / queues) + seconds
+        self._due = min(due, now + DELAY_SECONDS_MAX)
+
+    def _speed_up(self, now: float) -> None:
+        self.speed = min(self.speed * STEP, SPEED_MAX)
+        self._since_step = Served(now)
+        self._rests = 0
+        self._steps += 1
+        if self._steps > 1:
+            self._patience = 0.0
 
     def _slow_down(self) -> None:
         rest, step, until = self._since_rest, self._since_step, self._answered_at
-        # Who needs a second for a queue is not hurt.
-        least = rest.work / rest.queues / REST_SECONDS[0]
+        self._steps = 0
+        self._rests += 1
         known = CAUTION * max(rest.speed(until), step.speed(until))
-        self.speed = min(max(known, least), self.speed)
-        self._queues_wanted = min(self._queues_wanted * 2, QUEUES_MAX)
+        if self._rests > RESTS_MAX:
+            self.speed, self._patience, self._rests = SPEED_MAX, 0.0, 0
+        elif known * REST_SECONDS[0] > rest.work / rest.queues:
+            self.speed = min(known, self.speed)
+            self._patience = min(max(self._patience * 2, PATIENCE_SECONDS[0]), PATIENCE_SECONDS[1])
 
 
 def _weighed(size: int, first: Buffer) -> tuple[float, float]:
@@ -135,7 +166,7 @@ def _weighed(size: int, first: Buffer) -> tuple[float, float]:
     if len(first) >= _HEADER_BYTES and first[_MAGIC_AT] == 2:
         length: int = _INT.unpack_from(first, _LENGTH_AT)[0]
         count: int = _INT.unpack_from(first, _COUNT_AT)[0]
-        records = size * count // (length + _LENGTH_AT + 4)
+        records = size * max(count, 0) // max(length + _LENGTH_AT + 4, _HEADER_BYTES)
         if first[_CODEC_AT] & _CODEC_MASK:
             filled = size * EXPANSION
     work = records * RECORD_SECONDS + size * BYTE_SECONDS

@@ -11,6 +11,7 @@ import pytest
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
+from riverrun.ports.files import Buffer
 from riverrun.server.context import RequestContext
 from riverrun.server.pacing import Pace
 from riverrun.server.requests import (
@@ -258,6 +259,53 @@ def test_a_client_with_a_pace_waits_for_its_turn_and_then_gets_all() -> None:
         await node.ask(request(TWO), [want(2)])
         assert values_of((await row_of(waiting)).records) == [(1, b"b")]
         assert node.loop.time() > began
+
+    node.run(story())
+
+
+class Heard(Pace):
+    """A pace that notes the sizes of answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def sent(self, now: float, size: int, first: Buffer) -> None:
+        self.sizes.append(size)
+        super().sent(now, size, first)
+
+
+def test_a_pace_hears_of_empty_answers_too_since_who_polls_does_not_rest() -> None:
+    node = Node()
+    pace = node.parts.paces[1] = Heard()
+
+    async def story() -> None:
+        node.append(b"a")
+        await node.ask(request(TWO), [want(1)])
+        for offset in (0, 1, 1):
+            await fetched(node, offset)
+
+    node.run(story())
+    assert pace.sizes[0] > 0
+    assert pace.sizes[1:] == [0, 0]
+
+
+def test_a_paced_client_that_goes_away_leaves_nothing_behind() -> None:
+    node = Node()
+    pace = node.parts.paces[1] = Pace()
+
+    async def story() -> None:
+        partition = node.partition()
+        # Before its turn, and while there is nothing to read.
+        for seconds, watching in ((0.01, 0), (0.15, 1)):
+            pace.sent(node.loop.time(), 1 << 26, head_of_batch(60_000, 1 << 26))
+            waiting = fetched(node, 0)
+            await asyncio.sleep(seconds)
+            assert partition.waiting_fetches == watching
+            waiting.cancel()
+            await asyncio.sleep(0.001)
+            assert waiting.cancelled()
+            assert partition.waiting_fetches == 0
 
     node.run(story())
 

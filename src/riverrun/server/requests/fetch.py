@@ -103,8 +103,7 @@ def _session(
 
 def _note_sent(pace: Pace, now: float, reads: list[PartitionRead]) -> None:
     full = [read.data for read in reads if read.data]
-    if full:
-        pace.sent(now, sum(map(len, full)), full[0])
+    pace.sent(now, sum(map(len, full)), full[0] if full else b"")
 
 
 class _Fetch:

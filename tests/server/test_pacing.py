@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -116,6 +117,32 @@ def served(
                 queued = max(queued - rate(now), 0.0)
                 now += 1.0
     return now
+
+
+@pytest.mark.parametrize("brokers", [2, 3, 5])
+def test_a_client_of_several_brokers_has_one_queue_for_all_of_them(brokers: int) -> None:
+    assert from_many([Pace() for _ in range(brokers)], rate=1e6, seconds=60) > 0.6 * 60e6
+
+
+def from_many(paces: list[Pace], *, rate: float, seconds: float) -> float:
+    """The records that an application takes which reads from many brokers, each for itself."""
+    start = 100.0
+    per_answer = ANSWER_BYTES // 100
+    queued, taken, last = 0.0, 0.0, start
+    turns = [(start + 0.001 * place, place, False) for place in range(len(paces))]
+    while turns[0][0] < start + seconds:
+        now, place, is_answer = heapq.heappop(turns)
+        took = min(queued, rate * (now - last))
+        queued, taken, last = queued - took, taken + took, now
+        if is_answer:
+            queued += per_answer
+        if queued >= QUEUE_RECORDS:
+            heapq.heappush(turns, (now + 1.0, place, False))
+            continue
+        sent_at = now + paces[place].asked(now)
+        paces[place].sent(sent_at, ANSWER_BYTES, batch(per_answer, ANSWER_BYTES))
+        heapq.heappush(turns, (sent_at + per_answer / FETCH_RATE, place, True))
+    return taken
 
 
 @pytest.mark.parametrize(("slow", "seconds_max"), [(80e3, 30.0), (200e3, 80.0)])

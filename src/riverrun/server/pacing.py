@@ -14,6 +14,9 @@ full, and what it took until then is its speed. A step too far costs a rest of a
 one is not tried soon, unless two in a row were none too far: then the application has become
 faster.
 
+A client has one queue for all brokers. Who rests before it got a whole queue from us has others,
+and so much of it is ours; half of our share is sent ahead from then on.
+
 An application that needs a second for a queue is not hurt by rests, and nobody is served slower
 than that. Nor is a client helped that rests however slowly it is served, since it pauses by itself:
 it gets all at once.
@@ -51,7 +54,12 @@ are, and a quarter more is worth a try."""
 PATIENCE_SECONDS: Final = (1.0, 30.0)
 """How long no step is tried after a rest, at first and at most: the rests that steps cost take a
 thirtieth of the time."""
-RESTS_MAX: Final = 4
+SHARE_MIN: Final = 0.1
+SHARE_CAUTION: Final = 0.9
+"""Its application has taken some of what came until then."""
+QUEUES_LEAST: Final = 0.25
+"""Of our share. Who got less than this rests for other reasons."""
+RESTS_MAX: Final = 6
 """Slower service has not helped whom we see rest more often, without a step in between."""
 
 _INT: Final = struct.Struct(">i")
@@ -67,7 +75,7 @@ def rests(software_name: str, software_version: str) -> bool:
 
 class Served:
     """What a client got from some moment on: work for its application, and how often that would
-    have filled its queue."""
+    have filled our share of its queue."""
 
     __slots__ = ("queues", "since", "work")
 
@@ -93,6 +101,7 @@ class Pace:
         "_due",
         "_patience",
         "_rests",
+        "_share",
         "_since_rest",
         "_since_step",
         "_steps",
@@ -101,6 +110,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.speed = 1.0
+        self._share = 1.0  # of the client's queue
         self._patience = 0.0
         self._steps = 0  # since the last rest
         self._rests = 0  # since the last step
@@ -117,8 +127,8 @@ class Pace:
         """The client wants more: the seconds until it should get it."""
         silent, step = now - self._answered_at, self._since_step
         if silent >= REST_SECONDS[0]:
-            if silent <= REST_SECONDS[1] and self._since_rest.queues > 1:
-                self._slow_down()
+            if silent <= REST_SECONDS[1] and self._since_rest.queues >= QUEUES_LEAST:
+                self._rested()
             self._begin(now)
         elif step.queues >= QUEUES_MIN and now - step.since >= self._patience:
             self._speed_up(now)
@@ -131,6 +141,7 @@ class Pace:
         if size == 0:
             return
         work, queues = _weighed(size, first)
+        queues /= self._share
         for served in (self._since_rest, self._since_step):
             served.work += work
             served.queues += queues
@@ -147,13 +158,16 @@ class Pace:
         if self._steps > 1:
             self._patience = 0.0
 
-    def _slow_down(self) -> None:
+    def _rested(self) -> None:
         rest, step, until = self._since_rest, self._since_step, self._answered_at
+        if rest.queues <= 1:
+            self._share = max(self._share * rest.queues * SHARE_CAUTION, SHARE_MIN)
+            return
         self._steps = 0
         self._rests += 1
         known = CAUTION * max(rest.speed(until), step.speed(until))
         if self._rests > RESTS_MAX:
-            self.speed, self._patience, self._rests = SPEED_MAX, 0.0, 0
+            self.speed, self._share, self._patience, self._rests = SPEED_MAX, 1.0, 0.0, 0
         elif known * REST_SECONDS[0] > rest.work / rest.queues:
             self.speed = min(known, self.speed)
             self._patience = min(max(self._patience * 2, PATIENCE_SECONDS[0]), PATIENCE_SECONDS[1])

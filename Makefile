@@ -44,7 +44,7 @@ test: lint ## set up and run all checks and tests
 	@failed=; set -x; \
 	$(PYTEST) --ignore tests/simulation --ignore tests/spark || failed=yes; \
 	$(PYTEST) tests/simulation -n 2 || failed=yes; \
-	$(PYTEST) tests/spark -n 3 --dist loadgroup || failed=yes; \
+	$(PYTEST) tests/spark -n 2 --dist loadgroup || failed=yes; \
 	test -z "$$failed"
 
 soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on one node and on three

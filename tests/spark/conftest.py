@@ -2,8 +2,9 @@
 
 A session takes long to start, so tests use topics and tables of their own instead of sessions of
 their own. Spark's connector is on its class path where Maven Central can be reached. `make test`
-runs them in a few processes, each with its session, for many wait for processes of their own; with
-`--dist loadgroup` a process that is done gets the next test.
+runs them in two processes, each with its session and its cluster; with `--dist loadgroup` a process
+that is done gets the next test. Two keep two cores busy; a third costs more than it gains, for it
+starts Spark and three nodes once more, and processes of Java that share a core disturb each other.
 """
 
 import itertools

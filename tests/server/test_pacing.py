@@ -227,6 +227,19 @@ def test_who_reads_at_the_end_of_the_log_never_waits() -> None:
         pace.sent(now, 20_000, batch(20, 20_000))
 
 
+def test_a_library_that_is_soon_back_is_on_a_fast_machine() -> None:
+    def seconds(away: float) -> float:
+        pace, now = Pace(), 100.0
+        for _ in range(400):
+            now += pace.asked(now)
+            pace.sent(now, ANSWER_BYTES, batch(1000, ANSWER_BYTES))
+            now += away
+        return now - 100.0
+
+    assert seconds(0.0003) < 0.75 * seconds(0.0012)
+    assert seconds(0.0012) == pytest.approx(seconds(0.0015), rel=0.01), "no slower than assumed"
+
+
 def test_other_pauses_tell_nothing() -> None:
     pace, now = Pace(), 0.0
     for pause in (0.5, 5.0, 0.8, 60.0):

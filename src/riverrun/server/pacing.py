@@ -6,13 +6,14 @@ records or 64 MiB wait there it does not fetch for a whole second (``queued.min.
 emptied the queue. An application that takes a million records a second works for a tenth of a
 second, then, and rests for nine tenths: the faster the broker, the more rests.
 
-So the answers to such a client are spaced. At first as for an application that needs 1.1
+So the answers to such a client are spaced. At first as for an application that needs 1.2
 microseconds for a record and half a nanosecond for a byte (Python on a machine that it shares with
-us); half a queue is sent ahead at once. What a client does then tells its speed: while it never
-rests, its queue does not fill, and it is served faster, step by step; when it rests, its queue was
-full, and what it took until then is its speed. A step too far costs a rest of a second, so the next
-one is not tried soon, unless two in a row were none too far: then the application has become
-faster.
+us), or less for the bytes if the library is soon back for more: it copies them on the same machine
+as the application. Half a queue is sent ahead at once. What a client does then tells its speed:
+while it never rests, its queue does not fill, and it is served faster, step by step; when it rests,
+its queue was full, and what it took until then is its speed. A step too far costs a rest of a
+second, so the next one is not tried soon, unless two in a row were none too far: then the
+application has become faster.
 
 A client has one queue for all brokers. Who rests before it got a whole queue from us has others,
 and so much of it is ours; half of our share is sent ahead from then on.
@@ -36,8 +37,15 @@ QUEUE_RECORDS: Final = 100_000
 QUEUE_BYTES: Final = 64 * 1024 * 1024
 REST_SECONDS: Final = (0.95, 1.3)
 """``fetch.queue.backoff.ms`` is 1000; what takes longer or shorter has other reasons."""
-RECORD_SECONDS: Final = 1.1e-6
+RECORD_SECONDS: Final = 1.2e-6
 BYTE_SECONDS: Final = 0.5e-9
+RETURNS: Final = 2.2
+"""An application needs so many times as long for bytes as its library, which parses and copies
+them, is away between an answer and its next request."""
+RETURN_BYTES_MIN: Final = 64 * 1024
+"""Small answers tell more of the network."""
+RETURN_SHORTER, RETURN_LONGER = 0.3, 0.1
+"""How far a return that was sooner or later than others is believed: some are late by chance."""
 EXPANSION: Final = 4
 """What compressed batches may grow to in the client's queue; a guess."""
 AHEAD: Final = 0.5
@@ -99,8 +107,11 @@ class Pace:
     __slots__ = (
         "_answered_at",
         "_due",
+        "_is_measured",
         "_patience",
         "_rests",
+        "_return",
+        "_sent",
         "_share",
         "_since_rest",
         "_since_step",
@@ -114,6 +125,9 @@ class Pace:
         self._patience = 0.0
         self._steps = 0  # since the last rest
         self._rests = 0  # since the last step
+        self._is_measured = False
+        self._sent = 0  # bytes, by the last answer
+        self._return = BYTE_SECONDS  # for a byte
         self._due = 0.0
         self._answered_at = 0.0
         self._begin(0.0)
@@ -126,6 +140,8 @@ class Pace:
     def asked(self, now: float) -> float:
         """The client wants more: the seconds until it should get it."""
         silent, step = now - self._answered_at, self._since_step
+        if silent < REST_SECONDS[0]:
+            self._returned(silent)
         if silent >= REST_SECONDS[0]:
             if silent <= REST_SECONDS[1] and self._since_rest.queues >= QUEUES_LEAST:
                 self._rested()
@@ -135,9 +151,14 @@ class Pace:
         delay = self._due - now
         return delay if delay >= DELAY_SECONDS_MIN else 0.0
 
+    def _returned(self, seconds: float) -> None:
+        if self._sent >= RETURN_BYTES_MIN:
+            more = seconds / self._sent - self._return
+            self._return += more * (RETURN_LONGER if more > 0 else RETURN_SHORTER)
+
     def sent(self, now: float, size: int, first: Buffer) -> None:
         """An answer with so many bytes of batches leaves; ``first`` begins with one of them."""
-        self._answered_at = now
+        self._answered_at, self._sent = now, size
         if size == 0:
             return
         work, queues = _weighed(size, first)
@@ -145,6 +166,8 @@ class Pace:
         for served in (self._since_rest, self._since_step):
             served.work += work
             served.queues += queues
+        if not self._is_measured:
+            work = min(max(RETURNS * self._return * size, work - size * BYTE_SECONDS), work)
         # The speed may have been learnt from other kinds of records.
         seconds = min(work / self.speed, queues * REST_SECONDS[0])
         due = max(self._due, now - AHEAD * seconds / queues) + seconds
@@ -169,7 +192,7 @@ class Pace:
         if self._rests > RESTS_MAX:
             self.speed, self._share, self._patience, self._rests = SPEED_MAX, 1.0, 0.0, 0
         elif known * REST_SECONDS[0] > rest.work / rest.queues:
-            self.speed = min(known, self.speed)
+            self.speed, self._is_measured = known, True
             self._patience = min(max(self._patience * 2, PATIENCE_SECONDS[0]), PATIENCE_SECONDS[1])
 
 

@@ -39,9 +39,9 @@ REST_SECONDS: Final = (0.95, 1.3)
 """``fetch.queue.backoff.ms`` is 1000; what takes longer or shorter has other reasons."""
 RECORD_SECONDS: Final = 1.2e-6
 BYTE_SECONDS: Final = 0.5e-9
-RETURNS: Final = 2.2
-"""An application needs so many times as long for bytes as its library, which parses and copies
-them, is away between an answer and its next request."""
+RETURNS: Final = 1.9
+"""An application needs about so many times as long for bytes as its library, which parses and
+copies them, is away between an answer and its next request."""
 RETURN_BYTES_MIN: Final = 64 * 1024
 """Small answers tell more of the network."""
 RETURN_SHORTER, RETURN_LONGER = 0.3, 0.1

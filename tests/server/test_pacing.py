@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
+from riverrun.records.batch import HEADER, MAGIC, OVERHEAD_BYTES
 from riverrun.server.pacing import DELAY_SECONDS_MAX, QUEUE_BYTES, QUEUE_RECORDS, Pace, rests
 
 ANSWER_BYTES = 1_000_000
@@ -17,13 +17,8 @@ FETCH_RATE = 3e6
 
 
 def batch(records: int, size: int, codec: int = 0) -> bytes:
-    """The head of a batch, as far as it is looked at."""
-    head = bytearray(61)
-    struct.pack_into(">i", head, 8, size - 12)
-    head[16] = 2
-    head[22] = codec
-    struct.pack_into(">i", head, 57, records)
-    return bytes(head)
+    """The header of a batch."""
+    return HEADER.pack(0, size - OVERHEAD_BYTES, 0, MAGIC, 0, codec, 0, 0, 0, 0, 0, 0, records)
 
 
 class Outcome(NamedTuple):

@@ -28,10 +28,10 @@ before, and not from when it was asked for.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from riverrun.ports.files import Buffer
+from riverrun.records.batch import HEADER_BYTES, MAGIC, read_header
 
 QUEUE_RECORDS: Final = 100_000
 QUEUE_BYTES: Final = 64 * 1024 * 1024
@@ -69,10 +69,6 @@ QUEUES_LEAST: Final = 0.25
 """Of our share. Who got less than this rests for other reasons."""
 RESTS_MAX: Final = 6
 """Slower service has not helped whom we see rest more often, without a step in between."""
-
-_INT: Final = struct.Struct(">i")
-_LENGTH_AT, _MAGIC_AT, _CODEC_AT, _COUNT_AT, _HEADER_BYTES = 8, 16, 22, 57, 61
-_CODEC_MASK = 7
 
 
 def rests(software_name: str, software_version: str) -> bool:
@@ -140,14 +136,14 @@ class Pace:
     def asked(self, now: float) -> float:
         """The client wants more: the seconds until it should get it."""
         silent, step = now - self._answered_at, self._since_step
-        if silent < REST_SECONDS[0]:
-            self._returned(silent)
         if silent >= REST_SECONDS[0]:
             if silent <= REST_SECONDS[1] and self._since_rest.queues >= QUEUES_LEAST:
                 self._rested()
             self._begin(now)
-        elif step.queues >= QUEUES_MIN and now - step.since >= self._patience:
-            self._speed_up(now)
+        else:
+            self._returned(silent)
+            if step.queues >= QUEUES_MIN and now - step.since >= self._patience:
+                self._speed_up(now)
         delay = self._due - now
         return delay if delay >= DELAY_SECONDS_MIN else 0.0
 
@@ -200,11 +196,11 @@ def _weighed(size: int, first: Buffer) -> tuple[float, float]:
     """The work that an application has with so many bytes, and the part of a queue that they are,
     if all batches are like the first."""
     records, filled = 0, size
-    if len(first) >= _HEADER_BYTES and first[_MAGIC_AT] == 2:
-        length: int = _INT.unpack_from(first, _LENGTH_AT)[0]
-        count: int = _INT.unpack_from(first, _COUNT_AT)[0]
-        records = size * max(count, 0) // max(length + _LENGTH_AT + 4, _HEADER_BYTES)
-        if first[_CODEC_AT] & _CODEC_MASK:
-            filled = size * EXPANSION
+    if len(first) >= HEADER_BYTES:
+        header = read_header(first)
+        if header.magic == MAGIC:
+            records = size * max(header.count, 0) // max(header.size, HEADER_BYTES)
+            if header.compression:
+                filled = size * EXPANSION
     work = records * RECORD_SECONDS + size * BYTE_SECONDS
     return work, max(records / QUEUE_RECORDS, filled / QUEUE_BYTES)

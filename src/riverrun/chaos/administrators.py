@@ -28,14 +28,17 @@ class Administrator:
         replicas: int, stop: threading.Event,
     ) -> None:  # fmt: skip
         self._history, self._prefix, self._stop = history, prefix, stop
-        self._replicas = replicas
-        self._client = AdminClient(
+        self._bootstrap, self._replicas = bootstrap, replicas
+        self._client = self._connect()
+        self._made: list[str] = []
+
+    def _connect(self) -> AdminClient:
+        return AdminClient(
             {
-                "bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.ms": 20,
+                "bootstrap.servers": self._bootstrap, "log_level": 0, "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 4000,
             }
         )  # fmt: skip
-        self._made: list[str] = []
 
     def run(self) -> None:
         turn = 0
@@ -72,6 +75,9 @@ class Administrator:
             future.result(ANSWER_SECONDS_MAX + 2)  # type: ignore[attr-defined]
         except (confluent_kafka.KafkaException, TimeoutError) as error:
             self._history.add("admin", action, Kind.INFO, value=name, text=str(error), **more)
+            # librdkafka goes on asking a controller that never answers for as long as it has any
+            # other connection, which gives it no reason to ask anew who the controller is.
+            self._client = self._connect()
             return False
         self._history.add("admin", action, Kind.OK, value=name, **more)
         return True

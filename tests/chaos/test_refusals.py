@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Riverrun, executable, serve
+from tests.processes import Riverrun, executable, free_ports, serve
 
 pytestmark = pytest.mark.chaos
 
@@ -100,8 +100,9 @@ def test_a_port_in_use(stopped: Riverrun, tmp_path: Path) -> None:
 
 
 def test_settings_that_do_not_exist(tmp_path: Path) -> None:
+    where = ["--data", str(tmp_path / "data"), "--port", str(free_ports(23))]
     done = subprocess.run(
-        [executable(), "up", "--data", str(tmp_path / "data"), "--set", "no.such=1"],
+        [executable(), "up", *where, "--set", "no.such=1"],
         text=True,
         capture_output=True,
         timeout=30,

@@ -12,8 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
-from riverrun.cli.up import AUTO_JOIN, OF_EACH_NODE, _environment, _environments, _ourselves
+from riverrun.cli.up import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
 from riverrun.cli.up_files import Node, plan, prepare_first_start, voters_of, write_draft
+from riverrun.cli.up_words import ourselves
 from riverrun.model.dotted import flattened
 from riverrun.server.formation.promise import withdraw
 from tests.cli.commands import Cli
@@ -160,7 +161,7 @@ def test_what_up_chooses_itself_cannot_be_set(name: str, tmp_path: Path) -> None
 def test_a_misspelt_setting_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     written = "num.partitions = 4\n"
     (tmp_path / "node-1.toml").write_text(written)
-    done = run(tmp_path, "--port", "27210", "--set", "num.partition=5")
+    done = run(tmp_path, "--port", str(free_ports(23)), "--set", "num.partition=5")
     assert done.returncode == 2
     assert "did you mean num.partitions?" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["node-1.toml"]
@@ -171,7 +172,8 @@ def test_a_running_node_keeps_its_file(node: Server) -> None:
     data = node.data.parent
     config = data / "node-1.toml"
     written = config.read_text()
-    done = run(data, "--nodes", "1", "--port", "27220", "--set", "num.partitions=5")
+    port = str(free_ports(3))
+    done = run(data, "--nodes", "1", "--port", port, "--set", "num.partitions=5")
     assert done.returncode == 2
     assert "in use by another process" in done.stderr
     assert config.read_text() == written
@@ -194,11 +196,11 @@ def test_the_program_is_named_so_that_it_can_be_called(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(Path(executable()).parent.parent)
-    assert _ourselves() == "bin/riverrun"
+    assert ourselves() == "bin/riverrun"
     monkeypatch.chdir(tmp_path)
-    assert _ourselves() == executable()
+    assert ourselves() == executable()
     monkeypatch.setenv("PATH", str(Path(executable()).parent))
-    assert _ourselves() == "riverrun"
+    assert ourselves() == "riverrun"
 
 
 def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) -> None:
@@ -213,6 +215,7 @@ def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) 
         cli = Cli(ready["bootstrap"].split(",")[1])
         assert ready["bootstrap"] == ",".join(f"127.0.0.1:{port + 10 * n}" for n in range(3))
         assert [node["id"] for node in ready["nodes"]] == [1, 2, 3]
+        assert ready["missing"] == []
         status = json.loads(cli.run("cluster", "status", "--json"))
         assert status["healthy"] is True
         assert [broker["id"] for broker in status["brokers"]] == [1, 2, 3]
@@ -231,7 +234,8 @@ def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) 
         process.kill()
         process.wait()
     assert process.returncode == 0
-    assert "riverrun: node 3 ended by signal 9; start it again with: riverrun start" in said
+    again = f"{ourselves()} start --config {tmp_path}/node-3.toml"
+    assert f"riverrun: node 3 ended by signal 9; start it again with: {again}\n" in said
     lines = said.splitlines()
     assert all(
         line.startswith(("node-1 | ", "node-2 | ", "node-3 | ", "riverrun: ")) for line in lines

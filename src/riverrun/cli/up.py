@@ -1,14 +1,13 @@
 """``riverrun up``: a cluster on this machine, in the foreground, with one command.
 
 Each node is a process of its own, started from a file that ``riverrun start --config`` takes as
-well. What the files hold is in ``up_files``, how the processes are kept in ``up_processes``.
+well. What the files hold is in ``up_files``, whether the ports are free in ``up_ports``, how the
+processes are kept in ``up_processes``, and what is said when they are up in ``up_words``.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,15 +56,19 @@ def up(
     riverrun up
     riverrun up --nodes 1 --data /var/tmp/demo --port 19092 --set num.partitions=3
     """
-    from riverrun.cli.options import fail, parse_settings
+    from riverrun.cli.options import USAGE, fail, parse_settings
     from riverrun.cli.up_files import plan, prepare_first_start, write_draft
+    from riverrun.cli.up_ports import refusal, taken_ports
+    from riverrun.cli.up_words import ourselves
 
     flags = parse_settings(settings)
     chosen = OF_EACH_NODE if nodes == 1 else (*OF_EACH_NODE, *OF_SEVERAL_NODES)
     for name in chosen:
         if name in flags:
-            fail(f"--set {name}: use --port and --data, or riverrun start", 2)
+            fail(f"--set {name}: use --port and --data, or riverrun start", USAGE)
     cluster = plan(data.absolute(), nodes, port)
+    if taken := taken_ports(cluster):
+        fail(refusal(taken, cluster, ourselves()), USAGE)
     environments = _environments(cluster, [*chosen, *flags])
     for node in cluster:
         write_draft(node, cluster, flags)
@@ -82,12 +85,13 @@ def _run(
 ) -> int:
     """Start, wait, and stop everything; gives the exit code."""
     from riverrun.cli.up_processes import Processes
+    from riverrun.cli.up_words import announce
 
     processes = Processes(cluster, environments)
     processes.start()
     serving, code = processes.wait_ready()
     if serving and not processes.is_stopping:
-        _announce(serving, as_json=as_json)
+        announce(serving, processes.missing(serving), as_json=as_json)
         code = processes.watch()
     processes.stop()
     for node in cluster:
@@ -118,39 +122,3 @@ def _environment(told: Iterable[str]) -> dict[str, str]:
     names = [synonym for name in (*OF_EACH_NODE, *told) for synonym in family(name)]
     hidden = {"RIVERRUN_" + name.upper().replace(".", "_") for name in names}
     return {name: text for name, text in os.environ.items() if name not in hidden}
-
-
-def _announce(serving: Sequence[Node], *, as_json: bool) -> None:
-    bootstrap = ",".join(node.client for node in serving)
-    if as_json:
-        print(
-            json.dumps({"bootstrap": bootstrap, "nodes": [n.described() for n in serving]}),
-            flush=True,
-        )
-        return
-    riverrun = _ourselves()
-    words = "node is" if len(serving) == 1 else "nodes are"
-    first = serving[0]
-    print(
-        f"\n{len(serving)} {words} up.\n"
-        f"  bootstrap servers   {bootstrap}\n"
-        f"  health              http://{first.http}/health/ready\n"
-        f"  metrics             http://{first.http}/metrics\n"
-        f"  data                {first.data.parent}\n\n"
-        f"Try:  echo hello | {riverrun} produce greetings --bootstrap {first.client}\n"
-        f"      {riverrun} consume greetings --from-beginning --bootstrap {first.client}\n"
-        f"      {riverrun} cluster status --bootstrap {first.client}\n"
-        "Stop with Ctrl-C; the data stays.\n",
-        flush=True,
-    )
-
-
-def _ourselves() -> str:
-    """How to call this program from where the person is: ``make up`` puts it on no path."""
-    import shutil
-
-    if shutil.which("riverrun"):
-        return "riverrun"
-    path = str(Path(sys.executable).with_name("riverrun"))
-    near = os.path.relpath(path)
-    return path if near.startswith("..") else near

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from riverrun.cli.up_files import Node
+from riverrun.cli.up_words import ourselves, reason_in
 
 READY_SECONDS_MAX: Final = 60.0
 AFTER_FAILURE_SECONDS_MAX: Final = 10.0
@@ -39,6 +40,8 @@ class Processes:
         self._environments = environments
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, bytes] = {}
+        self._reasons: dict[int, str] = {}
+        self._is_starting = True
         self._width = max(len(node.name) for node in cluster)
         self._is_coloured = sys.stderr.isatty()
         wake_read, wake_write = os.pipe()
@@ -86,6 +89,7 @@ class Processes:
         node.ready = ready_read
         if log_read is not None and log_write is not None:
             os.close(log_write)
+            node.log = log_read
             self._watch(log_read, lambda: self._show(node, log_read))
 
     def _log_pipe(self) -> tuple[int | None, int | None]:
@@ -124,10 +128,22 @@ class Processes:
             if left <= 0:
                 names = ", ".join(str(node.id) for node in waiting.values())
                 self.say(f"node {names} was not ready in time")
-                return serving, code or 1
+                code = code or 1
+                break
             self._wait(left)
         serving.sort(key=lambda node: node.id)
         return serving, code
+
+    def missing(self, serving: Sequence[Node]) -> dict[int, str]:
+        """By node id: why it does not serve, in its own words where it had some."""
+        found = {}
+        for node in self.cluster:
+            if node not in serving:
+                while any(key.fd == node.log for key, _ in self._selector.select(0)):
+                    self._wait(0)
+                found[node.id] = self._reasons.get(node.id) or _state_of(node)
+        self._is_starting = False
+        return found
 
     def _exit_code(self, node: Node) -> int:
         """How a node ended whose pipe is closed; 2 when it was refused, as ``start`` has it."""
@@ -151,12 +167,15 @@ class Processes:
                 if code is None or self.is_stopping:
                     continue
                 alive.remove(node)
-                how = f"by signal {-code}" if code < 0 else f"with code {code}"
                 self.say(
-                    f"node {node.id} ended {how}; "
-                    f"start it again with: riverrun start --config {node.config}"
+                    f"node {node.id} {_state_of(node)}; "
+                    f"start it again with: {ourselves()} start --config {node.config}"
                 )
             if not alive:
+                self.say(
+                    "no node that this program started is left, so it ends; "
+                    f"the data stays in {self.cluster[0].data.parent}"
+                )
                 return 1
         return 0
 
@@ -203,11 +222,15 @@ class Processes:
         if not data:  # the node is gone
             self._selector.unregister(descriptor)
             os.close(descriptor)
+            node.log = -1
             whole += b"\n" if whole else b""
         else:
             whole, newline, rest = whole.rpartition(b"\n")
             self._lines[descriptor] = rest
             whole += newline
+        if self._is_starting:
+            for line in whole.decode(errors="replace").splitlines():
+                self._reasons[node.id] = reason_in(line) or self._reasons.get(node.id, "")
         prefix = self._prefix(node)
         lines = [prefix + line for line in whole.splitlines(keepends=True)]
         try:
@@ -221,3 +244,11 @@ class Processes:
         if self._is_coloured:
             name = f"\x1b[{COLOURS[(node.id - 1) % len(COLOURS)]}m{name}\x1b[0m"
         return name.encode()
+
+
+def _state_of(node: Node) -> str:
+    assert node.process is not None, f"node {node.id} was never started"
+    code = node.process.poll()
+    if code is None:
+        return "is not ready yet"
+    return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"

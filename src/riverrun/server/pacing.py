@@ -22,8 +22,9 @@ An application that needs a second for a queue is not hurt by rests, and nobody 
 than that. Nor is a client helped that rests however slowly it is served, since it pauses by itself:
 it gets all at once.
 
-Nobody waits who reads at the end of the log: the time that an answer takes is counted from the one
-before, and not from when it was asked for.
+Nobody waits who reads at the end of the log, unless it paused by itself a moment ago: the time that
+an answer takes is counted from the one before, and not from when it was asked for. An answer
+without records is never held back.
 """
 
 from __future__ import annotations

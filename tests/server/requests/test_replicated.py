@@ -253,12 +253,31 @@ def test_a_client_with_a_pace_waits_for_its_turn_and_then_gets_all() -> None:
         began = node.loop.time()
         assert values_of((await row_of(fetched(node, 0))).records) == [(0, b"a")]
         assert node.loop.time() == began, "who reads at the end does not wait"
+        node.append(b"b")
+        await node.ask(request(TWO), [want(2)])
         pace.sent(began, 1 << 26, head_of_batch(60_000, 1 << 26))
+        assert values_of((await row_of(fetched(node, 1))).records) == [(1, b"b")]
+        assert node.loop.time() > began
+
+    node.run(story())
+
+
+def test_only_records_wait_for_a_paces_turn() -> None:
+    node = Node()
+    pace = node.parts.paces[1] = Pace()
+
+    async def story() -> None:
+        node.append(b"a")
+        await node.ask(request(TWO), [want(1)])
+        began = node.loop.time()
+        pace.sent(began, 1 << 26, head_of_batch(60_000, 1 << 26))
+        assert (await row_of(fetched(node, 9))).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert node.loop.time() == began
         waiting = fetched(node, 1)
         node.append(b"b")
         await node.ask(request(TWO), [want(2)])
         assert values_of((await row_of(waiting)).records) == [(1, b"b")]
-        assert node.loop.time() > began
+        assert node.loop.time() == began, "it had come to the end"
 
     node.run(story())
 
@@ -296,11 +315,13 @@ def test_a_paced_client_that_goes_away_leaves_nothing_behind() -> None:
 
     async def story() -> None:
         partition = node.partition()
+        node.append(b"a")
+        await node.ask(request(TWO), [want(1)])
         # Before its turn, and while there is nothing to read.
-        for seconds, watching in ((0.01, 0), (0.15, 1)):
+        for offset, watching in ((0, 0), (1, 1)):
             pace.sent(node.loop.time(), 1 << 26, head_of_batch(60_000, 1 << 26))
-            waiting = fetched(node, 0)
-            await asyncio.sleep(seconds)
+            waiting = fetched(node, offset)
+            await asyncio.sleep(0.01)
             assert partition.waiting_fetches == watching
             waiting.cancel()
             await asyncio.sleep(0.001)

@@ -20,6 +20,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NO_EPOCH
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import (
     PartitionRead,
@@ -74,7 +75,7 @@ def handle_frame(
     pace = parts.paces.get(context.connection_id)
     if pace is not None:
         delay = pace.asked(parts.clock.monotonic())
-        if delay:
+        if delay and fetch.has_records():
             return fetch.begin_after(delay)
     return fetch.begin()
 
@@ -119,6 +120,7 @@ class _Fetch:
         "_parts",
         "_session",
         "_timer",
+        "_waited",
         "_wanted",
         "_watched",
     )
@@ -143,6 +145,7 @@ class _Fetch:
         self._future: asyncio.Future[list[Buffer]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_missing = 0
+        self._waited = 0.0
         self._is_scheduled = False
 
     def begin(self) -> list[Buffer] | Awaitable[list[Buffer]]:
@@ -154,8 +157,19 @@ class _Fetch:
             return self._finish(reads)
         return self._wait(least - size)
 
+    def has_records(self) -> bool:
+        """Whether there are any for it: errors and empty answers need not wait."""
+        for wanted in self._wanted:
+            partition = self._find(wanted)
+            if partition is None or wanted.leader_epoch not in (NO_EPOCH, partition.leader_epoch):
+                continue
+            if partition.log.start_offset <= wanted.offset < partition.log.high_watermark:
+                return True
+        return False
+
     async def begin_after(self, seconds: float) -> list[Buffer]:
         await asyncio.sleep(seconds)
+        self._waited = seconds
         answer = self.begin()
         return answer if isinstance(answer, list) else await answer
 
@@ -264,9 +278,8 @@ class _Fetch:
             if partition is not None:
                 partition.watch(self)
                 self._watched.append(partition)
-        self._timer = loop.call_later(
-            min(self._call.max_wait_ms, WAIT_MS_MAX) / 1000, self._complete
-        )
+        seconds = min(self._call.max_wait_ms, WAIT_MS_MAX) / 1000 - self._waited
+        self._timer = loop.call_later(max(seconds, 0.0), self._complete)
         future.add_done_callback(self._finished)
         return future
 

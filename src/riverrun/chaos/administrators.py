@@ -97,6 +97,7 @@ class Administrator:
                 for resource, future in found.items()
             }
         except (confluent_kafka.KafkaException, TimeoutError):
+            self._client = self._connect()
             return False
         for name, value in numbers.items():
             number = value - NUMBER_BASE if value >= NUMBER_BASE else -1

@@ -179,7 +179,7 @@ class Report:
             "partitions": self.partitions,
             "offline_partitions": [trouble.described() for trouble in self.offline],
             "under_replicated_partitions": [row.described() for row in self.under_replicated],
-            "features": self.features,
+            **({"features": self.features} if self.features else {}),
         }
 
 

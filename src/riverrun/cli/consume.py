@@ -108,7 +108,7 @@ def consume(
     Ends with 0 when it was stopped or has printed what was asked, and with 1 when --timeout came
     before --max-messages.
     """
-    from riverrun.cli.consuming import RETRY, Outcome, Plan, print_records
+    from riverrun.cli.consuming import Outcome, Plan, print_records
     from riverrun.cli.session import run
 
     _check(topic, group, offset, partitions, from_beginning=from_beginning, until_end=until_end)
@@ -123,7 +123,7 @@ def consume(
         form_record=_formatter_of("json" if as_json else form),
         is_quiet=quiet,
     )
-    ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=RETRY)
+    ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=plan.retry)
     if ended.outcome is Outcome.SILENT and max_messages is not None:
         fail(f"{ended.count} of {max_messages} records came before the timeout", FAILED)
 

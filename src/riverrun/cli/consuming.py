@@ -75,6 +75,14 @@ class Plan:
     form_record: Formatter
     is_quiet: bool
 
+    @property
+    def retry(self) -> RetryPolicy:
+        """Who wants to wait for records only so long does not wait longer for a node."""
+        if self.timeout_s is None:
+            return RETRY
+        total = min(RETRY.total_s_max, self.timeout_s)
+        return RetryPolicy(tries_max=RETRY.tries_max, total_s_max=total)
+
 
 class Outcome(Enum):
     """Why it ended."""
@@ -100,7 +108,7 @@ async def print_records(pool: Pool, bootstrap: str, plan: Plan) -> Ended:
             printing = _Printing(pool, plan, writer)
             return await _race(printing, [], stop, writer)
         # Heartbeats must not wait behind the long polls of the other connection.
-        async with open_pool(bootstrap, RETRY) as group_pool:
+        async with open_pool(bootstrap, plan.retry) as group_pool:
             member = Member(group_pool, plan.group, [plan.topic])
             printing = _Printing(pool, plan, writer, member)
             try:

@@ -50,6 +50,8 @@ REMEDIES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for; "
     "`riverrun topics describe` shows them",
     ErrorCode.INVALID_REPLICATION_FACTOR: "there are not that many nodes",
+    ErrorCode.MISMATCHED_ENDPOINT_TYPE: "this is a port for controllers; clients have another one, "
+    "with `riverrun up` the one before",
     ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the node is full or broken; its log says more",
 }
 """What helps, where the error alone does not say it."""
@@ -111,8 +113,9 @@ def run(
         fail(str(error), FAILED)
     except UnsupportedApi as error:
         fail(
-            f"the cluster cannot do this: {error}\n  A node serves nothing while it waits for its "
-            "first cluster: its log says for whom.",
+            f"the cluster cannot do this: {error}\n"
+            "  A node serves nothing while it waits for its first cluster: its log says for whom. "
+            "A port for controllers serves no clients: with `riverrun up` theirs is the one before.",
             FAILED,
         )
     except CorruptBatch as error:
@@ -122,7 +125,11 @@ def run(
     except UnicodeError as error:
         fail(f"--bootstrap {bootstrap}: {error}", USAGE)
     except OSError as error:
-        fail(f"the connection failed: {error.strerror or error}", UNREACHABLE)
+        fail(
+            f"the connection failed: {error.strerror or error}\n"
+            "  `riverrun cluster status` shows which nodes are up.",
+            UNREACHABLE,
+        )
 
 
 def open_pool(bootstrap: str, retry: RetryPolicy | None = None) -> Pool:
@@ -152,8 +159,10 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
         raise KafkaError(code, f"{about}: {message or code.name}")
 
 
-async def find_topic(pool: Pool, name: str) -> MetadataResponseTopic:
-    """A topic's metadata; ``NotFound`` names one that is spelt alike."""
+async def find_topic(
+    pool: Pool, name: str, *, may_be_created: bool = True
+) -> MetadataResponseTopic:
+    """A topic's metadata; ``NotFound`` names one that is spelt alike, and says how to make it."""
     for _ in range(LOOKS_MAX):
         topic = (await pool.metadata([name])).topics[0]
         if topic.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -161,9 +170,10 @@ async def find_topic(pool: Pool, name: str) -> MetadataResponseTopic:
             return topic
         await asyncio.sleep(LOOK_EVERY_SECONDS)
     known = (await pool.metadata(None)).topics
+    remedy = f"Create it with `riverrun topics create {name}`; " if may_be_created else ""
     raise NotFound(
         f"there is no topic {name}{alike(name, [row.name or '' for row in known])}\n"
-        f"  Create it with `riverrun topics create {name}`; `riverrun topics list` shows all."
+        f"  {remedy}`riverrun topics list` shows all."
     )
 
 

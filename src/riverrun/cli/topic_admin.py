@@ -112,7 +112,7 @@ async def create_topics(
 async def delete_topics(pool: Pool, names: Sequence[str]) -> dict[str, str]:
     """The topics that were not deleted, with the reason in words."""
     for name in names:
-        await find_topic(pool, name)
+        await find_topic(pool, name, may_be_created=False)
     unique = tuple(dict.fromkeys(names))
     message = DeleteTopicsRequest(
         topic_names=unique,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -41,6 +42,9 @@ SOURCES = {
     DEFAULT_SOURCE: "default",
 }
 NO_LEADER = -1
+LEADER_SECONDS_MAX = 3.0
+LOOK_EVERY_SECONDS = 0.25
+"""When a leader does not answer, another leads a moment later, if a majority is there to say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +65,12 @@ class Partition:
     start_offset: int | None
     end_offset: int | None
     size_bytes: int | None
+    is_answered: bool
+    """By a leader."""
 
     @property
     def is_healthy(self) -> bool:
-        return self.leader is not None and len(self.isr) == len(self.replicas)
+        return self.is_answered and len(self.isr) == len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +101,7 @@ class Topic:
                 "partition": p.index, "leader": p.leader, "leader_epoch": p.leader_epoch,
                 "replicas": p.replicas, "isr": p.isr, "offline": p.offline,
                 "start_offset": p.start_offset, "end_offset": p.end_offset,
-                "size_bytes": p.size_bytes,
+                "size_bytes": p.size_bytes, "leader_answers": p.is_answered,
             }
             for p in self.partitions
         ]  # fmt: skip
@@ -115,24 +121,23 @@ class Topic:
 async def describe_topics(
     pool: Pool, wanted: Sequence[str] | None, *, all_settings: bool, internal: bool
 ) -> list[Topic]:
-    if wanted is None:
-        rows = [
-            topic
-            for topic in (await pool.metadata(None)).topics
-            if internal or not topic.is_internal
-        ]
-        rows.sort(key=lambda topic: topic.name or "")
-    else:
-        rows = [await find_topic(pool, name) for name in dict.fromkeys(wanted)]
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + LEADER_SECONDS_MAX
+    while True:
+        rows = await _look(pool, wanted, internal=internal)
+        sizes, silent = await _sizes(pool, rows)
+        if not silent or loop.time() > give_up_at:
+            break
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
+    unknown = {NO_LEADER, *silent}
     places = [
         _place(topic, partition)
         for topic in rows
         for partition in topic.partitions
-        if partition.leader_id != NO_LEADER
+        if partition.leader_id not in unknown
     ]
     starts = await offsets_at(pool, dict.fromkeys(places, EARLIEST))
     ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
-    sizes = await _sizes(pool, rows)
     names = [topic.name or "" for topic in rows]
     settings = await _settings(pool, names, all_settings=all_settings)
     return [
@@ -148,6 +153,21 @@ async def describe_topics(
         )
         for topic in rows
     ]
+
+
+async def _look(
+    pool: Pool, wanted: Sequence[str] | None, *, internal: bool
+) -> list[MetadataResponseTopic]:
+    if wanted is not None:
+        return [await find_topic(pool, name) for name in dict.fromkeys(wanted)]
+    topics = (await pool.metadata(None)).topics
+    shown = [topic for topic in topics if internal or not topic.is_internal]
+    return sorted(shown, key=lambda topic: topic.name or "")
+
+
+def _leaders(topics: Iterable[MetadataResponseTopic]) -> set[int]:
+    leaders = {row.leader_id for topic in topics for row in topic.partitions}
+    return leaders - {NO_LEADER}
 
 
 def _partition(
@@ -167,13 +187,14 @@ def _partition(
         start_offset=starts.get(place),
         end_offset=ends.get(place),
         size_bytes=sizes.get((row.leader_id, place)),
+        is_answered=place in ends,
     )
 
 
 async def _sizes(
     pool: Pool, topics: Sequence[MetadataResponseTopic]
-) -> dict[tuple[int, TopicPartition], int]:
-    """Bytes by (node, partition), of leaders that answer."""
+) -> tuple[dict[tuple[int, TopicPartition], int], set[int]]:
+    """Bytes by (node, partition), and the leaders that do not answer."""
     wanted = DescribeLogDirsRequest(
         topics=tuple(
             DescribableLogDirTopic(
@@ -184,9 +205,9 @@ async def _sizes(
         )
     )
     sizes: dict[tuple[int, TopicPartition], int] = {}
-    leaders = {row.leader_id for topic in topics for row in topic.partitions}
+    leaders = _leaders(topics)
     known = leaders.intersection(pool.cluster.nodes)
-    answers, _ = await ask_each(pool, known, ApiKey.DESCRIBE_LOG_DIRS, wanted)
+    answers, silent = await ask_each(pool, known, ApiKey.DESCRIBE_LOG_DIRS, wanted)
     for node, answer in answers.items():
         for directory in answer.results:
             for topic in directory.topics:
@@ -195,7 +216,7 @@ async def _sizes(
                     place = TopicPartition(TopicName(topic.name), index)
                     if not row.is_future_key:
                         sizes[node, place] = row.partition_size
-    return sizes
+    return sizes, {*silent, *(leaders - known)}
 
 
 async def _settings(
@@ -279,6 +300,9 @@ def tables_of(topic: Topic, *, is_terminal: bool) -> list[Table]:
     unhealthy = sum(not partition.is_healthy for partition in topic.partitions)
     if unhealthy:
         title += f", {counted(unhealthy, 'partition')} not fully in sync"
+    lonely = sum(not partition.is_answered for partition in topic.partitions)
+    if lonely:
+        title += f", {counted(lonely, 'partition')} without a leader that answers"
     return [_without_topic(partitions, title), _without_topic(settings, None)]
 
 

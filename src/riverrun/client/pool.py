@@ -244,7 +244,12 @@ class Pool:
         if node_id not in self.cluster.nodes:
             # Whoever was sent here knows an old leader or coordinator, and has to ask anew.
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"there is no node {node_id}")
-        return await self._connection(self.cluster.nodes[node_id])
+        address = self.cluster.nodes[node_id]
+        try:
+            return await self._connection(address)
+        except OSError as error:
+            place = f"node {node_id} at {address[0]}:{address[1]}"
+            raise ConnectionError(f"{place} does not answer: {_in_words(error)}") from error
 
     async def _connection(self, address: Address) -> Connection:
         async with self._locks.setdefault(address, asyncio.Lock()):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.records.record import NewRecord
 from riverrun.wire.apis import ApiKey
@@ -112,14 +113,20 @@ async def write(bootstrap: str, kind: str, count: int, rate: float, first: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=EVENTS)
-    parser.add_argument("--bootstrap", default="127.0.0.1:9092")
+    bootstrap = os.environ.get("RIVERRUN_BOOTSTRAP", "127.0.0.1:9092")
+    parser.add_argument("--bootstrap", default=bootstrap, help="a node; else RIVERRUN_BOOTSTRAP")
     parser.add_argument("--count", type=int, default=0, help="how many; 0 is without end")
     parser.add_argument("--rate", type=float, default=0, help="per second; 0 is without limit")
     parser.add_argument("--first", type=int, default=0, help="number of the first event")
     given = parser.parse_args()
     if not given.count and not given.rate:
         parser.error("give --count, or --rate to go on for ever")
-    asyncio.run(write(given.bootstrap, given.kind, given.count, given.rate, given.first))
+    try:
+        asyncio.run(write(given.bootstrap, given.kind, given.count, given.rate, given.first))
+    except (ClusterUnreachable, ValueError) as error:
+        parser.exit(3, f"cannot reach a cluster: {error}; say where it is with --bootstrap\n")
+    except KeyboardInterrupt:
+        parser.exit(0)
 
 
 if __name__ == "__main__":

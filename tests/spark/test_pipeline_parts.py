@@ -181,8 +181,20 @@ def test_init_writes_a_pipeline_that_is_well(tmp_path: Path) -> None:
     assert CliRunner().invoke(build(words), words).exit_code == 2, "nothing is overwritten"
     words = ["pipeline", "validate", file]
     assert CliRunner().invoke(build(words), words).exit_code == 0
+    assert read_pipeline(Path(file)).bootstrap == "127.0.0.1:9092"
     for name in ("status", "stop"):
         assert CliRunner().invoke(build(["pipeline"]), ["pipeline", name, file]).exit_code == 4
+
+
+def test_init_names_the_cluster_that_commands_use(tmp_path: Path) -> None:
+    file = str(tmp_path / "p.toml")
+    words = ["pipeline", "init", file]
+    cluster = {"RIVERRUN_BOOTSTRAP": "node1:9092,node2:9092"}
+    assert CliRunner().invoke(build(words), words, env=cluster).exit_code == 0
+    assert read_pipeline(Path(file)).bootstrap == "node1:9092,node2:9092"
+    wrong = ["pipeline", "init", str(tmp_path / "q.toml"), "--bootstrap", "nowhere"]
+    assert CliRunner().invoke(build(wrong), wrong).exit_code == 2
+    assert not (tmp_path / "q.toml").exists()
 
 
 TOPICS = Topics(ids={"a": "1", "b": "2"}, partitions={"a": [0, 1], "b": [0]})

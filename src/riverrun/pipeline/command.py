@@ -92,6 +92,7 @@ def init(
         "pipeline.toml"
     ),
     topic: Annotated[str, typer.Option("--topic", help="The topic to read.")] = "events",
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Write a pipeline to begin with: a topic of JSON into a Delta table.
 
@@ -99,14 +100,16 @@ def init(
     riverrun pipeline init clicks.toml --topic clicks
     riverrun pipeline run clicks.toml
     """
+    from riverrun.cli.session import addresses_of
     from riverrun.pipeline.template import template
 
     if file.exists():
         fail(f"{file} exists already; choose another name, or remove it", USAGE)
     if file.suffix != ".toml":
         fail(f"{file}: init writes TOML; name it {file.with_suffix('.toml')}", USAGE)
-    file.write_text(template(file.stem, topic))
-    print(f"{file} reads topic {topic}. Run it with: riverrun pipeline run {file}")
+    addresses_of(bootstrap)
+    file.write_text(template(file.stem, topic, bootstrap))
+    print(f"{file} reads topic {topic} of {bootstrap}. Run it with: riverrun pipeline run {file}")
 
 
 def validate(file: File) -> None:

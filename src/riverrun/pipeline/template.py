@@ -8,7 +8,7 @@ _TEMPLATE = """\
 
 [pipeline]
 name = "{name}"
-bootstrap = "127.0.0.1:9092"
+bootstrap = "{bootstrap}"
 
 [sources.{source}]
 topic = "{topic}"
@@ -32,7 +32,7 @@ trigger = "5 seconds"
 """
 
 
-def template(name: str, topic: str) -> str:
+def template(name: str, topic: str, bootstrap: str) -> str:
     plain = "".join(letter if letter.isalnum() else "_" for letter in topic)
     source = plain if plain[:1].isalpha() else f"t_{plain}"
-    return _TEMPLATE.format(name=name, topic=topic, source=source)
+    return _TEMPLATE.format(name=name, topic=topic, source=source, bootstrap=bootstrap)

@@ -115,7 +115,7 @@ def run(
         fail(
             f"the cluster cannot do this: {error}\n"
             "  A node serves nothing while it waits for its first cluster: its log says for whom. "
-            "A port for controllers serves no clients: with `riverrun up` theirs is the one before.",
+            "A port for controllers serves no clients; with `riverrun up` theirs is the one before",
             FAILED,
         )
     except CorruptBatch as error:

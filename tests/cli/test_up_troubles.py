@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -165,3 +166,10 @@ def test_scripts_are_told_which_node_is_missing_and_up_says_when_none_is_left(
 )  # fmt: skip
 def test_the_reason_is_found_in_what_a_node_logs(line: str, reason: str | None) -> None:
     assert reason_in(line) == reason
+
+
+def test_what_the_readme_kills_is_found_again_when_started_as_it_says() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    killed = re.findall(r"pkill -9 -f (\"[^\"]+\")", text)
+    restarted = re.findall(r"riverrun start --config (\S*?node-2\.toml\"?)`", text)
+    assert killed == restarted == ['"$PWD/data/node-2.toml"']

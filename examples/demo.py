@@ -19,9 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).parent
+from demo_stream import Stream
+
 RIVERRUN = str(Path(sys.executable).with_name("riverrun"))
+NODES = 3
+PORTS = range(20_092, 32_000, 100)
+"""Where to look for free ones: not where `make up` is, nor where the system gives ports away."""
 HEALTHY_SECONDS_MAX = 120
+STREAM_SECONDS_MAX = 600
+LAST_WORDS = 5
 PIPELINE = """\
 [pipeline]
 name = "demo"
@@ -49,13 +55,18 @@ trigger = "2 seconds"
 """
 
 
+class Failed(Exception):
+    """The demo cannot go on; the text says why."""
+
+
 class Demo:
-    def __init__(self, folder: Path, port: int, events: int, rate: int) -> None:
+    def __init__(self, folder: Path, port: int | None, events: int, rate: int) -> None:
         self.folder = folder
         self.port = port
         self.events = events
         self.rate = rate
         self.started: list[subprocess.Popen[str]] = []
+        self.stream: Stream | None = None
         self.began = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -79,55 +90,55 @@ class Demo:
         )
         self.say("the pipeline starts: clicks to a Delta table, purchases to a topic")
         self._wait_for_spark(pipeline)
-        count, rate = str(self.events), str(self.rate)
-        producer = self._start(
-            [sys.executable, str(EXAMPLES / "events.py"), "clicks", "--bootstrap", bootstrap,
-             "--count", count, "--rate", rate],
-            "events.log",
-        )  # fmt: skip
-        self.say(f"a clickstream of {count} events begins, {rate} per second")
-        victim = self._watch(pipeline, nodes)
-        if producer.wait(600) != 0:
-            self.say(f"the producer failed, see {self.folder}/events.log")
-            return False
-        self.say("all events are acknowledged")
-        self._drain(pipeline)
-        stop = [RIVERRUN, "pipeline", "stop", str(file)]
-        self.say(subprocess.check_output(stop, text=True).strip())
+        self.stream = Stream(bootstrap, self.events, self.rate)
+        self.stream.start()
+        self.say(f"a clickstream of {self.events} events or more begins, {self.rate} per second")
+        victim = self._kill_one(pipeline, nodes, self.stream)
+        self._wait_for_stream(self.stream)
+        self._drain(pipeline, self.stream.acknowledged)
+        subprocess.run(
+            [RIVERRUN, "pipeline", "stop", str(file)], check=True, stdout=subprocess.DEVNULL
+        )
+        self.say("the pipeline has ended, as it was told to")
         self._restart(victim, bootstrap)
-        return self._prove(bootstrap)
+        return self._prove(bootstrap, self.stream.acknowledged)
 
     def _wait_for_spark(self, pipeline: subprocess.Popen[str]) -> None:
         """Spark takes longer to start than three nodes; nothing is to be missed meanwhile."""
         while not any(query["state"] == "running" for query in self._status().values()):
-            if pipeline.poll() is not None:
-                sys.exit(f"the pipeline ended, see {self.folder}/pipeline.log")
+            self._check(pipeline)
             time.sleep(0.5)
 
+    def _check(self, pipeline: subprocess.Popen[str]) -> None:
+        if pipeline.poll() is not None:
+            raise Failed(f"the pipeline has ended too soon:\n{self._last_words('pipeline.log')}")
+        if self.stream is not None and self.stream.failure is not None:
+            raise Failed(f"the clickstream has failed: {self.stream.failure}")
+
     def _start_nodes(self) -> list[dict[str, Any]]:
+        data = self.folder / "data"
+        port = self.port or free_port(data)
         up = self._start(
-            [
-                RIVERRUN,
-                "up",
-                "--nodes",
-                "3",
-                "--json",
-                "--port",
-                str(self.port),
-                "--data",
-                str(self.folder / "data"),
-                "--set",
-                "num.partitions=3",
-            ],
+            [RIVERRUN, "up", "--nodes", str(NODES), "--json", "--port", str(port),
+             "--data", str(data), "--set", "num.partitions=3"],
             "nodes.log",
             is_read=True,
-        )
+        )  # fmt: skip
         assert up.stdout is not None
         line = up.stdout.readline()
         if not line:
-            sys.exit(f"no cluster came up, see {self.folder}/nodes.log")
-        nodes: list[dict[str, Any]] = json.loads(line)["nodes"]
+            raise Failed(f"no cluster came up:\n{self._last_words('nodes.log')}")
+        told = json.loads(line)
+        if told["missing"]:
+            whys = [f"node {one['id']} did not come up: {one['reason']}" for one in told["missing"]]
+            raise Failed("\n".join(whys))
+        nodes: list[dict[str, Any]] = told["nodes"]
         return nodes
+
+    def _last_words(self, log: str) -> str:
+        """For people: what a pipeline reports in JSON between is left out."""
+        lines = (self.folder / log).read_text().splitlines()
+        return "\n".join([line for line in lines if not line.startswith("{")][-LAST_WORDS:])
 
     def _start(
         self, command: list[str], log: str, *, is_read: bool = False
@@ -156,25 +167,42 @@ class Demo:
                 told += f", starts again soon: {query['reason']}"
             self.say(told)
 
-    def _watch(
-        self, pipeline: subprocess.Popen[str], nodes: list[dict[str, Any]]
+    def _kill_one(
+        self, pipeline: subprocess.Popen[str], nodes: list[dict[str, Any]], stream: Stream
     ) -> dict[str, Any]:
-        """Until a tenth of the events is in the table; then a node dies."""
+        """When a tenth of the events is in the table, or the stream waits for nothing else: it goes
+        on until this has happened, however slow Spark is.
+        """
+        enough = self.events // 10
         self._until(
             pipeline,
-            lambda queries: bool(queries) and queries["clicks_table"]["rows"] >= self.events // 10,
+            lambda queries: (
+                stream.is_waiting or (bool(queries) and queries["clicks_table"]["rows"] >= enough)
+            ),
         )
         victim = nodes[1]
         os.kill(victim["pid"], signal.SIGKILL)
-        self.say(f"node {victim['id']} is killed with kill -9; the others go on")
+        stream.node_was_killed()
+        self.say(
+            f"node {victim['id']} is killed with kill -9 when {stream.killed_after} events are "
+            "acknowledged; the others go on"
+        )
         return victim
 
-    def _drain(self, pipeline: subprocess.Popen[str]) -> None:
+    def _wait_for_stream(self, stream: Stream) -> None:
+        if not stream.has_ended(within_seconds=STREAM_SECONDS_MAX):
+            raise Failed(f"the clickstream has not ended after {STREAM_SECONDS_MAX} s")
+        if stream.failure is not None:
+            raise Failed(f"the clickstream has failed: {stream.failure}")
+        after = stream.acknowledged - stream.killed_after
+        self.say(f"all {stream.acknowledged} events are acknowledged, {after} after the kill")
+
+    def _drain(self, pipeline: subprocess.Popen[str], events: int) -> None:
         self._show(
             self._until(
                 pipeline,
                 lambda queries: (
-                    queries["clicks_table"]["rows"] >= self.events
+                    queries["clicks_table"]["rows"] >= events
                     and all(query["lag"] == 0 for query in queries.values())
                 ),
             )
@@ -192,8 +220,7 @@ class Demo:
                 shown = time.monotonic()
             if is_reached(queries):
                 return queries
-            if pipeline.poll() is not None:
-                sys.exit(f"the pipeline ended, see {self.folder}/pipeline.log")
+            self._check(pipeline)
             time.sleep(0.5)
 
     def _restart(self, victim: dict[str, Any], bootstrap: str) -> None:
@@ -202,18 +229,19 @@ class Demo:
         end = time.monotonic() + HEALTHY_SECONDS_MAX
         while subprocess.run(check, check=False, capture_output=True).returncode != 0:
             if time.monotonic() > end:
-                sys.exit(f"node {victim['id']} does not catch up, see {self.folder}/restarted.log")
+                words = self._last_words("restarted.log")
+                raise Failed(f"node {victim['id']} does not catch up:\n{words}")
             time.sleep(0.5)
         self.say(f"node {victim['id']} is started again, and has caught up")
 
-    def _prove(self, bootstrap: str) -> bool:
+    def _prove(self, bootstrap: str, events: int) -> bool:
         from deltalake import DeltaTable
 
         ids = DeltaTable(str(self.folder / "tables/clicks")).to_pyarrow_table()["id"].to_pylist()
-        is_exact = sorted(ids) == list(range(self.events))
+        is_exact = sorted(ids) == list(range(events))
         self.say(
             f"the table has {len(ids)} rows with {len(set(ids))} different events"
-            f" of {self.events}: {'each event once' if is_exact else 'NOT each event once'}"
+            f" of {events}: {'each event once' if is_exact else 'NOT each event once'}"
         )
         audit = subprocess.run(
             [
@@ -236,6 +264,8 @@ class Demo:
         return is_exact and audit.returncode == 0
 
     def stop(self) -> None:
+        if self.stream is not None:
+            self.stream.stop()
         for process in reversed(self.started):
             if process.poll() is None:
                 process.terminate()
@@ -246,26 +276,49 @@ class Demo:
                 process.kill()
 
 
+def free_port(data: Path) -> int:
+    """The first port of three nodes that nobody uses; `up` looks again."""
+    from riverrun.cli.up_files import plan
+    from riverrun.cli.up_ports import taken_ports
+
+    for first in PORTS:
+        if not taken_ports(plan(data, NODES, first)):
+            return first
+    raise Failed(f"no ports are free from {PORTS[0]} to {PORTS[-1]}; choose some with --port")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=20_000)
-    parser.add_argument("--rate", type=int, default=500)
-    parser.add_argument("--port", type=int, default=19092)
+    parser.add_argument("--events", type=int, default=20_000, help="at least so many")
+    parser.add_argument("--rate", type=int, default=500, help="events per second")
+    parser.add_argument("--port", type=int, help="first port of the nodes; otherwise a free one")
     parser.add_argument("--folder", type=Path, help="kept; otherwise all is removed at the end")
     given = parser.parse_args()
+    if given.folder is not None and (given.folder / "demo.toml").exists():
+        parser.error(f"{given.folder} holds an earlier demo: give another folder")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="riverrun-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     demo = Demo(folder.absolute(), given.port, given.events, given.rate)
-    is_proven = False
+    code = 1
+    is_of_use = True
     try:
-        is_proven = demo.run()
+        code = 0 if demo.run() else 1
+        is_of_use = code != 0
+    except Failed as failure:
+        demo.say(f"the demo has failed: {failure}")
+    except subprocess.CalledProcessError as error:
+        demo.say(f"the demo has failed: {' '.join(error.cmd)} ended with code {error.returncode}")
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+        is_of_use = False
     finally:
         demo.stop()
-        if given.folder is None and is_proven:
-            shutil.rmtree(folder, ignore_errors=True)
+        if is_of_use or given.folder is not None:
+            print(f"tables and logs are kept in {folder}")
         else:
-            print(f"tables and logs are in {folder}")
-    sys.exit(0 if is_proven else 1)
+            shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -324,6 +324,23 @@ def test_a_leader_that_a_majority_no_longer_fetches_from_steps_down() -> None:
     assert core.made(do.LostLeadership) == [do.LostLeadership(LeaderEpoch(1))]
 
 
+def test_a_leader_has_no_successor_while_a_majority_waits_for_it() -> None:
+    """Thesis 6.4.1: a lease lasts for as long as voters do not vote for others."""
+    core = Lone()
+    assert core.raft.lease is None
+    core.lead()
+    assert core.raft.lease == core.now, "nobody waits for it yet"
+    core.fetch(2, 1, 1)
+    assert core.raft.lease == core.now + 1
+    fetched_at = core.now
+    core.pass_time(0.4)
+    core.fetch(3, 1, 1)
+    assert core.raft.lease == pytest.approx(fetched_at + 1.4)
+    core.pass_time(1.6)
+    assert not core.raft.is_leader
+    assert core.raft.lease is None
+
+
 def test_terms_of_one_server_never_go_back() -> None:
     core = Lone()
     seen = []

@@ -74,7 +74,7 @@ def with_lifecycle(
     scenario: Callable[[Lifecycle, FakeController, Any], Awaitable[None]],
 ) -> FakeController:
     controller = FakeController()
-    metadata = SimpleNamespace(current=image(is_fenced=False))
+    metadata = SimpleNamespace(current=image(is_fenced=False), lease=None)
 
     async def run() -> None:
         log: Any = metadata
@@ -193,6 +193,50 @@ def test_a_broker_is_sure_for_the_session_that_began_when_its_heartbeat_left() -
         assert lifecycle.is_sure
         clock.at += 0.02
         assert not lifecycle.is_sure, "others may lead by now"
+
+    with_lifecycle(scenario)
+
+
+def test_a_controller_is_sure_for_as_long_as_nobody_can_be_elected_instead() -> None:
+    async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
+        clock: Any = Hands()
+        channel: Any = controller
+        lifecycle = Lifecycle(
+            IDENTITY, metadata, channel, clock=clock, heartbeat_ms=100, session_ms=1000
+        )
+        metadata.lease = clock.at + 0.3
+        await lifecycle._beat()
+        assert lifecycle.is_sure
+        clock.at += 0.31
+        await lifecycle._beat()
+        assert not lifecycle.is_sure, "it hears nobody, and answers itself"
+
+        def resign(_: Any) -> BrokerHeartbeatResponse:
+            metadata.lease = None
+            return alive()
+
+        controller.beat = resign
+        await lifecycle._beat()
+        assert not lifecycle.is_sure
+        await lifecycle._beat()
+        assert lifecycle.is_sure, "another one has answered"
+
+    with_lifecycle(scenario)
+
+
+def test_a_controller_that_is_cut_off_goes_on_for_a_while_and_proves_nothing_by_it() -> None:
+    async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
+        clock: Any = Hands()
+        channel: Any = controller
+        lifecycle = Lifecycle(
+            IDENTITY, metadata, channel, clock=clock,
+            heartbeat_ms=100, session_ms=1000, overtime_ms=300,
+        )  # fmt: skip
+        await lifecycle._beat()
+        clock.at += 0.69
+        assert lifecycle.is_sure
+        clock.at += 0.02
+        assert not lifecycle.is_sure
 
     with_lifecycle(scenario)
 

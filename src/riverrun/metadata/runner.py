@@ -224,6 +224,11 @@ class MetadataLog:
             return False
         return self._active_epoch == self._raft.epoch
 
+    @property
+    def lease(self) -> float | None:
+        """Until when nobody can lead in our place, if we lead, by the monotonic clock."""
+        return self._raft.lease
+
     def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
         """Where the leader that we follow listens."""
         leader, endpoint = self._raft.leader, self._raft.leader_endpoint

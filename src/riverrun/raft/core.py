@@ -207,6 +207,10 @@ class Raft:
         """When the last exchange with a node succeeded, either way."""
         return self._member.heard.get(node)
 
+    @property
+    def lease(self) -> float | None:
+        return self._leading.lease()
+
     # Steps
 
     def step(self, now: float, event: Event) -> list[Effect]:

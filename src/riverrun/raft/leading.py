@@ -116,13 +116,14 @@ class Leading:
             replica = Replica(
                 offset=Offset(-1),
                 last_seen=member.now,
+                last_heard=member.now,
                 last_fetch=None,
                 leader_end_at_last_fetch=member.log.end_offset,
                 told_high_watermark=Offset(-1),
             )
             if key.id >= 0 and len(replicas) < REPLICAS_MAX:
                 replicas[key] = replica
-        replica.last_seen = member.now
+        replica.last_seen = replica.last_heard = member.now
         if key.id >= 0:
             member.hear(key.id)
         return replica
@@ -244,6 +245,26 @@ class Leading:
         others = [t for t, v in zip(times, member.voters, strict=True) if not v.is_same(member.key)]
         oldest_needed = sorted(others, reverse=True)[needed - 1]
         return oldest_needed + CHECK_QUORUM_FACTOR * member.settings.fetch_timeout_ms / 1000
+
+    def lease(self) -> float | None:
+        """Until when nobody leads in our place, if we lead: a voter that fetched from us waits for
+        a fetch timeout before it votes for another (KIP-996), and a majority has to.
+
+        Nothing that is acknowledged may depend on it: whoever has seen a later epoch makes others
+        forget us at once, and voters can change.
+        """
+        member = self._member
+        role = member.role
+        if not isinstance(role, Leader):
+            return None
+        needed = member.voters.majority - member.is_voter
+        if needed <= 0:
+            return float("inf")
+        replicas = [self.replica_of(voter) for voter in member.voters if voter.id != member.me.id]
+        heard = sorted((one.last_heard for one in replicas if one is not None), reverse=True)
+        if len(heard) < needed:
+            return role.since
+        return heard[needed - 1] + member.settings.fetch_timeout_ms / 1000
 
     def _last_seen(self, role: Leader, voter: Voter) -> float:
         replica = self.replica_of(voter)

@@ -104,6 +104,8 @@ class Replica:
     offset: Offset
     """All before it is flushed there and equal to the leader's log."""
     last_seen: float
+    """Later than that by what this process stood still since: own stalls condemn nobody."""
+    last_heard: float
     last_fetch: float | None
     """The last one that its log agreed with ours."""
     last_caught_up: float | None = None

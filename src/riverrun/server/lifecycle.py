@@ -108,9 +108,11 @@ class Lifecycle:
         clock: Clock,
         heartbeat_ms: int,
         session_ms: int,
+        overtime_ms: float = 0.0,
         registered: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """``registered`` is told the epoch of every registration before anything else happens."""
+        """``registered`` is told the epoch of every registration before anything else happens.
+        ``overtime_ms``: how long a controller that is cut off may go on beside its successor."""
         self.identity = identity
         self.phase = Phase.STARTING
         self.epoch = -1
@@ -120,6 +122,7 @@ class Lifecycle:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_ms / 1000
         self._session_seconds = session_ms / 1000
+        self._sure_seconds = max(session_ms - overtime_ms, session_ms / 2) / 1000
         self._registered = registered
         self._wants_to_leave = False
         self._silent_since: float | None = None
@@ -135,8 +138,10 @@ class Lifecycle:
         """Whether nobody can have taken our place: the session that our last heartbeat began, as
         it left here, lasts. Who was paused for longer does not know yet that others lead.
 
-        Nor does a controller that was paused, and answers its own heartbeats: a while must pass in
-        which it would have heard of its successor.
+        Nor does a controller, which answers its own heartbeats: after a pause a while must pass in
+        which it would have heard of its successor, and when it hears nobody it is sure only for as
+        long as nobody can be elected. Others may hear from it still, and end its broker's session
+        soon after that.
         """
         return self._doubted_until <= self._clock.monotonic() < self._sure_until
 
@@ -223,7 +228,7 @@ class Lifecycle:
             want_shut_down=self._wants_to_leave,
             offline_log_dirs=self._offline,
         )
-        began = self._clock.monotonic()
+        began, lease = self._clock.monotonic(), self._metadata.lease
         if began - (self._beat_at or began) > self._session_seconds - self._heartbeat_seconds:
             self._doubted_until = began + self._session_seconds
         self._beat_at = began
@@ -241,7 +246,8 @@ class Lifecycle:
             log.info("a controller answers again", silent_seconds=seconds)
             self._silent_since = None
         if answer.error_code is ErrorCode.NONE and not answer.is_fenced:
-            self._sure_until = began + self._session_seconds
+            leases = [one for one in (lease, self._metadata.lease) if one is not None]
+            self._sure_until = min([began + self._sure_seconds, *leases])
         return answer
 
     def _tell_silence(self, reason: str) -> None:

@@ -21,6 +21,7 @@ from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.settings import SECOND_MS
+from riverrun.raft.leading import CHECK_QUORUM_FACTOR
 from riverrun.replication.follower.runner import Fetchers
 from riverrun.replication.isr_changes.runner import IsrChanges
 from riverrun.replication.partition import Partition
@@ -127,6 +128,7 @@ class Serving:
             clock=parts.clock,
             heartbeat_ms=settings.controller.heartbeat_interval_ms,
             session_ms=settings.controller.session_timeout_ms,
+            overtime_ms=(CHECK_QUORUM_FACTOR - 1) * settings.quorum.fetch_timeout_ms,
             registered=self._registered,
         )
         parts.producer_ids = ProducerIds(parts.lifecycle, self._channel("producer-ids"))

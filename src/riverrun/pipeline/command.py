@@ -109,7 +109,7 @@ def init(
         fail(f"{file}: init writes TOML; name it {file.with_suffix('.toml')}", USAGE)
     addresses_of(bootstrap)
     file.write_text(template(file.stem, topic, bootstrap))
-    print(f"{file} reads topic {topic} of {bootstrap}. Run it with: riverrun pipeline run {file}")
+    print(f"{file} reads topic {topic}. Run it with: riverrun pipeline run {file}")
 
 
 def validate(file: File) -> None:

@@ -53,12 +53,14 @@ async def find_candidate(pool: Pool, node: str) -> Candidate:
                 f"without the role broker by HOST:PORT of its listener for controllers."
             )
         address = brokers[int(node)]
+        # It is registered a moment before it listens.
+        found = await pool.try_again(lambda: _discover(address))
     else:
         try:
             [address] = parse_bootstrap(node)
         except ValueError as error:
             raise NotFound(f"{node} is neither a node's number nor an address: {error}") from None
-    found = await _discover(address)
+        found = await _discover(address)
     cluster_id = (await ask_brokers(pool)).cluster_id
     if found.cluster_id != cluster_id:
         raise KafkaError(

@@ -122,9 +122,8 @@ def test_a_cut_resets_old_connections_and_new_ones(echo: Echo) -> None:
     echo.network.separate(CLIENTS, 2, mode=Mode.CUT)
     with pytest.raises(ConnectionResetError):
         near.recv(10)
-    again = socket.create_connection(("127.0.0.1", echo.port), timeout=5)
-    with pytest.raises(ConnectionResetError):
-        again.recv(10)
+    with pytest.raises(ConnectionResetError):  # the reset may come before we see the connection
+        socket.create_connection(("127.0.0.1", echo.port), timeout=5).recv(10)
 
 
 def test_no_connection_is_made_while_one_way_is_blocked(echo: Echo) -> None:

@@ -1,14 +1,15 @@
 """Whole fetch responses into Arrow: many batches at once, no Python per record but a short walk.
 
-Where a record begins is known only when the one before it has been measured, so the lengths are
-walked over in a plain loop, or in one stride where neighbours have equal lengths. All else is done
+Where a record begins is known only when the one before it has been measured. So the lengths are
+walked over: of many small batches abreast, each step measures one record of all of them; of few
+large ones in a plain loop, or in one stride where neighbours have equal lengths. All else is done
 by numpy for all records of a response together: small batches cost no more than large ones.
 The columns, nulls included, are those of Spark's own Kafka source. CRCs are checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,13 +43,16 @@ COLUMNS: Final = tuple(name for name in FIELDS if name != "headers")
 COLUMNS_WITH_HEADERS: Final = tuple(FIELDS)
 MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
 """Of a time in Spark, which counts microseconds."""
-DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of decompressed records that become one table: Arrow's offsets have 32 bits."""
+DECODED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of decompressed records that become one table, unless one batch has more: little enough to be
+used again before it has left the processor's cache."""
 RUN_MIN: Final = 32
 """Fewer records of one length in a row are not worth a look ahead."""
 RUN_LONG: Final = 256
 """So many are worth an array of their own."""
 RUN_MAX: Final = 4096
+ABREAST_MIN: Final = 80
+"""So many batches, on average over the steps, are walked sooner abreast than one by one."""
 
 Header = tuple[int, BatchHeader]
 """Where a batch begins, and what it says of itself."""
@@ -78,7 +82,7 @@ def to_arrow(
     start: int,
     end: int,
     columns: Sequence[str] = COLUMNS,
-) -> list[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch]:
     """The records with offsets in [start, end), in order; raises CorruptBatch.
 
     Usually one table; more where little data decompresses to much.
@@ -92,11 +96,10 @@ def to_arrow(
         if header.next_offset > start and header.base_offset < end
     ]
     place = _Place(topic, partition, start, end)
-    return [
-        table
-        for group in _payloads(records.data, wanted)
-        if (table := _table(group, place, columns)).num_rows
-    ]
+    for group in _payloads(records.data, wanted):
+        table = _table(group, place, columns)
+        if table.num_rows:
+            yield table
 
 
 def readable(portion: Portion) -> list[Header]:
@@ -139,37 +142,36 @@ class _Payloads:
     headers: list[BatchHeader]
 
 
-def _payloads(data: Buffer, wanted: Sequence[Header]) -> list[_Payloads]:
-    """The records of all batches, decompressed; batches that are not compressed stay in place."""
+def _payloads(data: Buffer, wanted: Sequence[Header]) -> Iterator[_Payloads]:
+    """The records of all batches, decompressed; if none are compressed they stay in place."""
     view = memoryview(data)
     for at, header in wanted:
         if not crc_matches(data, at, header.size):
             raise CorruptBatch(f"the batch at offset {header.base_offset} fails its CRC")
     if all(header.compression == Compression.NONE for _, header in wanted):
-        starts = [at + HEADER_BYTES for at, _ in wanted]
-        return [_Payloads(data, starts, [header for _, header in wanted])] if wanted else []
-    groups: list[_Payloads] = []
+        if wanted:
+            places = [at + HEADER_BYTES for at, _ in wanted]
+            yield _Payloads(data, places, [header for _, header in wanted])
+        return
+    starts: list[int] = []
+    headers: list[BatchHeader] = []
     parts: list[Buffer] = []
-    size = DECODED_BYTES_MAX
+    size = 0
     for at, header in wanted:
         if header.compression > Compression.ZSTD:
             raise CorruptBatch(f"unknown compression {header.compression}")
-        body = view[at + HEADER_BYTES : at + header.size]
-        part: Buffer = body
+        part: Buffer = view[at + HEADER_BYTES : at + header.size]
         if header.compression != Compression.NONE:
-            part = decompress(Compression(header.compression), body)
-        if size + len(part) > DECODED_BYTES_MAX:
-            if groups:
-                groups[-1].buffer = b"".join(parts)
-            groups.append(_Payloads(b"", [], []))
-            parts, size = [], 0
-        groups[-1].starts.append(size)
-        groups[-1].headers.append(header)
+            part = decompress(Compression(header.compression), part)
+        if parts and size + len(part) > DECODED_BYTES_MAX:
+            yield _Payloads(b"".join(parts), starts, headers)
+            starts, headers, parts, size = [], [], [], 0
+        starts.append(size)
+        headers.append(header)
         parts.append(part)
         size += len(part)
-    if groups:
-        groups[-1].buffer = b"".join(parts) if len(parts) > 1 else parts[0]
-    return groups
+    if parts:
+        yield _Payloads(b"".join(parts) if len(parts) > 1 else parts[0], starts, headers)
 
 
 def _table(group: _Payloads, place: _Place, columns: Sequence[str]) -> pa.RecordBatch:
@@ -239,13 +241,41 @@ def _times(
 
 def _walk(buffer: Buffer, data: Bytes, starts: Sequence[int], counts: Sequence[int]) -> Integers:
     """Where the body of each record begins, behind its length."""
+    for start, count in zip(starts, counts, strict=True):
+        if not 0 <= count <= (len(buffer) - start) // RECORD_BYTES_MIN:
+            raise CorruptBatch(f"{count} records in {len(buffer) - start} bytes")
+    if sum(counts) >= ABREAST_MIN * max(counts):
+        return _walk_abreast(data, np.array(starts, np.int64), np.array(counts, np.int64))
+    return _walk_in_turn(buffer, data, starts, counts)
+
+
+def _walk_abreast(data: Bytes, starts: Integers, counts: Integers) -> Integers:
+    """The first record of every batch, then the second of each that has one, and so on."""
+    ends = np.cumsum(counts)
+    found = np.zeros(int(ends[-1]), np.int64)
+    order = np.argsort(-counts, kind="stable")
+    counts = counts[order]
+    at, places = starts[order], ends[order] - counts
+    # With the longest in front, those that have an nth record are the first so many.
+    for many in np.searchsorted(-counts, -np.arange(int(counts[0]))).tolist():
+        sizes, at = read_varints(data, at[:many])
+        places = places[:many]
+        found[places] = at
+        at += sizes
+        places += 1
+    if len(found) and not 0 <= int(found.min()) <= int(found.max()) <= len(data):
+        raise CorruptBatch("a record does not fit into its batch")
+    return found
+
+
+def _walk_in_turn(
+    buffer: Buffer, data: Bytes, starts: Sequence[int], counts: Sequence[int]
+) -> Integers:
     parts: list[Integers] = []
     found: list[int] = []
     add = found.append
     for start, count in zip(starts, counts, strict=True):
         at = start
-        if not 0 <= count <= (len(buffer) - at) // RECORD_BYTES_MIN:
-            raise CorruptBatch(f"{count} records in {len(buffer) - at} bytes")
         left = count
         stride = 0
         patience = 0

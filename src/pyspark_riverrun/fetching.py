@@ -34,7 +34,7 @@ from riverrun.wire.headers import request_frame
 from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from riverrun.wire.primitives import MalformedRequest
 
-AHEAD_MAX: Final = 3
+AHEAD_MAX: Final = 2
 STRANGE_MAX: Final = 4
 """Times that a topic may have another id than planned, or a log end before it, until we believe
 it."""

@@ -225,7 +225,7 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool) -> ReadOptio
     min_offsets = reader.number("minOffsetsPerTrigger", at_least=1)
     if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
         raise BadOption("minOffsetsPerTrigger is larger than maxOffsetsPerTrigger")
-    partition_bytes = reader.setting_number("max.partition.fetch.bytes", 4 * 1024 * 1024)
+    partition_bytes = reader.setting_number("max.partition.fetch.bytes", 8 * 1024 * 1024)
     return ReadOptions(
         cluster=reader.cluster(),
         subscription=_subscription(reader),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_riverrun import RiverrunSource
+from pyspark_riverrun import RiverrunSource, decode
 from pyspark_riverrun.decode import (
     COLUMNS,
     COLUMNS_WITH_HEADERS,
@@ -58,20 +58,30 @@ def plain_rows(data: bytes) -> list[tuple[Record, int]]:
     ]
 
 
+walks = st.sampled_from([decode.ABREAST_MIN, 1, 0])
+"""As it is; batches of about one size abreast; all of them."""
+
+
 def rows_of(tables: list[pa.RecordBatch]) -> list[dict[str, object]]:
     return [row for table in tables for row in table.to_pylist()]
 
 
 @settings(max_examples=150, deadline=None)
-@given(made_batches, st.integers(0, 40), st.integers(0, 80))
+@given(made_batches, st.integers(0, 40), st.integers(0, 80), walks)
 def test_any_response_decodes_as_a_plain_reader_reads_it(
-    parts: list[tuple[list[NewRecord], Compression, int | None, int]], start: int, size: int
+    parts: list[tuple[list[NewRecord], Compression, int | None, int]],
+    start: int,
+    size: int,
+    abreast_min: int,
 ) -> None:
     data = response_of(parts)
     end = start + size
-    tables = to_arrow(
-        data, topic="flüsse", partition=3, start=start, end=end, columns=COLUMNS_WITH_HEADERS
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "ABREAST_MIN", abreast_min)
+        found = to_arrow(
+            data, topic="flüsse", partition=3, start=start, end=end, columns=COLUMNS_WITH_HEADERS
+        )
+        tables = list(found)
     expected = [(r, kind) for r, kind in plain_rows(data) if start <= r.offset < end]
     rows = rows_of(tables)
     assert [row["offset"] for row in rows] == [record.offset for record, _ in expected]
@@ -80,11 +90,11 @@ def test_any_response_decodes_as_a_plain_reader_reads_it(
     assert [row["timestampType"] for row in rows] == [kind for _, kind in expected]
     times = [time for table in tables for time in table["timestamp"].cast(pa.int64()).to_pylist()]
     assert times == [record.timestamp * 1000 for record, _ in expected]
-    found = [
+    headers = [
         None if row["headers"] is None else tuple((h["key"], h["value"]) for h in row["headers"])  # type: ignore[attr-defined]
         for row in rows
     ]
-    assert found == [record.headers or None for record, _ in expected]
+    assert headers == [record.headers or None for record, _ in expected]
     assert {(row["topic"], row["partition"]) for row in rows} <= {("flüsse", 3)}
     for table in tables:
         table.validate(full=True)
@@ -104,6 +114,16 @@ def test_runs_of_records_of_equal_length_are_walked_in_strides(
     assert table["offset"].to_pylist() == list(range(count))
 
 
+def test_many_small_batches_are_walked_abreast() -> None:
+    counts = [n % 7 for n in range(4 * decode.ABREAST_MIN)]  # also none: what compaction leaves
+    values = [[bytes([n % 256]) * (20 * n % 301) for n in range(count)] for count in counts]
+    data = response_of(
+        [([NewRecord(value=v) for v in row], Compression.NONE, None, 0) for row in values]
+    )
+    (table,) = to_arrow(data, topic="t", partition=0, start=0, end=EVERYTHING)
+    assert table["value"].to_pylist() == [value for row in values for value in row]
+
+
 def test_only_the_columns_that_are_asked_for_are_made_in_their_order() -> None:
     data = build_batch([NewRecord(value=b"v", key=b"k")])
     (table,) = to_arrow(
@@ -115,9 +135,9 @@ def test_only_the_columns_that_are_asked_for_are_made_in_their_order() -> None:
 
 def test_nothing_in_range_gives_no_table() -> None:
     data = build_batch([NewRecord(value=b"v")], base_offset=7)
-    assert to_arrow(data, topic="t", partition=0, start=0, end=7) == []
-    assert to_arrow(data, topic="t", partition=0, start=8, end=9) == []
-    assert to_arrow(b"", topic="t", partition=0, start=0, end=9) == []
+    assert list(to_arrow(data, topic="t", partition=0, start=0, end=7)) == []
+    assert list(to_arrow(data, topic="t", partition=0, start=8, end=9)) == []
+    assert list(to_arrow(b"", topic="t", partition=0, start=0, end=9)) == []
 
 
 def test_control_records_are_not_shown() -> None:
@@ -167,7 +187,7 @@ def test_little_data_that_decompresses_to_much_comes_in_several_tables() -> None
     second = build_batch(
         [NewRecord(value=bytes(40_000_000))], compression=Compression.ZSTD, base_offset=1
     )
-    tables = to_arrow(large + second, topic="t", partition=0, start=0, end=EVERYTHING)
+    tables = list(to_arrow(large + second, topic="t", partition=0, start=0, end=EVERYTHING))
     assert [table["offset"].to_pylist() for table in tables] == [[0], [1]]
 
 
@@ -175,29 +195,32 @@ def test_a_damaged_batch_is_refused() -> None:
     data = bytearray(build_batch([NewRecord(value=b"value")]))
     data[-2] ^= 1
     with pytest.raises(CorruptBatch, match="CRC"):
-        to_arrow(bytes(data), topic="t", partition=0, start=0, end=EVERYTHING)
+        list(to_arrow(bytes(data), topic="t", partition=0, start=0, end=EVERYTHING))
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(min_size=1, max_size=200), st.integers(0, 30))
+@given(st.binary(min_size=1, max_size=200), st.integers(0, 30), walks)
 def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
-    body: bytes, count: int
+    body: bytes, count: int, abreast_min: int
 ) -> None:
     data = bytearray(build_batch([]) + body)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">i", data, 57, count)
     seal(data, 0, len(data))
-    try:
-        tables = to_arrow(
-            bytes(data),
-            topic="t",
-            partition=0,
-            start=0,
-            end=EVERYTHING,
-            columns=COLUMNS_WITH_HEADERS,
-        )
-    except CorruptBatch:
-        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "ABREAST_MIN", abreast_min)
+        try:
+            found = to_arrow(
+                bytes(data),
+                topic="t",
+                partition=0,
+                start=0,
+                end=EVERYTHING,
+                columns=COLUMNS_WITH_HEADERS,
+            )
+            tables = list(found)
+        except CorruptBatch:
+            return
     assert sum(table.num_rows for table in tables) <= count
 
 

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from pyspark_riverrun.arrays import numbers, pieces
 from pyspark_riverrun.varints import Bytes, Integers, read_varints
 from riverrun.records.batch import (
     HEADER_BYTES,
@@ -208,17 +209,17 @@ def _decode(group: _Payloads, place: _Place, columns: Sequence[str]) -> pa.Recor
             case "topic":
                 made[name] = _same_text(place.topic, total)
             case "partition":
-                made[name] = pa.array(np.full(total, place.partition, np.int32))
+                made[name] = numbers(np.full(total, place.partition, np.int32), FIELDS[name])
             case "offset":
-                made[name] = pa.array(offsets)
+                made[name] = numbers(offsets, FIELDS[name])
             case "timestamp":
                 times = _times(group.headers, counts, time_deltas, first, last)
                 # A time beyond what Spark can say would come out as some other one.
                 micros = np.clip(times, -MILLISECONDS_MAX, MILLISECONDS_MAX) * 1000
-                made[name] = pa.array(micros).view(FIELDS[name])
+                made[name] = numbers(micros, FIELDS[name])
             case "timestampType":
                 kinds = np.array([h.has_log_append_time for h in group.headers], np.int32)
-                made[name] = pa.array(np.repeat(kinds, counts)[first:last])
+                made[name] = numbers(np.repeat(kinds, counts)[first:last], FIELDS[name])
             case "headers":
                 after = value_at + np.maximum(value_sizes, 0)
                 made[name] = _headers(raw, data, after)
@@ -335,23 +336,20 @@ def _binaries(raw: pa.Buffer, at: Integers, sizes: Integers) -> pa.Array:
     count = len(at)
     ends = at + np.maximum(sizes, 0)
     if count == 0:
-        return pa.array([], pa.binary())
+        return pieces(b"", np.zeros(1, np.int32))
     if int(ends.max()) > raw.size or int(sizes.min()) < -1:
         raise CorruptBatch("a key, value or header does not fit into its record")
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2] = at
     bounds[1::2] = ends
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), raw])
-    is_null = sizes < 0
     chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
-    return pieces.take(pa.array(chosen, mask=is_null if is_null.any() else None))
+    return pieces(raw, bounds).take(numbers(chosen, pa.int32(), is_null=sizes < 0))
 
 
 def _same_text(text: str, count: int) -> pa.Array:
     encoded = text.encode()
     bounds = np.arange(0, (count + 1) * len(encoded), len(encoded), dtype=np.int32)[: count + 1]
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(encoded * count)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+    return pieces(encoded * count, bounds).view(pa.string())
 
 
 def _headers(raw: pa.Buffer, data: Bytes, at: Integers) -> pa.Array:
@@ -378,6 +376,6 @@ def _headers(raw: pa.Buffer, data: Bytes, at: Integers) -> pa.Array:
     values = _binaries(raw, value_at, value_sizes)
     pairs = pa.StructArray.from_arrays([texts, values], fields=list(HEADER_TYPE))
     is_null = counts == 0
-    offsets = pa.array(bounds.astype(np.int32), mask=np.append(is_null, False))
+    offsets = numbers(bounds.astype(np.int32), pa.int32(), is_null=np.append(is_null, False))
     lists = pa.ListArray.from_arrays(offsets, pairs)
     return lists.cast(FIELDS["headers"])

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_riverrun.arrays import constant, numbers, pieces
 from pyspark_riverrun.partitioning import bounds_of
 from pyspark_riverrun.varints import Integers, sizes_of, write_varints, zigzag
 
@@ -24,7 +25,7 @@ RECORD_OVERHEAD_BYTES: Final = 20
 """Of the numbers in a record, at most about: it decides where batches are cut, no more."""
 JOINED_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Arrow's offsets have 32 bits; more than this is joined in two halves."""
-_NOTHING: Final = pa.scalar(b"", pa.binary())
+_NOTHING: Final = constant(b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Rows:
     headers: pa.Array | None
 
     def take(self, order: npt.NDArray[np.int64]) -> Rows:
-        indices = pa.array(order)
+        indices = numbers(order, pa.int64())
         return Rows(
             key=None if self.key is None else self.key.take(indices),
             value=self.value.take(indices),
@@ -142,19 +143,19 @@ def _joined(rows: Rows, deltas: Integers) -> pa.Array:
     write_varints(heads, at, order_marks, order_widths)
     write_varints(heads, at + order_widths, key_marks, key_widths)
 
-    pieces = [_array(heads, starts)]
+    parts = [pieces(heads, starts)]
     if rows.key is not None:
-        pieces.append(_binary(rows.key))
-    pieces += [_numbers(value_marks, value_widths), _binary(rows.value), *tails]
+        parts.append(_binary(rows.key))
+    parts += [_numbers(value_marks, value_widths), _binary(rows.value), *tails]
     return pc.binary_join_element_wise(
-        *pieces, _NOTHING, null_handling="replace", null_replacement=""
+        *parts, _NOTHING, null_handling="replace", null_replacement=""
     )
 
 
 def _tails(headers: pa.Array | None, count: int) -> tuple[Sequence[pa.Array | pa.Scalar], Integers]:
     """The headers of each record with their number in front, and how many bytes that is."""
     if headers is None:
-        return [pa.scalar(b"\x00", pa.binary())], np.ones(count, np.int64)
+        return [constant(b"\x00")], np.ones(count, np.int64)
     names, values = _flat(headers)
     name_marks, value_marks = zigzag(_lengths(names)), zigzag(_lengths(values))
     each = pc.binary_join_element_wise(
@@ -171,10 +172,7 @@ def _tails(headers: pa.Array | None, count: int) -> tuple[Sequence[pa.Array | pa
     widths = sizes_of(count_marks)
     # Headers of one record are neighbours, so they are one piece without being copied again.
     each_bounds = bounds_of(each)[bounds]
-    data = each.buffers()[2]
-    together = pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(each_bounds.astype(np.int32)), data]
-    )
+    together = pieces(each.buffers()[2], each_bounds)
     return [_numbers(count_marks, widths), together], widths + np.diff(each_bounds)
 
 
@@ -208,9 +206,4 @@ def _numbers(marks: npt.NDArray[np.uint64], widths: Integers) -> pa.Array:
     starts = np.append(0, np.cumsum(widths))
     data = np.zeros(int(starts[-1]), np.uint8)
     write_varints(data, starts[:-1], marks, widths)
-    return _array(data, starts)
-
-
-def _array(data: npt.NDArray[np.uint8], bounds: Integers) -> pa.Array:
-    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+    return pieces(data, starts)

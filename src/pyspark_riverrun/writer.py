@@ -32,8 +32,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from pyspark_riverrun.arrays import numbers
 from pyspark_riverrun.encode import Rows, payloads
-from pyspark_riverrun.link import link_to
+from pyspark_riverrun.link import link_to, settle
 from pyspark_riverrun.offsets import place
 from pyspark_riverrun.options import BadOption, WriteOptions
 from pyspark_riverrun.partitioning import partitions_of_keys
@@ -137,6 +138,7 @@ def write_all(options: WriteOptions, tables: Iterator[pa.RecordBatch]) -> TaskWr
         producer.flush()
     finally:
         producer.close()
+    settle()
     return TaskWritten(
         producer_id=producer.identity.producer_id,
         producer_epoch=producer.identity.epoch,
@@ -164,7 +166,7 @@ def _by_topic(table: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
         return
     codes = coded.indices.to_numpy()
     for code, name in enumerate(topics):
-        yield name, table.take(pa.array(np.flatnonzero(codes == code)))
+        yield name, table.take(numbers(np.flatnonzero(codes == code), pa.int64()))
 
 
 def _check_headers(headers: pa.Array | None) -> None:

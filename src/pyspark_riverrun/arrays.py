@@ -1,0 +1,33 @@
+"""Arrow's arrays over the memory of numpy's.
+
+``pa.array`` and ``pa.scalar`` ask whether they were given something of pandas, and import it for
+that: half a second in every process of Spark that reads or writes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def numbers(
+    values: npt.NDArray[np.integer], kind: pa.DataType, is_null: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Of as many bytes each as the type has."""
+    assert values.flags.c_contiguous, "Arrow has no strides"
+    assert values.itemsize * 8 == kind.bit_width, f"{values.dtype} is no {kind}"
+    valid = None
+    if is_null is not None and is_null.any():
+        valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
+
+
+def pieces(data: object, bounds: npt.NDArray[np.integer]) -> pa.Array:
+    """Bytes of a buffer from each bound to the next."""
+    places = pa.py_buffer(np.ascontiguousarray(bounds, np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, places, pa.py_buffer(data)])
+
+
+def constant(data: bytes) -> pa.Scalar:
+    return pieces(data, np.array([0, len(data)]))[0]

@@ -1,7 +1,7 @@
-"""Arrow's arrays over the memory of numpy's.
+"""Arrow's arrays over the memory of numpy's, and the other way round.
 
-``pa.array`` and ``pa.scalar`` ask whether they were given something of pandas, and import it for
-that: half a second in every process of Spark that reads or writes.
+``pa.array``, ``pa.scalar`` and ``to_numpy`` ask whether they have to do with pandas, and import it
+for that: half a second in every process of Spark that reads or writes.
 """
 
 from __future__ import annotations
@@ -31,3 +31,25 @@ def pieces(data: object, bounds: npt.NDArray[np.integer]) -> pa.Array:
 
 def constant(data: bytes) -> pa.Scalar:
     return pieces(data, np.array([0, len(data)]))[0]
+
+
+def is_valid(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Whether each value is there."""
+    bits = array.buffers()[0]
+    if bits is None:
+        return np.ones(len(array), np.bool_)
+    start = array.offset
+    found = np.unpackbits(
+        np.frombuffer(bits, np.uint8), count=start + len(array), bitorder="little"
+    )
+    return found[start:].astype(np.bool_)
+
+
+def values_of(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Of an array of int32; what is null is any number."""
+    assert array.type == pa.int32(), f"{array.type} is no int32"
+    if len(array) == 0:
+        return np.zeros(0, np.int64)
+    data = array.buffers()[1]
+    found = np.frombuffer(data, np.int32, count=len(array), offset=array.offset * 4)
+    return found.astype(np.int64)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_riverrun.arrays import constant, numbers, pieces
+from pyspark_riverrun.arrays import constant, is_valid, numbers, pieces, values_of
 from pyspark_riverrun.partitioning import bounds_of
 from pyspark_riverrun.varints import Integers, sizes_of, write_varints, zigzag
 
@@ -183,9 +183,9 @@ def _flat(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def _list_bounds(headers: pa.Array) -> Integers:
     """Bounds of the lists within what ``flatten`` gives: it leaves out what nulls hide."""
-    lengths = pc.fill_null(pc.list_value_length(headers), 0)
+    lengths = np.where(is_valid(headers), values_of(pc.list_value_length(headers)), 0)
     bounds = np.zeros(len(headers) + 1, np.int64)
-    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=bounds[1:])
+    np.cumsum(lengths, out=bounds[1:])
     return bounds
 
 
@@ -193,7 +193,7 @@ def _lengths(values: pa.Array) -> Integers:
     """-1 for null."""
     lengths = np.diff(bounds_of(values))
     if values.null_count:
-        lengths = np.where(values.is_null().to_numpy(zero_copy_only=False), -1, lengths)
+        lengths = np.where(is_valid(values), lengths, -1)
     return lengths
 
 

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_riverrun.arrays import numbers
+from pyspark_riverrun.arrays import is_valid, numbers, values_of
 from pyspark_riverrun.encode import Rows, payloads
 from pyspark_riverrun.link import link_to, settle
 from pyspark_riverrun.offsets import place
@@ -164,7 +164,7 @@ def _by_topic(table: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
     if len(topics) == 1:
         yield topics[0], table
         return
-    codes = coded.indices.to_numpy()
+    codes = values_of(coded.indices)
     for code, name in enumerate(topics):
         yield name, table.take(numbers(np.flatnonzero(codes == code), pa.int64()))
 
@@ -206,16 +206,15 @@ class _Placing:
         self._turn += 1
         placed = np.full(len(rows.value), self._turn % count, np.int64)
         if rows.key is not None and count > 1:
-            has_key = rows.key.is_valid().to_numpy(zero_copy_only=False)
-            placed = np.where(has_key, partitions_of_keys(rows.key, count), placed)
+            placed = np.where(is_valid(rows.key), partitions_of_keys(rows.key, count), placed)
         if given is not None:
-            is_given = given.is_valid().to_numpy(zero_copy_only=False)
-            numbers = given.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-            wrong = np.flatnonzero((numbers < 0) | (numbers >= count))
+            is_given = is_valid(given)
+            chosen = np.where(is_given, values_of(given), 0)
+            wrong = np.flatnonzero((chosen < 0) | (chosen >= count))
             if len(wrong):
                 raise BadRow(
-                    f"a row has partition {numbers[wrong[0]]}, but topic {topic} has {count}, "
+                    f"a row has partition {chosen[wrong[0]]}, but topic {topic} has {count}, "
                     f"from 0 to {count - 1}"
                 )
-            placed = np.where(is_given, numbers, placed)
+            placed = np.where(is_given, chosen, placed)
         return placed

@@ -4,8 +4,13 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.processes import Server
+
+# Tests do not time things: a slow machine proves nothing about an example.
+settings.register_profile("riverrun", deadline=None)
+settings.load_profile("riverrun")
 
 
 @pytest.hookimpl(wrapper=True)

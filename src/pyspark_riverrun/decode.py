@@ -242,9 +242,9 @@ def _times(
 
 def _walk(buffer: Buffer, data: Bytes, starts: Sequence[int], counts: Sequence[int]) -> Integers:
     """Where the body of each record begins, behind its length."""
-    for start, count in zip(starts, counts, strict=True):
-        if not 0 <= count <= (len(buffer) - start) // RECORD_BYTES_MIN:
-            raise CorruptBatch(f"{count} records in {len(buffer) - start} bytes")
+    # All of them, or many batches that claim all of the buffer would be made room for.
+    if min(counts) < 0 or sum(counts) > len(buffer) // RECORD_BYTES_MIN:
+        raise CorruptBatch(f"{sum(counts)} records in {len(buffer)} bytes")
     if sum(counts) >= ABREAST_MIN * max(counts):
         return _walk_abreast(data, np.array(starts, np.int64), np.array(counts, np.int64))
     return _walk_in_turn(buffer, data, starts, counts)
@@ -337,11 +337,14 @@ def _binaries(raw: pa.Buffer, at: Integers, sizes: Integers) -> pa.Array:
     ends = at + np.maximum(sizes, 0)
     if count == 0:
         return pieces(b"", np.zeros(1, np.int32))
-    if int(ends.max()) > raw.size or int(sizes.min()) < -1:
+    # The size too, for an end beyond 64 bits would be before the start.
+    if max(int(sizes.max()), int(ends.max())) > raw.size or int(sizes.min()) < -1:
         raise CorruptBatch("a key, value or header does not fit into its record")
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2] = at
     bounds[1::2] = ends
+    if (bounds[1:] < bounds[:-1]).any():
+        raise CorruptBatch("a record begins before the one in front of it has ended")
     chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
     return pieces(raw, bounds).take(numbers(chosen, pa.int32(), is_null=sizes < 0))
 

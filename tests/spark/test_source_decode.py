@@ -203,15 +203,12 @@ def test_a_damaged_batch_is_refused() -> None:
 def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
     body: bytes, count: int, abreast_min: int
 ) -> None:
-    data = bytearray(build_batch([]) + body)
-    struct.pack_into(">i", data, 8, len(data) - 12)
-    struct.pack_into(">i", data, 57, count)
-    seal(data, 0, len(data))
+    data = sealed(body, count)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "ABREAST_MIN", abreast_min)
         try:
             found = to_arrow(
-                bytes(data),
+                data,
                 topic="t",
                 partition=0,
                 start=0,
@@ -222,6 +219,41 @@ def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
         except CorruptBatch:
             return
     assert sum(table.num_rows for table in tables) <= count
+
+
+def sealed(body: bytes, count: int) -> bytes:
+    """A batch with a good CRC whose records may be anything."""
+    data = bytearray(build_batch([]) + body)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">i", data, 23, max(count - 1, 0))
+    struct.pack_into(">i", data, 57, count)
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("columns", [("value",), ("key",), COLUMNS_WITH_HEADERS])
+def test_a_value_that_ends_beyond_64_bits_is_refused(columns: tuple[str, ...]) -> None:
+    beyond = b"\xfe" + b"\xff" * 8 + b"\x01"  # 2**63 - 1, as a varint
+    record = bytes([0, 0, 0]) + b"\x02k" + beyond + b"v" * 9
+    data = build_batch([NewRecord(value=b"v")]) + sealed(bytes([2 * len(record)]) + record, 1)
+    try:
+        tables = list(
+            to_arrow(data, topic="t", partition=0, start=0, end=EVERYTHING, columns=columns)
+        )
+    except CorruptBatch:
+        return
+    assert columns == ("key",)
+    for table in tables:
+        table.validate(full=True)
+
+
+def test_batches_that_all_claim_the_rest_of_the_buffer_get_no_room_for_it() -> None:
+    body = b"\x01" * 39  # lengths of -1: each record would begin where the one before it did
+    size, many = 100, 2000
+    data = b"".join(sealed(body, (many - n) * size // 7 - 61) for n in range(many))
+    assert len(data) == many * size
+    with pytest.raises(CorruptBatch, match="records in 200000 bytes"):
+        list(to_arrow(data, topic="t", partition=0, start=0, end=EVERYTHING))
 
 
 @pytest.mark.parametrize(("flag", "columns"), [("false", COLUMNS), ("TRUE", COLUMNS_WITH_HEADERS)])

@@ -294,6 +294,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="first port of the nodes; otherwise a free one")
     parser.add_argument("--folder", type=Path, help="kept; otherwise all is removed at the end")
     given = parser.parse_args()
+    if min(given.events, given.rate) < 1:
+        parser.error("--events and --rate are at least 1")
     if given.folder is not None and (given.folder / "demo.toml").exists():
         parser.error(f"{given.folder} holds an earlier demo: give another folder")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="riverrun-demo-"))

@@ -78,6 +78,9 @@ class Stream:
             asyncio.run(self._write())
         except (KafkaError, OSError) as error:
             self.failure = str(error) or type(error).__name__
+        except BaseException as error:  # a bug, which whoever waits for us has to hear of as well
+            self.failure = repr(error)
+            raise
 
     async def _write(self) -> None:
         async with Pool(parse_bootstrap(self._bootstrap)) as pool:

@@ -224,6 +224,28 @@ def test_a_controller_is_sure_for_as_long_as_nobody_can_be_elected_instead() -> 
     with_lifecycle(scenario)
 
 
+@pytest.mark.parametrize(("heartbeat_ms", "session_ms"), [(250, 2000), (250, 500), (2000, 9000)])
+def test_a_sound_controller_is_sure_all_the_time(heartbeat_ms: int, session_ms: int) -> None:
+    """However seldom it beats: voters fetch from it meanwhile."""
+
+    async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
+        clock: Any = Hands()
+        channel: Any = controller
+        lifecycle = Lifecycle(
+            IDENTITY, metadata, channel, clock=clock,
+            heartbeat_ms=heartbeat_ms, session_ms=session_ms, overtime_ms=500,
+        )  # fmt: skip
+        for _beat in range(10):
+            metadata.lease = clock.at + 1
+            await lifecycle._beat()
+            for _fetch in range(8):
+                clock.at += heartbeat_ms * 1.01 / 8 / 1000
+                metadata.lease = clock.at + 1
+                assert lifecycle.is_sure
+
+    with_lifecycle(scenario)
+
+
 def test_a_controller_that_is_cut_off_goes_on_for_a_while_and_proves_nothing_by_it() -> None:
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
         clock: Any = Hands()

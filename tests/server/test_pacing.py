@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from riverrun.records.batch import HEADER, MAGIC, OVERHEAD_BYTES
+from riverrun.records.record import RECORD_BYTES_MIN
 from riverrun.server.pacing import DELAY_SECONDS_MAX, QUEUE_BYTES, QUEUE_RECORDS, Pace, rests
 
 ANSWER_BYTES = 1_000_000
@@ -212,6 +213,19 @@ def test_a_header_without_records_does_no_harm(count: int) -> None:
         now += 1.0
 
     assert pace.speed > 0
+
+
+def test_a_false_number_of_records_is_not_believed() -> None:
+    """Nobody has counted what a batch says that it has."""
+
+    def seconds(records: int) -> float:
+        pace, now = Pace(), 100.0
+        for _ in range(200):
+            pace.sent(now, ANSWER_BYTES, batch(records, 61))
+            now += 0.001 + pace.asked(now)
+        return now - 100.0
+
+    assert seconds(2**31 - 1) <= seconds(61 // RECORD_BYTES_MIN + 1)
 
 
 def test_who_reads_at_the_end_of_the_log_never_waits() -> None:

@@ -30,6 +30,7 @@ from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
 RETRY = RetryPolicy(tries_max=1000, total_s_max=60.0)
 """A node that restarts shall not end those who follow it."""
+BEGINNING_SECONDS = 5.0
 COMMIT_S = 1.0
 LOOK_S = 10.0
 """How often to look for new partitions."""
@@ -77,10 +78,11 @@ class Plan:
 
     @property
     def retry(self) -> RetryPolicy:
-        """Who wants to wait for records only so long does not wait longer for a node."""
+        """Who wants to wait for records only so long does not wait much longer for a node. But a
+        group may have to be found and joined first, and a leader elected."""
         if self.timeout_s is None:
             return RETRY
-        total = min(RETRY.total_s_max, self.timeout_s)
+        total = min(RETRY.total_s_max, max(self.timeout_s, BEGINNING_SECONDS))
         return RetryPolicy(tries_max=RETRY.tries_max, total_s_max=total)
 
 

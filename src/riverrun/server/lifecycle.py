@@ -122,12 +122,17 @@ class Lifecycle:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_ms / 1000
         self._session_seconds = session_ms / 1000
-        self._sure_seconds = max(session_ms - overtime_ms, session_ms / 2) / 1000
+        # Longer than from one heartbeat to the next, whatever the settings, and no session.
+        between = (session_ms + heartbeat_ms) / 2
+        self._sure_seconds = max(session_ms - overtime_ms, between) / 1000
+        self._gap_seconds = max(session_ms - heartbeat_ms, between) / 1000
         self._registered = registered
         self._wants_to_leave = False
         self._silent_since: float | None = None
         self._silence_told_at = 0.0
         self._sure_until = self._doubted_until = 0.0
+        self._lease: float | None = None
+        """As it was at the last heartbeat, if we led the quorum then."""
         self._beat_at: float | None = None
         self._offline: tuple[UUID, ...] = ()
         self._hurry = asyncio.Event()
@@ -143,7 +148,11 @@ class Lifecycle:
         long as nobody can be elected. Others may hear from it still, and end its broker's session
         soon after that.
         """
-        return self._doubted_until <= self._clock.monotonic() < self._sure_until
+        lease = self._metadata.lease
+        if lease is None:
+            lease = self._lease
+        sure_until = self._sure_until if lease is None else min(self._sure_until, lease)
+        return self._doubted_until <= self._clock.monotonic() < sure_until
 
     async def register(self) -> None:
         """Until the controller has taken us; raises ``RegistrationRefused``.
@@ -229,7 +238,7 @@ class Lifecycle:
             offline_log_dirs=self._offline,
         )
         began, lease = self._clock.monotonic(), self._metadata.lease
-        if began - (self._beat_at or began) > self._session_seconds - self._heartbeat_seconds:
+        if began - (self._beat_at or began) > self._gap_seconds:
             self._doubted_until = began + self._session_seconds
         self._beat_at = began
         try:
@@ -247,7 +256,8 @@ class Lifecycle:
             self._silent_since = None
         if answer.error_code is ErrorCode.NONE and not answer.is_fenced:
             leases = [one for one in (lease, self._metadata.lease) if one is not None]
-            self._sure_until = min([began + self._sure_seconds, *leases])
+            self._lease = min(leases, default=None)
+            self._sure_until = began + self._sure_seconds
         return answer
 
     def _tell_silence(self, reason: str) -> None:

@@ -33,6 +33,7 @@ from typing import Final
 
 from riverrun.ports.files import Buffer
 from riverrun.records.batch import HEADER_BYTES, MAGIC, read_header
+from riverrun.records.record import RECORD_BYTES_MIN
 
 QUEUE_RECORDS: Final = 100_000
 QUEUE_BYTES: Final = 64 * 1024 * 1024
@@ -203,5 +204,7 @@ def _weighed(size: int, first: Buffer) -> tuple[float, float]:
             records = size * max(header.count, 0) // max(header.size, HEADER_BYTES)
             if header.compression:
                 filled = size * EXPANSION
+            # Nobody has counted them: a false number must not slow down who reads it.
+            records = min(records, filled // RECORD_BYTES_MIN)
     work = records * RECORD_SECONDS + size * BYTE_SECONDS
     return work, max(records / QUEUE_RECORDS, filled / QUEUE_BYTES)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 from typing import Any
 
@@ -57,6 +58,19 @@ def test_plain_rows_begin_with_their_kind(cli: Cli, name: str) -> None:
     assert rows[-1] == ["setting", name, "cleanup.policy", "compact", "topic"]
     everything = cli.rows("topics", "describe", name, "--all-settings")
     assert ["setting", name, "segment.bytes", "1073741824", "default"] in everything
+
+
+def test_a_topic_is_watched_until_ctrl_c(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name)
+    with cli.started("topics", "describe", name, "--watch", "--json") as running:
+        (before,) = json.loads(running.line())
+        cli.write(name, "one\n")
+        end = before["partitions"][0]["end_offset"]
+        while end == 0:
+            (later,) = json.loads(running.line())
+            end = later["partitions"][0]["end_offset"]
+        assert end == 1
+        assert running.stop(signal.SIGINT) == 0
 
 
 def test_nothing_is_changed_when_one_change_is_bad(cli: Cli, name: str) -> None:

@@ -15,7 +15,6 @@ import riverrun
 from riverrun.cli.output import Table, counted
 from riverrun.cli.session import check
 from riverrun.client.pool import Pool
-from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
@@ -27,7 +26,6 @@ from riverrun.wire.messages.describe_quorum_request import (
     TopicData,
 )
 from riverrun.wire.messages.describe_quorum_response import DescribeQuorumResponse
-from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 METADATA_TOPIC = "__cluster_metadata"
 NOBODY = -1
@@ -274,7 +272,7 @@ async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
         cluster_id=cluster.cluster_id,
         quorum=quorum,
         brokers=brokers,
-        topics=_visible(topics),
+        topics=len(topics),
         partitions=len(rows),
         offline=tuple(row for row in rows if row.leader is None),
         under_replicated=tuple(
@@ -313,10 +311,6 @@ async def _silent(cluster: DescribeClusterResponse) -> set[int]:
     found = await asyncio.gather(*calls)
     pairs = zip(cluster.brokers, found, strict=True)
     return {broker.broker_id for broker, answers in pairs if not answers}
-
-
-def _visible(topics: Sequence[MetadataResponseTopic]) -> int:
-    return sum(topic.error_code is ErrorCode.NONE and not topic.is_internal for topic in topics)
 
 
 async def _features(pool: Pool) -> dict[str, int]:

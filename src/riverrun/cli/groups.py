@@ -108,7 +108,7 @@ def list_groups(
     empty = "There are no groups. One comes to be with `riverrun consume TOPIC --group NAME`."
     columns = ("group", "state", "type", "protocol")
     table = Table(columns=columns, empty=empty)
-    table.rows = [(row.group, row.state, row.type, row.protocol_type) for row in rows]
+    table.rows = [(row.group, row.state, row.type, row.protocol_type or None) for row in rows]
     print_tables([table])
 
 

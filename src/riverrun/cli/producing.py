@@ -125,7 +125,8 @@ async def write_lines(
             summary.exit_code = NOT_FOUND
     summary.seconds = asyncio.get_running_loop().time() - started
     if summary.failure is not None:
-        summary.failure += f"\n  {counted(summary.records, 'record')} before that were written."
+        were = "was" if summary.records == 1 else "were"
+        summary.failure += f"\n  {counted(summary.records, 'record')} before that {were} written."
     progress.finish(is_shown=not plan.is_quiet and summary.failure is None)
     return summary
 

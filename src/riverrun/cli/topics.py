@@ -17,6 +17,7 @@ from riverrun.cli.options import (
     fail,
     parse_settings,
 )
+from riverrun.cli.watching import Watch
 
 if TYPE_CHECKING:
     from riverrun.client.pool import Pool
@@ -163,6 +164,7 @@ def describe(
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    watch: Watch = False,
 ) -> None:
     """Show partitions, offsets and changed settings.
 
@@ -172,25 +174,30 @@ def describe(
     \b
     riverrun topics describe events
     riverrun topics describe events --all-settings
+    riverrun topics describe events --watch
     riverrun topics describe events | grep ^partition | cut -f2-4
     """
     from riverrun.cli.output import is_terminal, print_json, print_tables
     from riverrun.cli.session import run
     from riverrun.cli.topic_report import describe_topics, tables_of
+    from riverrun.cli.watching import show
 
-    topics = run(
-        bootstrap,
-        lambda pool: describe_topics(
-            pool, names or None, all_settings=all_settings, internal=internal
-        ),
-    )
-    if as_json:
-        print_json([topic.described() for topic in topics])
-        return
-    for place, topic in enumerate(topics):
-        if place and is_terminal():
-            print()
-        print_tables(tables_of(topic, is_terminal=is_terminal()))
+    def once() -> None:
+        topics = run(
+            bootstrap,
+            lambda pool: describe_topics(
+                pool, names or None, all_settings=all_settings, internal=internal
+            ),
+        )
+        if as_json:
+            print_json([topic.described() for topic in topics])
+            return
+        for place, topic in enumerate(topics):
+            if place and is_terminal():
+                print()
+            print_tables(tables_of(topic, is_terminal=is_terminal()))
+
+    show(once, is_watched=watch)
 
 
 def alter(

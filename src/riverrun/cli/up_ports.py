@@ -106,7 +106,10 @@ def _remedy(cluster: Sequence[Node], *, is_running: bool) -> str:
             f"the nodes in {directory} know each other by their ports: stop what listens there, "
             f"or start others with {beside}"
         )
-    return f"choose others with --port {port} (make up PORT={port}), or stop what listens there"
+    return (
+        f"choose others with --port {port} (make up PORT={port}), or stop what listens there; if "
+        "nothing does, a connection that has ended holds it for a minute"
+    )
 
 
 def _suggested(cluster: Sequence[Node]) -> str:

@@ -175,7 +175,8 @@ async def _get_producer_id(pool: Pool) -> tuple[int, int]:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, f"producer id: {answer.error_code.name}")
+            why = f"no controller gives out producer ids ({answer.error_code.name})"
+            raise KafkaError(answer.error_code, f"{why}; has the quorum a leader?")
         return answer.producer_id, answer.producer_epoch
 
     return await pool.try_again(once)

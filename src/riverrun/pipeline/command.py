@@ -64,7 +64,7 @@ OtherBootstrap = Annotated[
 def register(app: typer.Typer) -> None:
     pipeline = typer.Typer(
         help="Run pipelines on Spark: topics and files to tables and topics. Needs an extra: "
-        "pip install -e '.[spark]' in a clone.",
+        "pip install -e '.[spark]' -c constraints.txt in a clone.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )

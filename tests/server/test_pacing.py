@@ -141,7 +141,7 @@ def from_many(paces: list[Pace], *, rate: float, seconds: float) -> float:
     return taken
 
 
-@pytest.mark.parametrize(("slow", "seconds_max"), [(80e3, 30.0), (200e3, 80.0)])
+@pytest.mark.parametrize(("slow", "seconds_max"), [(80e3, 45.0), (200e3, 80.0)])
 def test_an_application_that_was_slow_for_minutes_is_soon_served_fast_again(
     slow: float, seconds_max: float
 ) -> None:
@@ -163,7 +163,7 @@ def test_who_pauses_by_itself_is_not_served_slower_and_slower(queues: float) -> 
         now = served(pace, now, queues) + 1.0
 
     plain = 100 * (queues * QUEUE_RECORDS / FETCH_RATE + 1.0)
-    assert now - began < 1.25 * plain
+    assert now - began < 1.4 * plain
 
 
 def test_bursts_at_the_end_of_the_log_are_not_rests() -> None:
@@ -236,17 +236,44 @@ def test_who_reads_at_the_end_of_the_log_never_waits() -> None:
         pace.sent(now, 20_000, batch(20, 20_000))
 
 
-def test_a_library_that_is_soon_back_is_on_a_fast_machine() -> None:
-    def seconds(away: float) -> float:
-        pace, now = Pace(), 100.0
-        for _ in range(400):
-            now += pace.asked(now)
-            pace.sent(now, ANSWER_BYTES, batch(1000, ANSWER_BYTES))
-            now += away
-        return now - 100.0
+def seconds_for(answers: int, away: Callable[[int], float]) -> float:
+    """How long an application has to wait for so many answers, if its library is ``away`` for that
+    long after each of them."""
+    pace, now = Pace(), 100.0
+    for number in range(answers):
+        now += pace.asked(now)
+        pace.sent(now, ANSWER_BYTES, batch(1000, ANSWER_BYTES))
+        now += away(number)
+    return now - 100.0
 
-    assert seconds(0.0003) < 0.75 * seconds(0.0012)
-    assert seconds(0.0012) == pytest.approx(seconds(0.0015), rel=0.01), "no slower than assumed"
+
+def test_a_library_that_is_back_late_is_on_a_busy_machine() -> None:
+    quick = seconds_for(400, lambda _: 0.0004)
+    busy = seconds_for(400, lambda number: 0.0016 if number % 8 else 0.0004)
+
+    assert quick < 0.5
+    assert busy > 1.2 * (400 * 0.0015)
+    assert busy < 4 * quick
+
+
+def test_a_library_that_is_always_as_late_is_on_a_slow_network() -> None:
+    assert seconds_for(400, lambda _: 0.0016) == pytest.approx(400 * 0.0016, rel=0.1)
+
+
+def test_a_busy_machine_that_takes_turns_brings_no_rest() -> None:
+    """The application gets little of the processor while the library parses, and all of it while
+    the library waits for us."""
+    pace, now, queued, fetched = Pace(), 100.0, 0.0, 0
+    while fetched < 400_000:
+        delay = pace.asked(now)
+        now += delay
+        queued = max(queued - delay / 0.8e-6, 0.0)
+        pace.sent(now, ANSWER_BYTES, batch(1000, ANSWER_BYTES))
+        away = 0.0014 if fetched // 1000 % 8 else 0.0005
+        now += away
+        queued = max(queued - away / 3.5e-6, 0.0) + 1000
+        fetched += 1000
+        assert queued * 1000 < QUEUE_BYTES, f"a rest after {fetched} records"
 
 
 def test_other_pauses_tell_nothing() -> None:

@@ -6,17 +6,23 @@ records or 64 MiB wait there it does not fetch for a whole second (``queued.min.
 emptied the queue. An application that takes a million records a second works for a tenth of a
 second, then, and rests for nine tenths: the faster the broker, the more rests.
 
-So the answers to such a client are spaced. At first as for an application that needs 1.2
-microseconds for a record and half a nanosecond for a byte (Python on a machine that it shares with
-us), or less for the bytes if the library is soon back for more: it copies them on the same machine
-as the application. Half a queue is sent ahead at once. What a client does then tells its speed:
-while it never rests, its queue does not fill, and it is served faster, step by step; when it rests,
-its queue was full, and what it took until then is its speed. A step too far costs a rest of a
-second, so the next one is not tried soon, unless two in a row were none too far: then the
-application has become faster.
+So the answers to such a client are spaced. At first as for an application that needs a microsecond
+for a record and a fifth of a nanosecond for a byte (Python on a machine that it shares with us),
+with a part of a queue sent ahead at once. How long the library is away between an answer and its
+next request tells how busy that machine is: the library only parses, so when it takes twice as
+long, it waits for a processor half of the time, and its application does so too. We hope that the
+application is slowed down as much, and fear that it is more, for the library wakes up more often
+and has the better turn. It gets what it could take by our hope, while that would not fill most of
+the queue by our fear. A library that is held back leaves the processor to its application, and is
+soon back by itself the next time.
+
+What a client does then tells its speed: while it never rests, its queue does not fill, and it is
+served faster, step by step; when it rests, its queue was full, and what it took until then is its
+speed. A step too far costs a rest of a second, so the next one is not tried soon, unless two in a
+row were none too far: then the application has become faster.
 
 A client has one queue for all brokers. Who rests before it got a whole queue from us has others,
-and so much of it is ours; half of our share is sent ahead from then on.
+and so much of it is ours from then on.
 
 An application that needs a second for a queue is not hurt by rests, and nobody is served slower
 than that. Nor is a client helped that rests however slowly it is served, since it pauses by itself:
@@ -29,6 +35,7 @@ without records is never held back.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from riverrun.ports.files import Buffer
@@ -39,19 +46,25 @@ QUEUE_RECORDS: Final = 100_000
 QUEUE_BYTES: Final = 64 * 1024 * 1024
 REST_SECONDS: Final = (0.95, 1.3)
 """``fetch.queue.backoff.ms`` is 1000; what takes longer or shorter has other reasons."""
-RECORD_SECONDS: Final = 1.2e-6
-BYTE_SECONDS: Final = 0.5e-9
-RETURNS: Final = 1.9
-"""An application needs about so many times as long for bytes as its library, which parses and
-copies them, is away between an answer and its next request."""
+RECORD_SECONDS: Final = 1.0e-6
+BYTE_SECONDS: Final = 0.2e-9
+PARSE_RECORD_SECONDS: Final = 0.22e-6
+PARSE_BYTE_SECONDS: Final = 0.41e-9
+"""What the library needs between an answer and its next request, on a machine that is not busy."""
 RETURN_BYTES_MIN: Final = 64 * 1024
 """Small answers tell more of the network."""
-RETURN_SHORTER, RETURN_LONGER = 0.3, 0.1
+RETURN_SOONER, RETURN_LATER = 0.2, 0.1
 """How far a return that was sooner or later than others is believed: some are late by chance."""
+BEST_DRIFT: Final = 1.002
+"""A slow network is slow each time, a busy machine is not: what counts is how much later than the
+soonest it is. That one is forgotten little by little, for networks change too."""
+HOPED_MAX, FEARED_MAX = 2.5, 4.0
+FEARED_POWER: Final = 1.5
 EXPANSION: Final = 4
 """What compressed batches may grow to in the client's queue; a guess."""
-AHEAD: Final = 0.5
-"""The part of a queue that is sent at once."""
+AHEAD_HOPED, AHEAD_FEARED = 0.3, 0.8
+"""The part of a queue that is sent at once, and the part that may wait there if the application is
+as slow as we fear."""
 DELAY_SECONDS_MIN: Final = 0.0005
 """Less than a timer can tell; it is made up for by the next delay."""
 DELAY_SECONDS_MAX: Final = 0.1
@@ -67,6 +80,8 @@ thirtieth of the time."""
 SHARE_MIN: Final = 0.1
 SHARE_CAUTION: Final = 0.9
 """Its application has taken some of what came until then."""
+QUEUES_SURE: Final = 4
+"""An application begins slowly. What it took of less than this is half of the truth."""
 QUEUES_LEAST: Final = 0.25
 """Of our share. Who got less than this rests for other reasons."""
 RESTS_MAX: Final = 6
@@ -99,17 +114,35 @@ class Served:
         return self.work * (1 - 1 / self.queues) / max(until - self.since, 1e-3)
 
 
+class Schedule:
+    """When the next answer is due, if a part of a queue may be ahead of it."""
+
+    __slots__ = ("ahead", "due")
+
+    def __init__(self, ahead: float) -> None:
+        self.ahead = ahead
+        self.due = 0.0
+
+    def add(self, now: float, seconds: float, queues: float) -> None:
+        """An answer leaves that an application needs so long for."""
+        seconds = min(seconds, queues * REST_SECONDS[0])
+        due = max(self.due, now - self.ahead * seconds / queues) + seconds
+        self.due = min(due, now + DELAY_SECONDS_MAX)
+
+
 class Pace:
     """The speed of one consumer's connection, in multiples of the speed assumed at first."""
 
     __slots__ = (
         "_answered_at",
-        "_due",
+        "_away",
+        "_away_best",
+        "_feared",
+        "_hoped",
         "_is_measured",
+        "_parse_seconds",
         "_patience",
         "_rests",
-        "_return",
-        "_sent",
         "_share",
         "_since_rest",
         "_since_step",
@@ -124,9 +157,11 @@ class Pace:
         self._steps = 0  # since the last rest
         self._rests = 0  # since the last step
         self._is_measured = False
-        self._sent = 0  # bytes, by the last answer
-        self._return = BYTE_SECONDS  # for a byte
-        self._due = 0.0
+        self._parse_seconds = 0.0  # of the last answer, 0 if it tells nothing
+        self._away = 1.0  # in multiples of that and of the soonest return
+        self._away_best = math.inf
+        self._hoped = Schedule(AHEAD_HOPED)
+        self._feared = Schedule(AHEAD_FEARED)
         self._answered_at = 0.0
         self._begin(0.0)
 
@@ -146,30 +181,37 @@ class Pace:
             self._returned(silent)
             if step.queues >= QUEUES_MIN and now - step.since >= self._patience:
                 self._speed_up(now)
-        delay = self._due - now
+        delay = max(self._hoped.due, self._feared.due) - now
         return delay if delay >= DELAY_SECONDS_MIN else 0.0
 
     def _returned(self, seconds: float) -> None:
-        if self._sent >= RETURN_BYTES_MIN:
-            more = seconds / self._sent - self._return
-            self._return += more * (RETURN_LONGER if more > 0 else RETURN_SHORTER)
+        if self._parse_seconds:
+            away = seconds / self._parse_seconds
+            self._away_best = max(min(self._away_best * BEST_DRIFT, away), 1.0)
+            more = away / self._away_best - self._away
+            self._away += more * (RETURN_LATER if more > 0 else RETURN_SOONER)
 
     def sent(self, now: float, size: int, first: Buffer) -> None:
         """An answer with so many bytes of batches leaves; ``first`` begins with one of them."""
-        self._answered_at, self._sent = now, size
+        self._answered_at, self._parse_seconds = now, 0.0
         if size == 0:
             return
-        work, queues = _weighed(size, first)
-        queues /= self._share
+        records, filled = _counted(size, first)
+        if size >= RETURN_BYTES_MIN:
+            self._parse_seconds = records * PARSE_RECORD_SECONDS + filled * PARSE_BYTE_SECONDS
+        work = records * RECORD_SECONDS + filled * BYTE_SECONDS
+        queues = max(records / QUEUE_RECORDS, filled / QUEUE_BYTES) / self._share
         for served in (self._since_rest, self._since_step):
             served.work += work
             served.queues += queues
-        if not self._is_measured:
-            work = min(max(RETURNS * self._return * size, work - size * BYTE_SECONDS), work)
-        # The speed may have been learnt from other kinds of records.
-        seconds = min(work / self.speed, queues * REST_SECONDS[0])
-        due = max(self._due, now - AHEAD * seconds / queues) + seconds
-        self._due = min(due, now + DELAY_SECONDS_MAX)
+        # The speed may have been learnt from other kinds of records: a schedule has its own limit.
+        seconds = work / self.speed
+        if self._is_measured:
+            self._hoped.add(now, seconds, queues)
+        else:
+            slow = max(self._away, 1.0)
+            self._hoped.add(now, seconds * min(slow, HOPED_MAX), queues)
+            self._feared.add(now, seconds * min(slow**FEARED_POWER, FEARED_MAX), queues)
 
     def _speed_up(self, now: float) -> None:
         self.speed = min(self.speed * STEP, SPEED_MAX)
@@ -190,13 +232,15 @@ class Pace:
         if self._rests > RESTS_MAX:
             self.speed, self._share, self._patience, self._rests = SPEED_MAX, 1.0, 0.0, 0
         elif known * REST_SECONDS[0] > rest.work / rest.queues:
+            if rest.queues < QUEUES_SURE and not self._is_measured:
+                known = math.sqrt(known * self.speed)
             self.speed, self._is_measured = known, True
             self._patience = min(max(self._patience * 2, PATIENCE_SECONDS[0]), PATIENCE_SECONDS[1])
 
 
-def _weighed(size: int, first: Buffer) -> tuple[float, float]:
-    """The work that an application has with so many bytes, and the part of a queue that they are,
-    if all batches are like the first."""
+def _counted(size: int, first: Buffer) -> tuple[int, int]:
+    """The records of so many bytes, and what they fill of a queue, if all batches are like the
+    first."""
     records, filled = 0, size
     if len(first) >= HEADER_BYTES:
         header = read_header(first)
@@ -206,5 +250,4 @@ def _weighed(size: int, first: Buffer) -> tuple[float, float]:
                 filled = size * EXPANSION
             # Nobody has counted them: a false number must not slow down who reads it.
             records = min(records, filled // RECORD_BYTES_MIN)
-    work = records * RECORD_SECONDS + size * BYTE_SECONDS
-    return work, max(records / QUEUE_RECORDS, filled / QUEUE_BYTES)
+    return records, filled

@@ -6,15 +6,15 @@ records or 64 MiB wait there it does not fetch for a whole second (``queued.min.
 emptied the queue. An application that takes a million records a second works for a tenth of a
 second, then, and rests for nine tenths: the faster the broker, the more rests.
 
-So the answers to such a client are spaced. At first as for an application that needs a microsecond
-for a record and a fifth of a nanosecond for a byte (Python on a machine that it shares with us),
-with a part of a queue sent ahead at once. How long the library is away between an answer and its
-next request tells how busy that machine is: the library only parses, so when it takes twice as
-long, it waits for a processor half of the time, and its application does so too. We hope that the
-application is slowed down as much, and fear that it is more, for the library wakes up more often
-and has the better turn. It gets what it could take by our hope, while that would not fill most of
-the queue by our fear. A library that is held back leaves the processor to its application, and is
-soon back by itself the next time.
+So the answers to such a client are spaced. At first as for an application that needs 0.85
+microseconds for a record and a fifth of a nanosecond for a byte (Python on a machine that it shares
+with us), with a part of a queue sent ahead at once. How long the library is away between an answer
+and its next request tells of that machine. It only parses: if it always takes twice as long, the
+machine is slow, or else the network; if it does so now and then, it waits for a processor, and its
+application does so too. We hope then that the application is slowed down as much, and fear that it
+is more, for the library wakes up more often and has the better turn. The application gets what it
+could take by our hope, while that would not fill most of its queue by our fear. A library that is
+held back leaves the processor to its application.
 
 What a client does then tells its speed: while it never rests, its queue does not fill, and it is
 served faster, step by step; when it rests, its queue was full, and what it took until then is its
@@ -46,7 +46,7 @@ QUEUE_RECORDS: Final = 100_000
 QUEUE_BYTES: Final = 64 * 1024 * 1024
 REST_SECONDS: Final = (0.95, 1.3)
 """``fetch.queue.backoff.ms`` is 1000; what takes longer or shorter has other reasons."""
-RECORD_SECONDS: Final = 1.0e-6
+RECORD_SECONDS: Final = 0.85e-6
 BYTE_SECONDS: Final = 0.2e-9
 PARSE_RECORD_SECONDS: Final = 0.22e-6
 PARSE_BYTE_SECONDS: Final = 0.41e-9
@@ -55,11 +55,15 @@ RETURN_BYTES_MIN: Final = 64 * 1024
 """Small answers tell more of the network."""
 RETURN_SOONER, RETURN_LATER = 0.2, 0.1
 """How far a return that was sooner or later than others is believed: some are late by chance."""
-BEST_DRIFT: Final = 1.002
-"""A slow network is slow each time, a busy machine is not: what counts is how much later than the
-soonest it is. That one is forgotten little by little, for networks change too."""
+SOONEST_DRIFT: Final = 1.01
+"""The soonest return is forgotten little by little."""
+USUAL: Final = 1.5
+"""A return takes usually so much longer than the soonest."""
+SLOWER_MAX: Final = 1.6
+"""A slow machine is slow each time. So is a slow network, and its application is not: there is no
+telling them apart."""
 HOPED_MAX, FEARED_MAX = 2.5, 4.0
-FEARED_POWER: Final = 1.5
+FEARED_LEAST, FEARED_POWER = 1.15, 1.5
 EXPANSION: Final = 4
 """What compressed batches may grow to in the client's queue; a guess."""
 AHEAD_HOPED, AHEAD_FEARED = 0.3, 0.8
@@ -136,7 +140,6 @@ class Pace:
     __slots__ = (
         "_answered_at",
         "_away",
-        "_away_best",
         "_feared",
         "_hoped",
         "_is_measured",
@@ -146,6 +149,7 @@ class Pace:
         "_share",
         "_since_rest",
         "_since_step",
+        "_soonest",
         "_steps",
         "speed",
     )
@@ -158,8 +162,8 @@ class Pace:
         self._rests = 0  # since the last step
         self._is_measured = False
         self._parse_seconds = 0.0  # of the last answer, 0 if it tells nothing
-        self._away = 1.0  # in multiples of that and of the soonest return
-        self._away_best = math.inf
+        self._away = 1.0  # in multiples of that
+        self._soonest = math.inf
         self._hoped = Schedule(AHEAD_HOPED)
         self._feared = Schedule(AHEAD_FEARED)
         self._answered_at = 0.0
@@ -187,8 +191,8 @@ class Pace:
     def _returned(self, seconds: float) -> None:
         if self._parse_seconds:
             away = seconds / self._parse_seconds
-            self._away_best = max(min(self._away_best * BEST_DRIFT, away), 1.0)
-            more = away / self._away_best - self._away
+            self._soonest = min(self._soonest * SOONEST_DRIFT, away)
+            more = away - self._away
             self._away += more * (RETURN_LATER if more > 0 else RETURN_SOONER)
 
     def sent(self, now: float, size: int, first: Buffer) -> None:
@@ -209,9 +213,13 @@ class Pace:
         if self._is_measured:
             self._hoped.add(now, seconds, queues)
         else:
-            slow = max(self._away, 1.0)
-            self._hoped.add(now, seconds * min(slow, HOPED_MAX), queues)
-            self._feared.add(now, seconds * min(slow**FEARED_POWER, FEARED_MAX), queues)
+            usual = max(self._soonest * USUAL, 1.0)
+            busy = max(self._away / usual, 1.0)
+            seconds *= min(usual, SLOWER_MAX)
+            self._hoped.add(now, seconds * min(busy, HOPED_MAX), queues)
+            self._feared.add(
+                now, seconds * min(FEARED_LEAST * busy**FEARED_POWER, FEARED_MAX), queues
+            )
 
     def _speed_up(self, now: float) -> None:
         self.speed = min(self.speed * STEP, SPEED_MAX)

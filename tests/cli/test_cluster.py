@@ -9,13 +9,12 @@ from uuid import UUID
 
 from riverrun.cli.cluster_report import (
     Broker,
-    Quorum,
-    Replica,
     Report,
     Trouble,
     status_table,
     trouble_tables,
 )
+from riverrun.cli.quorum_report import Quorum, Replica
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey

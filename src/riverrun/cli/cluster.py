@@ -87,13 +87,14 @@ def describe(
 
     from riverrun.cli import cluster_report
     from riverrun.cli.output import Table
+    from riverrun.cli.quorum_report import quorum_table
 
     def tables(report: Report) -> list[Table]:
         status_rows = cluster_report.status_table(report)
         status_rows.kind = "cluster"
         now_ms = int(time.time() * 1000)
         brokers = cluster_report.nodes_table(report, kind="node")
-        quorum = cluster_report.quorum_table(report.quorum, now_ms, kind="quorum")
+        quorum = quorum_table(report.quorum, now_ms, kind="quorum")
         features = Table(
             kind="feature", columns=("feature", "level"), rows=list(report.features.items())
         )

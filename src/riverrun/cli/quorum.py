@@ -40,8 +40,8 @@ def status(
     """
     import time
 
-    from riverrun.cli.cluster_report import ask_quorum, quorum_table
     from riverrun.cli.output import is_terminal, print_json, print_tables
+    from riverrun.cli.quorum_report import ask_quorum, quorum_table
     from riverrun.cli.session import run
     from riverrun.cli.watching import show
 

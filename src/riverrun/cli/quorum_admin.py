@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from riverrun.cli.cluster_report import Replica, ask_brokers, ask_quorum, written_id
+from riverrun.cli.cluster_report import ask_brokers
+from riverrun.cli.quorum_report import Replica, ask_quorum, written_id
 from riverrun.cli.session import CLIENT_ID, NotFound, check
 from riverrun.client.connection import Connection
 from riverrun.client.pool import Pool, parse_bootstrap

@@ -4,11 +4,12 @@ import pytest
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
-from riverrun.cli.options import UNREACHABLE
+from riverrun.cli.options import UNREACHABLE, USAGE
 from tests.cli.commands import Cli
 from tests.processes import free_ports
 
 load = pytest.importorskip("riverrun.cli.benchmark.load", reason="needs the extra bench")
+compare = pytest.importorskip("riverrun.cli.benchmark.compare", reason="needs the extra bench")
 
 
 def test_the_latency_is_that_of_new_records(cli: Cli, name: str) -> None:
@@ -27,3 +28,23 @@ def test_a_cluster_that_does_not_answer_is_said_soon(
     result = CliRunner().invoke(build(words), words)
     assert result.exit_code == UNREACHABLE
     assert f"no cluster answers at {address}" in result.stderr
+
+
+def test_a_part_of_a_table_that_is_not_made_is_refused() -> None:
+    for words in (["--only", "weather", "--nodes", "3"], ["--only", "load"]):
+        words = ["bench", "compare", *words]
+        result = CliRunner().invoke(build(words), words)
+        assert result.exit_code == USAGE
+        assert "--only: one of load, failures, together with --nodes 3" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("unit", "ours", "theirs", "ratio"),
+    [("MB/s", 30.0, 10.0, 3.0), ("s", 0.1, 1.0, 10.0), ("errors", 0.0, 0.0, 1.0)],
+)
+def test_a_ratio_above_one_is_for_us(unit: str, ours: float, theirs: float, ratio: float) -> None:
+    table, row = compare.Table(), compare.Row("activity", "shape", unit)
+    table.add("riverrun", row, ours)
+    assert table.ratio(row) is None
+    table.add("kafka", row, theirs)
+    assert table.ratio(row) == pytest.approx(ratio)

@@ -159,6 +159,9 @@ def compare(
     nodes: list[int] = typer.Option(
         [1, 3], "--nodes", help="1 or 3; may be repeated. Both tables are made by default."
     ),
+    only: str | None = typer.Option(
+        None, "--only", metavar="load|failures", help="A part of the table of three nodes."
+    ),
     output: Path | None = typer.Option(
         None, "--output", help="Also write the tables to this Markdown file."
     ),
@@ -172,6 +175,7 @@ def compare(
     \b
     riverrun bench compare --quick --output table.md
     riverrun bench compare --nodes 3 --rounds 1
+    riverrun bench compare --nodes 3 --only failures
     """
     _check_extra()
     from riverrun.cli.benchmark import compare as comparison
@@ -180,6 +184,9 @@ def compare(
 
     if any(count not in (1, 3) for count in nodes):
         fail("--nodes: there are tables of 1 node and of 3", USAGE)
+    if only is not None and (only not in three.PARTS or nodes != [3]):
+        fail(f"--only: one of {', '.join(three.PARTS)}, together with --nodes 3", USAGE)
+    parts = three.PARTS if only is None else (only,)
     tables: dict[int, comparison.Table] = {}
     if 1 in nodes:
         few = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
@@ -187,7 +194,7 @@ def compare(
         tables[1] = comparison.compare(rounds=rounds, shapes=shapes, with_kafka=kafka)
     if 3 in nodes:
         try:
-            tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka)
+            tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka, parts=parts)
         except (load.BenchmarkError, PeerUnavailable) as error:
             fail(str(error))
     text = "\n".join(table.as_markdown() for table in tables.values())

@@ -65,6 +65,8 @@ class Table:
         ours, theirs = self.median(row, "riverrun"), self.median(row, "kafka")
         if ours is None or theirs is None:
             return None
+        if ours == theirs:  # no errors on either side are as good as each other
+            return 1.0
         if row.unit in HIGHER_IS_BETTER:
             return ours / max(theirs, 1e-9)
         return theirs / max(ours, 1e-9)

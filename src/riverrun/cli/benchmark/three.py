@@ -44,10 +44,13 @@ LAG_RATE_MAX = 5_000
 """Records per second that one Python client can send, read and time."""
 FAILOVERS = 5
 
+PARTS = ("load", "failures")
+"""Each on a cluster of its own: a node that starts with a thousand logs tells of something else."""
+
 Starter = Callable[[], AbstractContextManager[clusters.Nodes]]
 
 
-def compare(*, rounds: int, quick: bool, with_kafka: bool) -> Table:
+def compare(*, rounds: int, quick: bool, with_kafka: bool, parts: tuple[str, ...] = PARTS) -> Table:
     """Measure both clusters ``rounds`` times, alternating."""
     table = Table()
     starters: dict[str, Starter] = {"riverrun": clusters.riverrun}
@@ -61,14 +64,18 @@ def compare(*, rounds: int, quick: bool, with_kafka: bool) -> Table:
             )
             progress(table.notes[-1])
     for number in range(rounds):
-        for name, start in starters.items():
-            progress(f"three nodes, round {number + 1} of {rounds}: {name}")
-            with start() as nodes:
-                _measure(name, nodes, table, quick=quick)
+        for part in parts:
+            for name, start in starters.items():
+                progress(f"three nodes, {part}, round {number + 1} of {rounds}: {name}")
+                with start() as nodes:
+                    if part == "load":
+                        _load(name, nodes, table, quick=quick)
+                    else:
+                        _failures(name, nodes, table, rounds=2 if quick else FAILOVERS)
     return table
 
 
-def _measure(name: str, nodes: clusters.Nodes, table: Table, *, quick: bool) -> None:
+def _load(name: str, nodes: clusters.Nodes, table: Table, *, quick: bool) -> None:
     servers = Servers(nodes.pids)
     table.add(name, Row("3 nodes ready", "", "s"), nodes.ready_seconds)
     table.add(name, Row("3 nodes resident, idle", "", "MB"), servers.resident_megabytes())
@@ -87,7 +94,6 @@ def _measure(name: str, nodes: clusters.Nodes, table: Table, *, quick: bool) -> 
     for shape in WIDE[:1] if quick else WIDE:
         _throughput(name, nodes, table, shape, servers)
     table.add(name, Row("3 nodes resident, loaded", "", "MB"), servers.resident_megabytes())
-    _failures(name, nodes, table, rounds=2 if quick else FAILOVERS)
 
 
 def _throughput(

@@ -53,7 +53,7 @@ def test_plain_rows_begin_with_their_kind(cli: Cli, name: str) -> None:
     rows = cli.rows("topics", "describe", name)
     assert [row[:2] + row[3:] for row in rows if row[0] == "topic"] == [["topic", name, "2", "1"]]
     assert [row for row in rows if row[0] == "partition"] == [
-        ["partition", name, str(index), "1", "1", "1", "0", "0", "0"] for index in (0, 1)
+        ["partition", name, str(index), "1", "1", "1", "0", "0", "0", "-"] for index in (0, 1)
     ]
     assert rows[-1] == ["setting", name, "cleanup.policy", "compact", "topic"]
     everything = cli.rows("topics", "describe", name, "--all-settings")

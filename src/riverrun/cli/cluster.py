@@ -38,6 +38,10 @@ def status(
 ) -> None:
     """Show in a few lines whether the cluster is well.
 
+    Counts partitions without a leader, with fewer replicas in sync than min.insync.replicas (which
+    refuse acks=all), and with any replica out of sync; and names the replica that is furthest
+    behind its leader, in records. Then the nodes, as `riverrun cluster nodes` shows them.
+
     \b
     riverrun cluster status
     riverrun cluster status --watch
@@ -57,7 +61,9 @@ def nodes(
     """List the brokers, with their state and what they hold.
 
     Columns: node, address, rack, state (up or fenced), role in the quorum (leader, follower or
-    observer), partitions it leads, replicas it holds, replicas of it that are in sync.
+    observer), partitions it leads, replicas it holds, replicas of it that are in sync, partitions
+    it leads with replicas out of sync, and the most records that a replica of it lacks, as all
+    nodes say at this moment.
 
     \b
     riverrun cluster nodes

@@ -13,7 +13,7 @@ from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerRe
 
 async def find_gone(pool: Pool, node: int) -> Broker:
     """A broker that may be forgotten: one that runs would register again at once."""
-    report = await ask_report(pool)
+    report = await ask_report(pool, with_lag=False)
     brokers = {broker.id: broker for broker in report.brokers}
     if node not in brokers:
         raise NotFound(f"there is no broker {node}; `riverrun cluster nodes` shows all")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import riverrun
 from riverrun.cli.output import Table, counted
 from riverrun.cli.quorum_report import Quorum, ask_quorum_or_none
+from riverrun.cli.replica_lag import ask_copies, place_of
 from riverrun.cli.session import check
 from riverrun.client.pool import Pool
 from riverrun.wire.apis import ApiKey
@@ -20,11 +21,28 @@ from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import DescribeClusterResponse
+from riverrun.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
+from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 NOBODY = -1
+UNKNOWN = "unknown"
+TOPIC_RESOURCE = 2
+MIN_ISR = "min.insync.replicas"
 CALL_SECONDS_MAX = 1.0
 SHOWN_MAX = 20
 """Partitions in trouble that a person is shown; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How many records a copy lacks, and of which partition, as ``events-0``."""
+
+    records: int
+    partition: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +58,10 @@ class Broker:
     leads: int = 0
     holds: int = 0
     in_sync: int = 0
+    under_replicated: int = 0
+    """Of those that it leads."""
+    lag: Lag | None = None
+    """The greatest of its copies; None if it is not known."""
 
     @property
     def state(self) -> str:
@@ -52,6 +74,9 @@ class Broker:
             "id": self.id, "address": self.address, "rack": self.rack,
             "state": self.state, "quorum": self.role,
             "leaders": self.leads, "replicas": self.holds, "in_sync": self.in_sync,
+            "under_replicated": self.under_replicated,
+            "lag": None if self.lag is None else self.lag.records,
+            "lag_partition": None if self.lag is None else self.lag.partition,
         }  # fmt: skip
 
 
@@ -81,6 +106,8 @@ class Report:
     partitions: int
     offline: tuple[Trouble, ...]
     under_replicated: tuple[Trouble, ...]
+    under_min_isr: tuple[Trouble, ...] = ()
+    """Those of them that refuse acks=all."""
     features: dict[str, int] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
@@ -93,6 +120,11 @@ class Report:
             found.append(f"{counted(len(silent), 'broker')} unreachable: {', '.join(silent)}")
         if self.offline:
             found.append(f"{counted(len(self.offline), 'partition')} without a leader")
+        if self.under_min_isr:
+            found.append(
+                f"{counted(len(self.under_min_isr), 'partition')} with fewer replicas in sync than "
+                "min.insync.replicas"
+            )
         fenced = [one for one in self.brokers if one.is_fenced and not one.is_silent]
         if fenced:
             ids = ", ".join(str(broker.id) for broker in fenced)
@@ -114,6 +146,7 @@ class Report:
             "partitions": self.partitions,
             "offline_partitions": [trouble.described() for trouble in self.offline],
             "under_replicated_partitions": [row.described() for row in self.under_replicated],
+            "under_min_isr_partitions": [row.described() for row in self.under_min_isr],
             **({"features": self.features} if self.features else {}),
         }
 
@@ -133,7 +166,7 @@ async def ask_brokers(pool: Pool) -> DescribeClusterResponse:
     return answer
 
 
-async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
+async def ask_report(pool: Pool, *, with_features: bool = False, with_lag: bool = True) -> Report:
     quorum = await ask_quorum_or_none(pool)
     cluster = await ask_brokers(pool)
     # Without a leader nobody notices who dies, and what nodes know of each other is old.
@@ -150,6 +183,10 @@ async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
         for topic in topics
         for row in topic.partitions
     ]
+    lags = await _lags(pool, topics) if with_lag else {}
+    behind = tuple(
+        row for row in rows if row.leader is not None and len(row.isr) < len(row.replicas)
+    )
     brokers = tuple(
         Broker(
             id=broker.broker_id,
@@ -161,6 +198,8 @@ async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
             leads=sum(row.leader == broker.broker_id for row in rows),
             holds=sum(broker.broker_id in row.replicas for row in rows),
             in_sync=sum(broker.broker_id in row.isr for row in rows),
+            under_replicated=sum(row.leader == broker.broker_id for row in behind),
+            lag=lags.get(broker.broker_id),
         )
         for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
     )
@@ -171,10 +210,52 @@ async def ask_report(pool: Pool, *, with_features: bool = False) -> Report:
         topics=len(topics),
         partitions=len(rows),
         offline=tuple(row for row in rows if row.leader is None),
-        under_replicated=tuple(
-            row for row in rows if row.leader is not None and len(row.isr) < len(row.replicas)
-        ),
+        under_replicated=behind,
+        under_min_isr=await _under_min_isr(pool, behind),
         features=await _features(pool) if with_features else {},
+    )
+
+
+async def _lags(pool: Pool, topics: Sequence[MetadataResponseTopic]) -> dict[int, Lag]:
+    """By node, what is known. Who leads everything that it holds is behind nobody."""
+    copies = await ask_copies(pool, topics, with_sizes=False)
+    known = {node: Lag(records=0, partition=None) for node in pool.cluster.nodes}
+    late: dict[int, list[Lag]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            at = place_of(topic, row)
+            for one in copies.followers(at, row.leader_id, row.replica_nodes):
+                if one.lag is None:
+                    known.pop(one.node, None)
+                else:
+                    late.setdefault(one.node, []).append(Lag(records=one.lag, partition=str(at)))
+    worst = {node: max(lags, key=lambda lag: lag.records) for node, lags in late.items()}
+    answering = {node: lag for node, lag in known.items() if node not in copies.silent}
+    return {**answering, **worst}
+
+
+async def _under_min_isr(pool: Pool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
+    """min.insync.replicas never asks for more replicas than there are, so others need no look."""
+    names = sorted({row.topic for row in behind})
+    if not names:
+        return ()
+    message = DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=(MIN_ISR,)
+            )
+            for name in names
+        )
+    )
+    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    needed = {
+        result.resource_name: int(row.value)
+        for result in answer.results
+        for row in result.configs
+        if row.name == MIN_ISR and row.value is not None
+    }
+    return tuple(
+        row for row in behind if len(row.isr) < min(needed.get(row.topic, 0), len(row.replicas))
     )
 
 
@@ -224,6 +305,10 @@ def status_table(report: Report) -> Table:
         ("metadata", metadata),
         ("topics", report.topics),
         ("partitions", report.partitions),
+        ("offline", len(report.offline)),
+        ("under min.insync.replicas", len(report.under_min_isr)),
+        ("under-replicated", len(report.under_replicated)),
+        ("greatest lag", _greatest_lag(report.brokers)),
     ]
     return Table(columns=("", ""), rows=list(rows))
 
@@ -231,15 +316,32 @@ def status_table(report: Report) -> Table:
 def nodes_table(report: Report, *, kind: str | None = None) -> Table:
     return Table(
         kind=kind,
-        columns=("node", "address", "rack", "state", "quorum", "leaders", "replicas", "in sync"),
+        columns=(
+            "node", "address", "rack", "state", "quorum", "leaders", "replicas", "in sync",
+            "under-replicated", "lag",
+        ),
         rows=[
             (
                 str(b.id), b.address, b.rack, b.state, b.role, b.leads, b.holds, b.in_sync,
+                b.under_replicated, UNKNOWN if b.lag is None else b.lag.records,
             )
             for b in report.brokers
         ],
         empty="No broker is registered.",
     )  # fmt: skip
+
+
+def _greatest_lag(brokers: Sequence[Broker]) -> str:
+    """``0``, or ``1500, of events-0 on node 3``; and who cannot be asked."""
+    known = [(broker.lag, broker.id) for broker in brokers if broker.lag is not None]
+    unknown = [str(broker.id) for broker in brokers if broker.lag is None]
+    lag, node = max(known, key=lambda pair: pair[0].records, default=(None, None))
+    words = []
+    if lag is not None:
+        words.append(f"{lag.records}, of {lag.partition} on node {node}" if lag.records else "0")
+    if unknown:
+        words.append(f"unknown of node {', '.join(unknown)}")
+    return "; ".join(words) or UNKNOWN
 
 
 def trouble_tables(report: Report) -> list[Table]:

@@ -122,7 +122,8 @@ async def list_all(
     await pool.metadata(())
     rows: list[ListedRow] = []
     message = ListGroupsRequest(states_filter=tuple(states))
-    answers, missing = await ask_each(pool, pool.cluster.nodes, ApiKey.LIST_GROUPS, message)
+    messages = dict.fromkeys(pool.cluster.nodes, message)
+    answers, missing = await ask_each(pool, messages, ApiKey.LIST_GROUPS)
     for node in missing:
         silent(node)
     answer: ListGroupsResponse

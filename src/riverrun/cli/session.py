@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from riverrun.cli.descriptors import OutputFailed
@@ -23,6 +23,7 @@ from riverrun.cli.options import (
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
+from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CorruptBatch
 from riverrun.wire.apis import ApiKey
@@ -70,18 +71,23 @@ class NotFound(Exception):
 
 
 async def ask_each(
-    pool: Pool, nodes: Iterable[int], key: ApiKey, message: Any
+    pool: Pool, messages: Mapping[int, Any], key: ApiKey, *, limit_s: float | None = None
 ) -> tuple[dict[int, Any], list[int]]:
-    """The answers of nodes by their ids, and those that cannot be reached: a cluster goes on to
-    list a node for a while when it has died, and what the others know is worth showing."""
+    """The answers of nodes by their ids, all asked at once, and those that cannot be reached: a
+    cluster goes on to list a node for a while when it has died, and what the others know is worth
+    showing."""
     answers: dict[int, Any] = {}
     silent: list[int] = []
-    for node in sorted(nodes):
+
+    async def ask(node: int) -> None:
         try:
-            answers[node] = await pool.request_node(node, key, message)
+            async with asyncio.timeout(limit_s):
+                answers[node] = await pool.request_node(node, key, messages[node])
         except OSError:
             silent.append(node)
-    return answers, silent
+
+    await together(ask(node) for node in sorted(messages))
+    return {node: answers[node] for node in sorted(answers)}, sorted(silent)
 
 
 def run(

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.cli.output import Table, bytes_in_words, counted
-from riverrun.cli.session import ask_each, check, find_topic
+from riverrun.cli.replica_lag import SHOWN_MAX, Copies, Follower, ask_copies, in_short, place_of
+from riverrun.cli.session import check, find_topic
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import Pool
-from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.model.ids import TopicPartition
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
@@ -21,10 +22,6 @@ from riverrun.wire.messages.describe_configs_request import (
 from riverrun.wire.messages.describe_configs_response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
-)
-from riverrun.wire.messages.describe_log_dirs_request import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
 )
 from riverrun.wire.messages.metadata_response import (
     MetadataResponsePartition,
@@ -67,6 +64,7 @@ class Partition:
     size_bytes: int | None
     is_answered: bool
     """By a leader."""
+    followers: tuple[Follower, ...]
 
     @property
     def is_healthy(self) -> bool:
@@ -102,6 +100,7 @@ class Topic:
                 "replicas": p.replicas, "isr": p.isr, "offline": p.offline,
                 "start_offset": p.start_offset, "end_offset": p.end_offset,
                 "size_bytes": p.size_bytes, "leader_answers": p.is_answered,
+                "followers": [follower.described() for follower in p.followers],
             }
             for p in self.partitions
         ]  # fmt: skip
@@ -125,13 +124,14 @@ async def describe_topics(
     give_up_at = loop.time() + LEADER_SECONDS_MAX
     while True:
         rows = await _look(pool, wanted, internal=internal)
-        sizes, silent = await _sizes(pool, rows)
-        if not silent or loop.time() > give_up_at:
+        copies = await ask_copies(pool, rows, with_sizes=True)
+        # Followers that are silent are shown so at once: nobody takes their place.
+        if not copies.silent & _leaders(rows) or loop.time() > give_up_at:
             break
         await asyncio.sleep(LOOK_EVERY_SECONDS)
-    unknown = {NO_LEADER, *silent}
+    unknown = {NO_LEADER, *copies.silent}
     places = [
-        _place(topic, partition)
+        place_of(topic, partition)
         for topic in rows
         for partition in topic.partitions
         if partition.leader_id not in unknown
@@ -146,7 +146,7 @@ async def describe_topics(
             id=topic.topic_id,
             is_internal=topic.is_internal,
             partitions=tuple(
-                _partition(row, _place(topic, row), starts, ends, sizes)
+                _partition(row, place_of(topic, row), starts, ends, copies)
                 for row in sorted(topic.partitions, key=lambda row: row.partition_index)
             ),
             settings=tuple(settings[topic.name or ""]),
@@ -175,7 +175,7 @@ def _partition(
     place: TopicPartition,
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
-    sizes: dict[tuple[int, TopicPartition], int],
+    copies: Copies,
 ) -> Partition:
     return Partition(
         index=row.partition_index,
@@ -186,37 +186,10 @@ def _partition(
         offline=row.offline_replicas,
         start_offset=starts.get(place),
         end_offset=ends.get(place),
-        size_bytes=sizes.get((row.leader_id, place)),
+        size_bytes=copies.sizes.get((row.leader_id, place)),
         is_answered=place in ends,
+        followers=copies.followers(place, row.leader_id, row.replica_nodes),
     )
-
-
-async def _sizes(
-    pool: Pool, topics: Sequence[MetadataResponseTopic]
-) -> tuple[dict[tuple[int, TopicPartition], int], set[int]]:
-    """Bytes by (node, partition), and the leaders that do not answer."""
-    wanted = DescribeLogDirsRequest(
-        topics=tuple(
-            DescribableLogDirTopic(
-                topic=topic.name or "",
-                partitions=tuple(row.partition_index for row in topic.partitions),
-            )
-            for topic in topics
-        )
-    )
-    sizes: dict[tuple[int, TopicPartition], int] = {}
-    leaders = _leaders(topics)
-    known = leaders.intersection(pool.cluster.nodes)
-    answers, silent = await ask_each(pool, known, ApiKey.DESCRIBE_LOG_DIRS, wanted)
-    for node, answer in answers.items():
-        for directory in answer.results:
-            for topic in directory.topics:
-                for row in topic.partitions:
-                    index = PartitionIndex(row.partition_index)
-                    place = TopicPartition(TopicName(topic.name), index)
-                    if not row.is_future_key:
-                        sizes[node, place] = row.partition_size
-    return sizes, {*silent, *(leaders - known)}
 
 
 async def _settings(
@@ -258,10 +231,6 @@ def _differs(row: DescribeConfigsResourceResult) -> bool:
     )
 
 
-def _place(topic: MetadataResponseTopic, row: MetadataResponsePartition) -> TopicPartition:
-    return TopicPartition(TopicName(topic.name or ""), PartitionIndex(row.partition_index))
-
-
 # -- Layout ---------------------------------------------------------------------------------------
 
 
@@ -275,12 +244,13 @@ def tables_of(topic: Topic, *, is_terminal: bool) -> list[Table]:
     partitions = Table(
         kind="partition",
         columns=(
-            "topic", "partition", "leader", "replicas", "in sync", "start", "end", "bytes",
+            "topic", "partition", "leader", "replicas", "in sync", "start", "end", "bytes", "lag",
         ),
         rows=[
             (
                 topic.name, p.index, None if p.leader is None else str(p.leader),
                 _joined(p.replicas), _joined(p.isr), p.start_offset, p.end_offset, p.size_bytes,
+                in_short(p.followers, shown_max=SHOWN_MAX if is_terminal else None),
             )
             for p in topic.partitions
         ],
@@ -303,7 +273,18 @@ def tables_of(topic: Topic, *, is_terminal: bool) -> list[Table]:
     lonely = sum(not partition.is_answered for partition in topic.partitions)
     if lonely:
         title += f", {counted(lonely, 'partition')} without a leader that answers"
+    title += _behind(topic)
     return [_without_topic(partitions, title), _without_topic(settings, None)]
+
+
+def _behind(topic: Topic) -> str:
+    """The follower that lacks most, if any lacks something."""
+    late = [one for p in topic.partitions for one in p.followers if one.lag]
+    if not late:
+        return ""
+    worst = max(late, key=lambda one: one.lag or 0)
+    size = "" if worst.lag_bytes is None else f" ({bytes_in_words(worst.lag_bytes)})"
+    return f", node {worst.node} lacks up to {counted(worst.lag or 0, 'record')}{size}"
 
 
 def _without_topic(table: Table, title: str | None) -> Table:

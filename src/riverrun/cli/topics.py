@@ -168,8 +168,10 @@ def describe(
 ) -> None:
     """Show partitions, offsets and changed settings.
 
-    A partition has its leader, replicas, in-sync replicas, offsets and size. Without names, all
-    topics. Plain rows begin with their kind: topic, partition or setting.
+    A partition has its leader, replicas, in-sync replicas, offsets, size and lag: for each
+    follower how many records of the leader's log it lacks at this moment, as 2:0 3:1500, with ?
+    for a node that does not answer. Without names, all topics. Plain rows begin with their kind:
+    topic, partition or setting.
 
     \b
     riverrun topics describe events

@@ -72,6 +72,11 @@ class Connection(asyncio.Protocol):
                 connection.close()
             text = f"{address} did not answer within {connect_timeout_s:g} s"
             raise TimeoutError(text) from None
+        except BaseException:
+            # Also when whoever wanted it waits no more: nobody else would close it.
+            if connection is not None:
+                connection.close()
+            raise
         return connection
 
     @property

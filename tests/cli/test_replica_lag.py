@@ -1,0 +1,161 @@
+"""How far followers are behind, as `topics describe` and `cluster status` show it."""
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from riverrun.cli.replica_lag import Copies, Follower, in_short
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from tests.cli.commands import Cli
+from tests.clusters import Cluster, serve_three
+from tests.processes import until
+
+TOPIC = "events"
+LATE = 3
+WRITES = 5
+AT = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A follower out of sync gets a batch, and no more for as long as anybody would wait."""
+    settings = {"follower.replication.throttled.rate": "1", "replica.fetch.max.bytes": "1024"}
+    with serve_three(tmp_path_factory.mktemp("lag"), settings) as cluster:
+        throttled = f"follower.replication.throttled.replicas=0:{LATE}"
+        words = ["--replication-factor", "3", "--config", throttled]
+        Cli(cluster.bootstrap).run("topics", "create", TOPIC, *words)
+        cluster.wait_healthy()
+        yield cluster
+
+
+@pytest.fixture
+def cli(cluster: Cluster) -> Cli:
+    return Cli(cluster.others(LATE))
+
+
+def partition(cli: Cli) -> dict[str, Any]:
+    (topic,) = json.loads(cli.run("topics", "describe", TOPIC, "--json"))
+    (found,) = topic["partitions"]
+    assert isinstance(found, dict)
+    return found
+
+
+def lags(cli: Cli) -> dict[int, int | None]:
+    return {row["node"]: row["lag"] for row in partition(cli)["followers"]}
+
+
+def shown(cli: Cli) -> dict[str, str]:
+    """The last column of the partition's row: node and lag."""
+    (row,) = [row for row in cli.rows("topics", "describe", TOPIC) if row[0] == "partition"]
+    return dict(pair.split(":") for pair in row[-1].split())
+
+
+def status(cli: Cli) -> dict[str, Any]:
+    found = json.loads(cli.run("cluster", "status", "--json"))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, cli: Cli) -> None:
+    first = partition(cli)
+    followers = [node for node in first["replicas"] if node != first["leader"]]
+    until(lambda: lags(cli) == dict.fromkeys(followers, 0), seconds=30, what="all have everything")
+    rows = dict(row[:2] for row in cli.rows("cluster", "status", "--check"))
+    assert (rows["offline"], rows["under-replicated"], rows["greatest lag"]) == ("0", "0", "0")
+    assert rows["under min.insync.replicas"] == "0"
+    assert [row["lag"] for row in status(cli)["brokers"]] == [0, 0, 0]
+
+    cluster.nodes[LATE].kill()
+    until(lambda: LATE not in partition(cli)["isr"], seconds=30, what="the others go on")
+    for number in range(WRITES):
+        cli.write(TOPIC, f"{number} {'x' * 2000}\n", "--partition", "0")
+    described = partition(cli)
+    assert (described["end_offset"], described["leader_answers"]) == (WRITES, True)
+    other = next(node for node in (1, 2) if node != described["leader"])
+    until(lambda: lags(cli) == {other: 0, LATE: None}, seconds=30, what=f"node {other} has all")
+    assert shown(cli) == {str(other): "0", str(LATE): "?"}
+    cli.run("topics", "alter", TOPIC, "--config", "min.insync.replicas=3")
+    report = status(cli)
+    assert [len(report[f"{kind}_partitions"]) for kind in ("offline", "under_min_isr")] == [0, 1]
+    brokers = {row["id"]: row for row in report["brokers"]}
+    assert brokers[LATE]["lag"] is None
+    assert brokers[described["leader"]]["under_replicated"] == 1
+    assert "1 partition with fewer replicas in sync than min.insync.replicas" in report["problems"]
+    nodes = {row[0]: row for row in cli.rows("cluster", "nodes")}
+    assert (nodes[str(LATE)][-1], nodes[str(other)][-1]) == ("unknown", "0")
+
+    cluster.nodes[LATE].restart()
+    late = until(lambda: lags(cli)[LATE], seconds=30, what="it answers, and is behind")
+    assert WRITES - 2 <= late <= WRITES
+    row = next(row for row in partition(cli)["followers"] if row["node"] == LATE)
+    assert row["lag_bytes"] > 2000 * (late - 1)
+    (broker,) = [row for row in status(cli)["brokers"] if row["id"] == LATE]
+    assert (broker["lag"] >= WRITES - 2, broker["lag_partition"]) == (True, f"{TOPIC}-0")
+    rows = dict(row[:2] for row in cli.rows("cluster", "status"))
+    assert rows["greatest lag"].endswith(f", of {TOPIC}-0 on node {LATE}")
+    assert (rows["under min.insync.replicas"], rows["under-replicated"]) == ("1", "1")
+
+
+def test_a_node_that_is_paused_is_unknown_after_a_moment(cluster: Cluster, cli: Cli) -> None:
+    leader = partition(cli)["leader"]
+    follower = next(node for node in (1, 2) if node != leader)
+    asked = Cli(cluster.nodes[leader].bootstrap)
+    cluster.nodes[follower].kill(signal.SIGSTOP)
+    try:
+        with asked.started("topics", "describe", TOPIC, "--watch", "--json") as running:
+            (topic,) = json.loads(running.line())
+            (row,) = topic["partitions"]
+            while row["leader"] != leader or not row["leader_answers"]:
+                (topic,) = json.loads(running.line())
+                (row,) = topic["partitions"]
+            (paused,) = [one for one in row["followers"] if one["node"] == follower]
+            assert (paused["lag"], paused["end_offset"]) == (None, None)
+    finally:
+        cluster.nodes[follower].kill(signal.SIGCONT)
+
+
+def copies(**ends: int) -> Copies:
+    """Of node 1, which leads [100, 1100) in 50,000 bytes, and of others by ``node_2=...``."""
+    found = {(int(name.removeprefix("node_")), AT): end for name, end in ends.items()}
+    return Copies(
+        starts={(1, AT): 100}, ends={(1, AT): 1100, **found}, sizes={(1, AT): 50_000},
+        silent=frozenset(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "lag", "lag_bytes"),
+    [
+        (1100, 0, 0),
+        (1000, 100, 5_000),
+        (20, 1000, 50_000),  # what the leader has deleted is not to be fetched
+        (1200, 0, 0),  # asked a moment later than the leader, or about to be cut
+    ],
+)
+def test_lag_is_what_the_leader_has_and_the_follower_lacks(
+    end: int, lag: int, lag_bytes: int
+) -> None:
+    (follower,) = copies(node_2=end).followers(AT, 1, (1, 2))
+    assert (follower.node, follower.lag, follower.lag_bytes) == (2, lag, lag_bytes)
+
+
+def test_lag_is_unknown_unless_both_answer() -> None:
+    assert [one.lag for one in copies(node_2=1).followers(AT, 1, (1, 2, 3))] == [1000, None]
+    assert [one.lag for one in copies(node_2=1).followers(AT, 3, (1, 2, 3))] == [None, None]
+
+
+def follower(node: int, lag: int | None) -> Follower:
+    return Follower(node=node, end_offset=None, size_bytes=None, lag=lag, lag_bytes=None)
+
+
+def test_many_followers_are_shown_by_the_one_furthest_behind() -> None:
+    few = [follower(2, 0), follower(3, None)]
+    many = [*few, follower(4, 7), follower(5, 1500), follower(6, 3)]
+    assert in_short([]) is None
+    assert in_short(few) == "2:0 3:?"
+    assert in_short(many) == "5:1500 at most, 1 unknown"
+    assert in_short(many, shown_max=None) == "2:0 3:? 4:7 5:1500 6:3"
+    assert in_short([follower(node, None) for node in range(2, 8)]) == "6 unknown"

@@ -82,6 +82,19 @@ def test_a_table_without_headings_has_no_line_for_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rack", "lines"),
+    [(None, ["node  lag", "1       5"]), ("r1", ["node  rack  lag", "1     r1      5"])],
+)
+def test_a_person_is_spared_an_optional_column_that_is_empty(
+    rack: str | None, lines: list[str]
+) -> None:
+    screen = io.StringIO()
+    table = Table(columns=("node", "rack", "lag"), rows=[("1", rack, 5)], optional=("rack",))
+    print_pretty(Console(file=screen, width=40), table)
+    assert screen.getvalue().splitlines() == lines
+
+
+@pytest.mark.parametrize(
     ("size", "words"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**30, "3.0 GiB"), (2**42, "4.0 TiB")],
 )

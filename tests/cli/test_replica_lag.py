@@ -85,7 +85,7 @@ def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, c
     assert brokers[described["leader"]]["under_replicated"] == 1
     assert "1 partition with fewer replicas in sync than min.insync.replicas" in report["problems"]
     nodes = {row[0]: row for row in cli.rows("cluster", "nodes")}
-    assert (nodes[str(LATE)][-1], nodes[str(other)][-1]) == ("unknown", "0")
+    assert (nodes[str(LATE)][-1], nodes[str(other)][-1]) == ("?", "0")
 
     cluster.nodes[LATE].restart()
     late = until(lambda: lags(cli)[LATE], seconds=30, what="it answers, and is behind")

@@ -62,8 +62,8 @@ def nodes(
 
     Columns: node, address, rack, state (up or fenced), role in the quorum (leader, follower or
     observer), partitions it leads, replicas it holds, replicas of it that are in sync, partitions
-    it leads with replicas out of sync, and the most records that a replica of it lacks, as all
-    nodes say at this moment.
+    it leads that are short of replicas in sync, and the most records that a replica of it lacks, as
+    all nodes say at this moment; ? if it does not answer.
 
     \b
     riverrun cluster nodes

@@ -318,12 +318,13 @@ def nodes_table(report: Report, *, kind: str | None = None) -> Table:
         kind=kind,
         columns=(
             "node", "address", "rack", "state", "quorum", "leaders", "replicas", "in sync",
-            "under-replicated", "lag",
+            "short", "lag",
         ),
+        optional=("rack",),
         rows=[
             (
                 str(b.id), b.address, b.rack, b.state, b.role, b.leads, b.holds, b.in_sync,
-                b.under_replicated, UNKNOWN if b.lag is None else b.lag.records,
+                b.under_replicated, "?" if b.lag is None else b.lag.records,
             )
             for b in report.brokers
         ],

@@ -30,6 +30,8 @@ class Table:
     """What to say to a person when there are no rows."""
     is_last_folded: bool = False
     """Where a row is too long for the terminal, only its last column is broken."""
+    optional: Sequence[str] = ()
+    """Columns that a person is spared while no row has something in them."""
 
 
 def is_terminal() -> bool:
@@ -77,21 +79,26 @@ def print_pretty(console: object, table: Table) -> None:
         if table.empty is not None:
             console.print(Text(table.empty, style="dim"))
         return
+    places = [
+        place
+        for place, column in enumerate(table.columns)
+        if column not in table.optional or any(row[place] is not None for row in table.rows)
+    ]
     pretty = RichTable(
         box=None, pad_edge=False, header_style="bold cyan", show_edge=False,
         show_header=any(table.columns),
     )  # fmt: skip
-    for place, column in enumerate(table.columns):
+    for place in places:
         is_number = all(isinstance(row[place], int | None) for row in table.rows)
         pretty.add_column(
-            column,
+            table.columns[place],
             justify="right" if is_number else "left",
             overflow="fold",
             # The last column is the one that may be folded: a broken address helps nobody.
             no_wrap=place + 1 < len(table.columns) and table.is_last_folded,
         )
     for row in table.rows:
-        pretty.add_row(*(_pretty(cell) for cell in row))
+        pretty.add_row(*(_pretty(row[place]) for place in places))
     console.print(pretty)
 
 

@@ -208,3 +208,19 @@ def test_members_survive_a_node_that_is_killed_and_restarted(
         assert alone.line() == "after"
         assert member.line() in ("after", "before")  # once more if it was not committed yet
         assert (alone.stop(), member.stop()) == (0, 0)
+
+
+def test_a_group_is_watched_until_ctrl_c(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name)
+    cli.write(name, "one\n")
+    cli.read(name, "--group", name, "--from-beginning", "--max-messages", "1")
+    with cli.started("groups", "describe", name, "--watch", "--json") as running:
+        (before,) = json.loads(running.line())
+        assert (before["state"], before["lag"]) == ("Empty", 0)
+        cli.write(name, "two\nthree\n")
+        lag = 0
+        while lag == 0:
+            (later,) = json.loads(running.line())
+            lag = later["lag"]
+        assert lag == 2
+        assert running.stop(signal.SIGINT) == 0

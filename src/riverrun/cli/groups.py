@@ -18,6 +18,7 @@ from riverrun.cli.options import (
     confirm,
     fail,
 )
+from riverrun.cli.watching import Watch
 
 if TYPE_CHECKING:
     from riverrun.cli.group_admin import Group, Target
@@ -130,6 +131,7 @@ def describe(
     names: Names,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    watch: Watch = False,
 ) -> None:
     """Show state, members and the lag in each partition.
 
@@ -138,23 +140,28 @@ def describe(
 
     \b
     riverrun groups describe billing
+    riverrun groups describe billing --watch
     riverrun groups describe billing --json | jq .[0].lag
     """
     from riverrun.cli.group_admin import describe_group
     from riverrun.cli.output import is_terminal, print_json, print_tables
     from riverrun.cli.session import run
+    from riverrun.cli.watching import show
 
     async def ask(pool: Pool) -> list[Group]:
         return [await describe_group(pool, name) for name in dict.fromkeys(names)]
 
-    found = run(bootstrap, ask)
-    if as_json:
-        print_json([group.described() for group in found])
-        return
-    for place, group in enumerate(found):
-        if place and is_terminal():
-            print()
-        print_tables(_tables_of(group, is_terminal=is_terminal()))
+    def once() -> None:
+        found = run(bootstrap, ask)
+        if as_json:
+            print_json([group.described() for group in found])
+            return
+        for place, group in enumerate(found):
+            if place and is_terminal():
+                print()
+            print_tables(_tables_of(group, is_terminal=is_terminal()))
+
+    show(once, is_watched=watch)
 
 
 def _tables_of(group: Group, *, is_terminal: bool) -> list[Table]:

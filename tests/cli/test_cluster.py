@@ -14,10 +14,16 @@ from riverrun.cli.cluster_report import (
     status_table,
     trouble_tables,
 )
-from riverrun.cli.quorum_report import Quorum, Replica
+from riverrun.cli.quorum_report import Quorum, Replica, quorum_table, read_quorum
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.describe_quorum_response import (
+    DescribeQuorumResponse,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+)
 from tests.cli.commands import Cli
 from tests.cluster.messages import registration_request
 from tests.processes import Server, free_ports
@@ -127,6 +133,44 @@ def test_watching_goes_on_until_ctrl_c(cli: Cli) -> None:
         first, second = json.loads(running.line()), json.loads(running.line())
         assert first["cluster_id"] == second["cluster_id"]
         assert running.stop(signal.SIGINT) == 0
+
+
+def state(node: int, end: int, fetched_ms: int) -> ReplicaState:
+    return ReplicaState(
+        replica_id=node, replica_directory_id=UUID(int=node), log_end_offset=end,
+        last_fetch_timestamp=fetched_ms, last_caught_up_timestamp=fetched_ms,
+    )  # fmt: skip
+
+
+def test_a_voter_that_is_not_heard_of_is_silent_and_its_lag_unknown() -> None:
+    """By the leader's clock: 4 was never heard of, 3 not for long, and 1 is the place that a voter
+    had before it lost its disk."""
+    partition = PartitionData(
+        partition_index=0, error_code=ErrorCode.NONE, error_message="", leader_id=1,
+        leader_epoch=7, high_watermark=90,
+        current_voters=(
+            state(1, 100, 50_000), state(2, 98, 49_400), state(3, 60, 40_000), state(4, -1, -1),
+        ),
+        observers=(state(5, 99, 49_900), state(1, 20, 10_000)),
+    )  # fmt: skip
+    quorum = read_quorum(
+        DescribeQuorumResponse(
+            error_code=ErrorCode.NONE, error_message="",
+            topics=(TopicData(topic_name="__cluster_metadata", partitions=(partition,)),),
+        )
+    )  # fmt: skip
+    assert [(one.id, one.role, one.end_offset, one.lag) for one in quorum.replicas] == [
+        (1, "leader", 100, 0),
+        (2, "follower", 98, 2),
+        (3, "silent", 60, None),
+        (4, "silent", None, None),
+        (1, "observer", 20, None),
+        (5, "observer", 99, 1),
+    ]
+    assert [voter.id for voter in quorum.voters] == [1, 2, 3, 4]
+    assert quorum.in_words() == "leader 1, epoch 7, committed up to 90; nodes 3, 4 do not answer"
+    rows = quorum_table(quorum, 50_000).rows
+    assert rows[3][1:7] == ("silent", None, "unknown", "unknown", None, None)
 
 
 def test_what_is_wrong_is_said_the_worst_first() -> None:

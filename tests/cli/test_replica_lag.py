@@ -59,6 +59,11 @@ def status(cli: Cli) -> dict[str, Any]:
     return found
 
 
+def roles(cli: Cli) -> dict[int, tuple[str, int | None]]:
+    quorum = json.loads(cli.run("quorum", "status", "--json"))
+    return {row["id"]: (row["role"], row["lag"]) for row in quorum["replicas"]}
+
+
 def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, cli: Cli) -> None:
     first = partition(cli)
     followers = [node for node in first["replicas"] if node != first["leader"]]
@@ -87,6 +92,7 @@ def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, c
     nodes = {row[0]: row for row in cli.rows("cluster", "nodes")}
     assert (nodes[str(LATE)][-1], nodes[str(other)][-1]) == ("?", "0")
 
+    until(lambda: roles(cli)[LATE] == ("silent", None), seconds=30, what="its vote is missed")
     cluster.nodes[LATE].restart()
     late = until(lambda: lags(cli)[LATE], seconds=30, what="it answers, and is behind")
     assert WRITES - 2 <= late <= WRITES
@@ -97,6 +103,7 @@ def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, c
     rows = dict(row[:2] for row in cli.rows("cluster", "status"))
     assert rows["greatest lag"].endswith(f", of {TOPIC}-0 on node {LATE}")
     assert (rows["under min.insync.replicas"], rows["under-replicated"]) == ("1", "1")
+    until(lambda: roles(cli)[LATE] == ("follower", 0), seconds=30, what="it follows the quorum")
 
 
 def test_a_node_that_is_paused_is_unknown_after_a_moment(cluster: Cluster, cli: Cli) -> None:

@@ -60,10 +60,10 @@ def nodes(
 ) -> None:
     """List the brokers, with their state and what they hold.
 
-    Columns: node, address, rack, state (up or fenced), role in the quorum (leader, follower or
-    observer), partitions it leads, replicas it holds, replicas of it that are in sync, partitions
-    it leads that are short of replicas in sync, and the most records that a replica of it lacks, as
-    all nodes say at this moment; ? if it does not answer.
+    Columns: node, address, rack, state (up or fenced), role in the quorum (leader, follower,
+    observer or silent), partitions it leads, replicas it holds, replicas of it that are in sync,
+    partitions it leads that are short of replicas in sync, and the most records that a replica of
+    it lacks, as all nodes say at this moment; ? if it does not answer.
 
     \b
     riverrun cluster nodes

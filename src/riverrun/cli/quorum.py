@@ -32,7 +32,8 @@ def status(
     """Show who votes, who leads, and how far each is.
 
     Columns: node, role, endpoint, end of its log, records that it lacks, time of its last fetch,
-    time when it last had everything, directory id.
+    time when it last had everything, directory id. The role is leader, follower, observer, or
+    silent for a voter that does not answer: what it lacks is unknown.
 
     \b
     riverrun quorum status
@@ -52,10 +53,7 @@ def status(
             return
         table = quorum_table(quorum, int(time.time() * 1000))
         if is_terminal():
-            leader = "no leader" if quorum.leader is None else f"leader {quorum.leader}"
-            table.title = (
-                f"{leader}, epoch {quorum.epoch}, committed up to {quorum.high_watermark:,}"
-            )
+            table.title = quorum.in_words()
         print_tables([table])
 
     show(once, is_watched=watch)

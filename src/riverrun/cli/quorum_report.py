@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from riverrun.cli.output import Table
@@ -17,10 +17,13 @@ from riverrun.wire.messages.describe_quorum_request import (
     PartitionData,
     TopicData,
 )
-from riverrun.wire.messages.describe_quorum_response import DescribeQuorumResponse
+from riverrun.wire.messages.describe_quorum_response import DescribeQuorumResponse, ReplicaState
 
 METADATA_TOPIC = "__cluster_metadata"
 NOBODY = -1
+SILENT_AFTER_MS = 2_000
+"""Replicas fetch several times in this time, also when there is nothing new."""
+UNKNOWN = "unknown"
 
 
 def written_id(directory_id: UUID | None) -> str | None:
@@ -37,9 +40,12 @@ class Replica:
     id: int
     directory_id: UUID | None
     role: str
+    """leader, follower, observer, or silent: a voter that does not fetch from the leader."""
     endpoint: str | None
-    end_offset: int
-    lag: int
+    end_offset: int | None
+    """As the leader last heard of it."""
+    lag: int | None
+    """None while the replica is not heard of."""
     last_fetch_ms: int | None
     last_caught_up_ms: int | None
 
@@ -63,6 +69,15 @@ class Quorum:
     high_watermark: int
     replicas: tuple[Replica, ...]
 
+    def in_words(self) -> str:
+        leader = "no leader" if self.leader is None else f"leader {self.leader}"
+        text = f"{leader}, epoch {self.epoch}, committed up to {self.high_watermark:,}"
+        silent = [str(replica.id) for replica in self.replicas if replica.role == "silent"]
+        if not silent:
+            return text
+        does = "node {} does" if len(silent) == 1 else "nodes {} do"
+        return f"{text}; {does.format(', '.join(silent))} not answer"
+
     @property
     def voters(self) -> tuple[Replica, ...]:
         return tuple(replica for replica in self.replicas if replica.role != "observer")
@@ -84,34 +99,50 @@ async def ask_quorum(pool: Pool) -> Quorum:
     answer: DescribeQuorumResponse = await pool.request(
         ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=(wanted,))
     )
+    return read_quorum(answer)
+
+
+def read_quorum(answer: DescribeQuorumResponse) -> Quorum:
     check(answer.error_code, answer.error_message, "quorum")
     state = answer.topics[0].partitions[0]
     check(state.error_code, state.error_message, "quorum")
     places = {
         node.node_id: f"{at.host}:{at.port}" for node in answer.nodes for at in node.listeners[:1]
     }
-    ends = [row.log_end_offset for row in state.current_voters if row.replica_id == state.leader_id]
-    end = ends[0] if ends else state.high_watermark
-    replicas = [
-        Replica(
+    leaders = [row for row in state.current_voters if row.replica_id == state.leader_id]
+    end = leaders[0].log_end_offset if leaders else state.high_watermark
+    # Of itself a leader says that it fetches now: by its clock, which may be another than ours.
+    rows = [*state.current_voters, *state.observers]
+    now_ms = max((row.last_fetch_timestamp for row in leaders or rows), default=0)
+
+    def replica(row: ReplicaState, role: str) -> Replica:
+        is_heard = row in leaders or (
+            row.log_end_offset >= 0
+            and row.last_fetch_timestamp >= 0
+            and now_ms - row.last_fetch_timestamp <= SILENT_AFTER_MS
+        )
+        return Replica(
             id=row.replica_id,
             directory_id=row.replica_directory_id,
-            role=role if row.replica_id != state.leader_id else "leader",
+            role=role,
             endpoint=places.get(row.replica_id),
-            end_offset=row.log_end_offset,
-            lag=max(0, end - row.log_end_offset),
-            last_fetch_ms=_time(row.last_fetch_timestamp),
-            last_caught_up_ms=_time(row.last_caught_up_timestamp),
+            end_offset=_known(row.log_end_offset),
+            lag=max(0, end - row.log_end_offset) if is_heard else None,
+            last_fetch_ms=_known(row.last_fetch_timestamp),
+            last_caught_up_ms=_known(row.last_caught_up_timestamp),
         )
-        for role, rows in (("follower", state.current_voters), ("observer", state.observers))
-        for row in rows
+
+    voters = [
+        replica(row, "leader" if row in leaders else "follower") for row in state.current_voters
     ]
+    voters = [replace(voter, role="silent") if voter.lag is None else voter for voter in voters]
+    observers = [replica(row, "observer") for row in state.observers]
     return Quorum(
         leader=None if state.leader_id == NOBODY else state.leader_id,
         epoch=state.leader_epoch,
         high_watermark=state.high_watermark,
         replicas=tuple(
-            sorted(replicas, key=lambda replica: (replica.role == "observer", replica.id))
+            sorted([*voters, *observers], key=lambda one: (one.role == "observer", one.id))
         ),
     )
 
@@ -126,8 +157,8 @@ async def ask_quorum_or_none(pool: Pool) -> Quorum:
         return Quorum(leader=None, epoch=-1, high_watermark=-1, replicas=())
 
 
-def _time(timestamp: int) -> int | None:
-    return None if timestamp < 0 else timestamp
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def quorum_table(quorum: Quorum, now_ms: int, *, kind: str | None = None) -> Table:
@@ -139,8 +170,10 @@ def quorum_table(quorum: Quorum, now_ms: int, *, kind: str | None = None) -> Tab
         is_last_folded=True,
         rows=[
             (
-                str(r.id), r.role, r.endpoint, r.end_offset, r.lag, _ago(r.last_fetch_ms, now_ms),
-                _ago(r.last_caught_up_ms, now_ms),
+                str(r.id), r.role, r.endpoint,
+                UNKNOWN if r.end_offset is None else r.end_offset,
+                UNKNOWN if r.lag is None else r.lag,
+                _ago(r.last_fetch_ms, now_ms), _ago(r.last_caught_up_ms, now_ms),
                 written_id(r.directory_id),
             )
             for r in quorum.replicas

@@ -79,9 +79,10 @@ def test_completion_scripts_can_be_shown() -> None:
     assert "complete_bash" in done.stdout, done.stderr
 
 
-def test_the_package_runs_as_a_program() -> None:
+@pytest.mark.parametrize("module", ["riverrun", "riverrun.cli"])
+def test_the_package_runs_as_a_program(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "riverrun.cli", "--version"],
+        [sys.executable, "-m", module, "--version"],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("riverrun ")

@@ -29,10 +29,6 @@ def pieces(data: object, bounds: npt.NDArray[np.integer]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, places, pa.py_buffer(data)])
 
 
-def constant(data: bytes) -> pa.Scalar:
-    return pieces(data, np.array([0, len(data)]))[0]
-
-
 def is_valid(array: pa.Array) -> npt.NDArray[np.bool_]:
     """Whether each value is there."""
     bits = array.buffers()[0]

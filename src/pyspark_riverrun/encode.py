@@ -1,12 +1,13 @@
 """Arrow columns into the records of batches, without a step of Python for each record.
 
 A record is pieces in a row: numbers, key, numbers, value, headers. The numbers of all records are
-written by numpy, and Arrow joins the pieces of each row; what comes out is one buffer in which the
-records of a batch lie next to each other, as they will lie in the log.
+written by numpy, and ``gather`` joins the pieces of each row; what comes out is one buffer in which
+the records of a batch lie next to each other, as they will lie in the log.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_riverrun.arrays import constant, is_valid, numbers, pieces, values_of
+from pyspark_riverrun.arrays import is_valid, values_of
+from pyspark_riverrun.gather import INLINE_BYTES_MAX, Numbers, Spans, joined
 from pyspark_riverrun.partitioning import bounds_of
-from pyspark_riverrun.varints import Integers, sizes_of, write_varints, zigzag
+from pyspark_riverrun.varints import Integers, sizes_of, zigzag
 
 RECORD_OVERHEAD_BYTES: Final = 20
 """Of the numbers in a record, at most about: it decides where batches are cut, no more."""
 JOINED_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Arrow's offsets have 32 bits; more than this is joined in two halves."""
-_NOTHING: Final = constant(b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,6 @@ class Rows:
     value: pa.Array
     headers: pa.Array | None
 
-    def take(self, order: npt.NDArray[np.int64]) -> Rows:
-        indices = numbers(order, pa.int64())
-        return Rows(
-            key=None if self.key is None else self.key.take(indices),
-            value=self.value.take(indices),
-            headers=None if self.headers is None else self.headers.take(indices),
-        )
-
     def slice(self, start: int, count: int) -> Rows:
         return Rows(
             key=None if self.key is None else self.key.slice(start, count),
@@ -63,30 +56,35 @@ class Rows:
 
 def payloads(rows: Rows, partitions: npt.NDArray[np.int64], bytes_max: int) -> list[Payload]:
     """The rows in order for each partition, cut where a batch would grow too large."""
-    if len(partitions) == 0:
+    count = len(partitions)
+    if count == 0:
         return []
-    if not (partitions == partitions[0]).all():
-        order = np.argsort(partitions, kind="stable")
-        rows, partitions = rows.take(order), partitions[order]
     sizes = _sizes(rows)
-    if int(sizes.sum()) > JOINED_BYTES_MAX and len(sizes) > 1:
-        middle = len(sizes) // 2
+    if int(sizes.sum()) > JOINED_BYTES_MAX and count > 1:
+        middle = count // 2
         first = payloads(rows.slice(0, middle), partitions[:middle], bytes_max)
-        rest = rows.slice(middle, len(sizes) - middle)
+        rest = rows.slice(middle, count - middle)
         return first + payloads(rest, partitions[middle:], bytes_max)
+    order: Integers | None = None
+    if not (partitions == partitions[0]).all():
+        order = _order(partitions)
+        partitions, sizes = partitions[order], sizes[order]
     cuts = _cuts(partitions, sizes, bytes_max)
-    deltas = np.arange(len(sizes), dtype=np.int64) - np.repeat(cuts[:-1], np.diff(cuts))
-    joined = _joined(rows, deltas)
-    bounds = bounds_of(joined)
-    data = memoryview(joined.buffers()[2])
+    data, bounds = _records(rows, order, cuts)
     return [
         Payload(
             partition=int(partitions[start]),
-            count=int(end - start),
-            records=data[int(bounds[start]) : int(bounds[end])],
+            count=end - start,
+            records=data[bounds[number] : bounds[number + 1]],
         )
-        for start, end in pairwise(cuts)
+        for number, (start, end) in enumerate(pairwise(cuts))
     ]
+
+
+def _order(partitions: npt.NDArray[np.int64]) -> Integers:
+    """The rows by partition; numpy sorts short numbers several times as fast."""
+    is_short = int(partitions.max()) < 2**15
+    return np.argsort(partitions.astype(np.int16) if is_short else partitions, kind="stable")
 
 
 def _sizes(rows: Rows) -> Integers:
@@ -104,76 +102,112 @@ def _sizes(rows: Rows) -> Integers:
     return sizes
 
 
-def _cuts(partitions: npt.NDArray[np.int64], sizes: Integers, bytes_max: int) -> Integers:
+def _cuts(partitions: npt.NDArray[np.int64], sizes: Integers, bytes_max: int) -> list[int]:
     """Where each batch begins, and the end."""
-    total = np.cumsum(sizes)
+    total = np.cumsum(sizes).data
     ends = np.append(np.flatnonzero(np.diff(partitions)) + 1, len(partitions))
     cuts = [0]
-    for end in ends:
-        while cuts[-1] < end:
-            start = cuts[-1]
-            before = int(total[start - 1]) if start else 0
-            fits = int(np.searchsorted(total, before + bytes_max, side="right"))
-            cuts.append(int(min(end, max(start + 1, fits))))
-    return np.array(cuts, np.int64)
+    start, count, before = 0, 0, 0
+    for end in ends.tolist():
+        while start < end:
+            # Most batches hold about as many as the one before them: look there first.
+            near = min(end, start + 2 * count + 1)
+            reach = near if total[near - 1] > before + bytes_max else end
+            fits = bisect_right(total, before + bytes_max, start, reach)
+            count = max(1, fits - start)
+            start += count
+            before = total[start - 1]
+            cuts.append(start)
+    return cuts
 
 
-def _joined(rows: Rows, deltas: Integers) -> pa.Array:
-    """Each row's record, whole."""
-    count = len(deltas)
-    value_sizes = _lengths(rows.value)
-    key_sizes = np.full(count, -1, np.int64) if rows.key is None else _lengths(rows.key)
-    key_marks, value_marks, order_marks = zigzag(key_sizes), zigzag(value_sizes), zigzag(deltas)
-    key_widths, value_widths = sizes_of(key_marks), sizes_of(value_marks)
-    order_widths = sizes_of(order_marks)
+def _records(
+    rows: Rows, order: Integers | None, cuts: Sequence[int]
+) -> tuple[memoryview, list[int]]:
+    """The records of all batches, and where each batch begins among them, and the end."""
+    starts = np.array(cuts, np.int64)
+    count = cuts[-1]
+    deltas = np.arange(count, dtype=np.int64) - np.repeat(starts[:-1], np.diff(starts))
+    value = _spans(rows.value, order)
+    key = None if rows.key is None else _spans(rows.key, order)
+    tail, tail_sizes = _tail(rows.headers, order, count)
+    key_sizes = np.full(count, -1, np.int64) if key is None else key.sizes
+    order_marks, order_widths = _marks(deltas)
+    key_marks, key_widths = _marks(key_sizes)
+    value_marks, value_widths = _marks(value.sizes)
     # Attributes and the time, which is the batch's own, are a zero each.
     bodies = 2 + order_widths + key_widths + np.maximum(key_sizes, 0)
-    bodies += value_widths + np.maximum(value_sizes, 0)
-    tails, tail_sizes = _tails(rows.headers, count)
-    bodies += tail_sizes
-    body_marks = zigzag(bodies)
-    body_widths = sizes_of(body_marks)
+    bodies += value_widths + np.maximum(value.sizes, 0) + tail_sizes
+    body_marks, body_widths = _marks(bodies)
 
-    ends = np.cumsum(body_widths + 2 + order_widths + key_widths)
-    heads = np.zeros(int(ends[-1]), np.uint8)
-    starts = np.append(0, ends)
-    at = starts[:-1]
-    write_varints(heads, at, body_marks, body_widths)
-    at = at + body_widths + 2
-    write_varints(heads, at, order_marks, order_widths)
-    write_varints(heads, at + order_widths, key_marks, key_widths)
+    head = Numbers(count)
+    head.put(body_marks, body_widths)
+    head.skip(2)
+    head.put(order_marks, order_widths)
+    parts: list[Spans | Numbers] = [head]
+    # Numbers share a piece as long as there is room in it, for each piece takes time.
+    if head.longest + int(key_widths.max()) > INLINE_BYTES_MAX:
+        head = Numbers(count)
+        parts.append(head)
+    head.put(key_marks, key_widths)
+    if key is not None:
+        parts.append(key)
+    if key is not None or head.longest + int(value_widths.max()) > INLINE_BYTES_MAX:
+        head = Numbers(count)
+        parts.append(head)
+    head.put(value_marks, value_widths)
+    parts += [value, *tail]
 
-    parts = [pieces(heads, starts)]
-    if rows.key is not None:
-        parts.append(_binary(rows.key))
-    parts += [_numbers(value_marks, value_widths), _binary(rows.value), *tails]
-    return pc.binary_join_element_wise(
-        *parts, _NOTHING, null_handling="replace", null_replacement=""
-    )
+    ends = np.zeros(count + 1, np.int64)
+    np.cumsum(body_widths + bodies, out=ends[1:])
+    data = memoryview(joined(parts))
+    assert len(data) == ends[-1], f"{len(data)} bytes of records, not {ends[-1]}"
+    return data, ends[starts].tolist()
 
 
-def _tails(headers: pa.Array | None, count: int) -> tuple[Sequence[pa.Array | pa.Scalar], Integers]:
+def _spans(values: pa.Array, order: Integers | None) -> Spans:
+    spans = Spans.of(values)
+    return spans if order is None else spans.take(order)
+
+
+def _marks(values: Integers) -> tuple[npt.NDArray[np.uint64], Integers]:
+    marks = zigzag(values)
+    return marks, sizes_of(marks)
+
+
+def _tail(
+    headers: pa.Array | None, order: Integers | None, count: int
+) -> tuple[list[Spans | Numbers], Integers]:
     """The headers of each record with their number in front, and how many bytes that is."""
+    number = Numbers(count)
     if headers is None:
-        return [constant(b"\x00")], np.ones(count, np.int64)
-    names, values = _flat(headers)
-    name_marks, value_marks = zigzag(_lengths(names)), zigzag(_lengths(values))
-    each = pc.binary_join_element_wise(
-        _numbers(name_marks, sizes_of(name_marks)),
-        _binary(names),
-        _numbers(value_marks, sizes_of(value_marks)),
-        _binary(values),
-        _NOTHING,
-        null_handling="replace",
-        null_replacement="",
-    )
+        number.skip(1)
+        return [number], number.sizes
     bounds = _list_bounds(headers)
-    count_marks = zigzag(np.diff(bounds))
-    widths = sizes_of(count_marks)
+    data, ends = _headers(headers)
     # Headers of one record are neighbours, so they are one piece without being copied again.
-    each_bounds = bounds_of(each)[bounds]
-    together = pieces(each.buffers()[2], each_bounds)
-    return [_numbers(count_marks, widths), together], widths + np.diff(each_bounds)
+    together = Spans.between(data, ends[bounds], np.diff(ends[bounds]))
+    counts = np.diff(bounds)
+    if order is not None:
+        together, counts = together.take(order), counts[order]
+    number.put(*_marks(counts))
+    return [number, together], number.sizes + together.sizes
+
+
+def _headers(headers: pa.Array) -> tuple[pa.Buffer | None, Integers]:
+    """All headers of all records, and where each begins, and the end."""
+    names, values = (Spans.of(column) for column in _flat(headers))
+    count = len(names.sizes)
+    ends = np.zeros(count + 1, np.int64)
+    if count == 0:
+        return None, ends
+    name_size, value_size = Numbers(count), Numbers(count)
+    name_size.put(*_marks(names.sizes))
+    value_size.put(*_marks(values.sizes))
+    sizes = name_size.sizes + np.maximum(names.sizes, 0)
+    sizes += value_size.sizes + np.maximum(values.sizes, 0)
+    np.cumsum(sizes, out=ends[1:])
+    return joined([name_size, names, value_size, values]), ends
 
 
 def _flat(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -187,23 +221,3 @@ def _list_bounds(headers: pa.Array) -> Integers:
     bounds = np.zeros(len(headers) + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
-
-
-def _lengths(values: pa.Array) -> Integers:
-    """-1 for null."""
-    lengths = np.diff(bounds_of(values))
-    if values.null_count:
-        lengths = np.where(is_valid(values), lengths, -1)
-    return lengths
-
-
-def _binary(values: pa.Array) -> pa.Array:
-    """Text is bytes, and Arrow need not look at it again."""
-    return values if pa.types.is_binary(values.type) else values.cast(pa.binary())
-
-
-def _numbers(marks: npt.NDArray[np.uint64], widths: Integers) -> pa.Array:
-    starts = np.append(0, np.cumsum(widths))
-    data = np.zeros(int(starts[-1]), np.uint8)
-    write_varints(data, starts[:-1], marks, widths)
-    return pieces(data, starts)

@@ -1,8 +1,8 @@
 """Zigzag varints, many at a time: how numbers are written inside records.
 
-A number takes one byte here and three there, so neither reading nor writing can be done by a fixed
-layout; but it can be done for all records at once, one byte of each per step, and most numbers have
-one byte or two.
+A number takes one byte here and three there, so there is no fixed layout to read them by; but it
+can be done for all records at once, one byte of each per step, and most numbers have one byte or
+two. ``gather`` writes them.
 """
 
 from __future__ import annotations
@@ -58,21 +58,3 @@ def sizes_of(zigzagged: npt.NDArray[np.uint64]) -> Integers:
         sizes += zigzagged >= np.uint64(limit)
         limit <<= 7
     return sizes
-
-
-def write_varints(
-    output: Bytes, at: Integers, zigzagged: npt.NDArray[np.uint64], sizes: Integers
-) -> None:
-    """Put each number where it belongs."""
-    left = zigzagged
-    where = at
-    many = sizes
-    while True:
-        is_more = many > 1
-        low = (left & np.uint64(0x7F)).astype(np.uint8)
-        if not is_more.any():
-            output[where] = low
-            return
-        output[where] = low | (is_more.astype(np.uint8) << 7)
-        keep = np.flatnonzero(is_more)
-        left, where, many = left[keep] >> np.uint64(7), where[keep] + 1, many[keep] - 1

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_riverrun import link
-from pyspark_riverrun.arrays import constant, is_valid, numbers, pieces, values_of
+from pyspark_riverrun.arrays import is_valid, numbers, pieces, values_of
 
 IMPORTS = """
 import sys
@@ -66,7 +66,6 @@ def test_pieces_lie_between_bounds() -> None:
     array.validate(full=True)
     assert array.to_pylist() == [b"", b"bcd", b"ef"]
     assert pieces(b"", np.zeros(1, np.int64)).to_pylist() == []
-    assert constant(b"xy").as_py() == b"xy"
 
 
 def test_reading_and_writing_do_without_pandas() -> None:

@@ -2,14 +2,17 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pyspark_riverrun import encode, gather
 from pyspark_riverrun.encode import Payload, Rows, payloads
+from pyspark_riverrun.gather import Numbers, joined
 from pyspark_riverrun.partitioning import hashes_of, partitions_of_keys
-from pyspark_riverrun.varints import read_varints, sizes_of, write_varints, zigzag
+from pyspark_riverrun.varints import read_varints, sizes_of, zigzag
 from riverrun.client.partitioner import murmur2, partition_of_key
-from riverrun.records.record import NewRecord, read_headers, spans
+from riverrun.records.record import NewRecord, read_headers, spans, write_varint
 from tests.records.strategies import new_records
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -49,7 +52,19 @@ def read_back(payload: Payload) -> list[NewRecord]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.fixture(params=[True, False], ids=["views", "columns"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to join, as far as this pyarrow has them."""
+    if request.param and not gather.MAKES_VIEWS:
+        pytest.skip("this pyarrow makes no views over memory of others")
+    monkeypatch.setattr(gather, "MAKES_VIEWS", request.param)
+
+
+SAME_WAY = [HealthCheck.function_scoped_fixture]
+
+
+@pytest.mark.usefixtures("way")
+@settings(max_examples=150, deadline=None, suppress_health_check=SAME_WAY)
 @given(rows, st.integers(30, 400))
 def test_any_rows_are_read_back_in_order_within_each_partition(
     made: list[tuple[NewRecord, int]], bytes_max: int
@@ -67,6 +82,7 @@ def test_any_rows_are_read_back_in_order_within_each_partition(
         assert one.count == 1 or len(one.records) <= bytes_max
 
 
+@pytest.mark.usefixtures("way")
 def test_text_and_missing_columns_are_written_too() -> None:
     table = Rows(key=None, value=pa.array(["ä", None]), headers=None)
     (payload,) = payloads(table, np.zeros(2, np.int64), 1000)
@@ -90,12 +106,95 @@ def test_keys_go_where_kafkas_partitioner_puts_them(keys: list[bytes | None], co
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_numbers_of_any_size_round_trip(numbers: list[int]) -> None:
-    marks = zigzag(np.array(numbers, np.int64))
-    sizes = sizes_of(marks)
-    starts = np.append(0, np.cumsum(sizes))
-    data = np.zeros(int(starts[-1]), np.uint8)
-    write_varints(data, starts[:-1], marks, sizes)
-    found, after = read_varints(data, starts[:-1])
+def test_numbers_of_any_size_are_read(numbers: list[int]) -> None:
+    data = bytearray()
+    starts = [0]
+    for number in numbers:
+        write_varint(data, number)
+        starts.append(len(data))
+    assert np.cumsum(sizes_of(zigzag(np.array(numbers, np.int64)))).tolist() == starts[1:]
+    found, after = read_varints(np.frombuffer(data, np.uint8), np.array(starts[:-1]))
     assert found.tolist() == numbers
-    assert after.tolist() == starts[1:].tolist()
+    assert after.tolist() == starts[1:]
+
+
+NUMBERS = st.integers(-(2**34), 2**34 - 1) | st.integers(-300, 300)
+
+
+@pytest.mark.usefixtures("way")
+@settings(deadline=None, suppress_health_check=SAME_WAY)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20))
+def test_numbers_are_written_one_behind_the_other(pairs: list[tuple[int, int]]) -> None:
+    written = Numbers(len(pairs))
+    expected = bytearray()
+    for place in range(2):
+        marks = zigzag(np.array([pair[place] for pair in pairs], np.int64))
+        written.put(marks, sizes_of(marks))
+        written.skip(1 - place)
+    for first, second in pairs:
+        write_varint(expected, first)
+        expected.append(0)
+        write_varint(expected, second)
+    assert joined([written]).to_pybytes() == expected
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("count", [1, 3, 300])
+def test_pieces_of_any_size_are_joined(count: int) -> None:
+    """Short ones are held by their views, long ones are not, and the last ones end a buffer."""
+    for shift in range(16):
+        sizes = [(shift + number) % 16 for number in range(count)]
+        keys = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+        values = [key[::-1] + key for key in reversed(keys)]
+        table = Rows(key=pa.array(keys), value=pa.array(values), headers=None)
+        (payload,) = payloads(table, np.zeros(count, np.int64), 1_000_000)
+        expected = [NewRecord(key=k, value=v) for k, v in zip(keys, values, strict=True)]
+        assert read_back(payload) == expected
+
+
+@pytest.mark.usefixtures("way")
+def test_numbers_that_fill_their_piece_are_written() -> None:
+    """The size of a large record, its place in a large batch and the size of a large key."""
+    count = 9000
+    keys = [b"k" * 70_000 if number == count - 1 else b"" for number in range(count)]
+    values = [b"v" * 2_100_000 if number >= count - 2 else None for number in range(count)]
+    table = Rows(key=pa.array(keys), value=pa.array(values, pa.binary()), headers=None)
+    (payload,) = payloads(table, np.zeros(count, np.int64), 10_000_000)
+    expected = [NewRecord(key=k, value=v) for k, v in zip(keys, values, strict=True)]
+    assert read_back(payload) == expected
+    (payload,) = payloads(
+        Rows(key=None, value=table.value, headers=None), np.zeros(count, np.int64), 10_000_000
+    )
+    assert read_back(payload) == [NewRecord(value=value) for value in values]
+
+
+@pytest.mark.usefixtures("way")
+def test_columns_with_long_offsets_are_written_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "JOINED_BYTES_MAX", 200)
+    values = [f"value {number}" for number in range(40)]
+    partitions = np.arange(40) % 2
+    table = Rows(key=None, value=pa.array(values, pa.large_string()), headers=None)
+    written = payloads(table, partitions, 1000)
+    assert len(written) > 2
+    for partition in range(2):
+        found = [r.value for p in written if p.partition == partition for r in read_back(p)]
+        assert found == [value.encode() for value in values[partition::2]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 99)), min_size=1, max_size=60),
+    st.integers(1, 300),
+)
+def test_batches_are_cut_as_late_as_they_may_be(
+    made: list[tuple[int, int]], bytes_max: int
+) -> None:
+    made.sort()
+    partitions = np.array([partition for partition, _ in made], np.int64)
+    sizes = np.array([size for _, size in made], np.int64)
+    expected, room = [0], bytes_max
+    for number, (partition, size) in enumerate(made):
+        if number and (partition != made[number - 1][0] or size > room):
+            expected.append(number)
+            room = bytes_max
+        room -= size
+    assert encode._cuts(partitions, sizes, bytes_max) == [*expected, len(made)]

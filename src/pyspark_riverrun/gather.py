@@ -1,0 +1,206 @@
+"""Pieces from here and there, joined row by row by Arrow in one pass over them.
+
+Views (Arrow's ``binary_view``) say where a piece lies, or hold it when it is short. Numpy writes
+the views of all pieces in the order in which the bytes are wanted, and Arrow's cast to plain binary
+copies each piece once, to where it stays. To take rows in another order costs nothing more.
+pyarrow 18 makes no views over memory of others: there Arrow takes and joins columns, in two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_riverrun.arrays import is_valid, numbers, pieces
+from pyspark_riverrun.partitioning import bounds_of
+from pyspark_riverrun.varints import Integers
+
+Marks = npt.NDArray[np.uint64]
+
+INLINE_BYTES_MAX: Final = 12
+"""Pieces up to this are held by their views, longer ones never (Arrow's columnar format)."""
+_VIEW: Final = np.dtype([("size", "<i4"), ("low", "<u8"), ("high", "<u4")])
+_LONG_VIEW: Final = np.dtype([("size", "<i4"), ("prefix", "<u4"), ("buffer", "<u4"), ("at", "<u4")])
+_WORD: Final = np.dtype("<u4")
+_BITS: Final = np.uint64(8)
+_CONTINUED: Final = np.array([0, 0, 0x80, 0x8080, 0x808080, 0x80808080], np.uint64)
+"""By how many bytes a number has: all but its last say that more come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """A piece of a buffer for each row; of nulls nothing, and their size is -1."""
+
+    data: pa.Buffer | None
+    starts: Integers
+    sizes: Integers
+
+    @classmethod
+    def of(cls, values: pa.Array) -> Spans:
+        """The values of a binary or text column."""
+        bounds = bounds_of(values)
+        sizes = np.diff(bounds)
+        if values.null_count:
+            sizes = np.where(is_valid(values), sizes, -1)
+        return cls.between(values.buffers()[2], bounds, sizes)
+
+    @classmethod
+    def between(cls, data: pa.Buffer | None, bounds: Integers, sizes: Integers) -> Spans:
+        """Neighbours, that begin where these bounds are."""
+        first, end = int(bounds[0]), int(bounds[-1])
+        # Places in views have 32 bits, so they are counted from the first piece that we need.
+        held = None if data is None or end == first else data.slice(first, end - first)
+        return cls(data=held, starts=bounds[:-1] - first, sizes=sizes)
+
+    def take(self, order: Integers) -> Spans:
+        return Spans(data=self.data, starts=self.starts[order], sizes=self.sizes[order])
+
+
+class Numbers:
+    """Some varints for each row, one behind the other, with at most 12 bytes."""
+
+    def __init__(self, count: int) -> None:
+        self.low = np.zeros(count, np.uint64)
+        self.high = np.zeros(count, np.uint64)
+        self.sizes = np.zeros(count, np.int64)
+
+    def put(self, zigzagged: Marks, sizes: Integers) -> None:
+        """Numbers of at most 5 bytes, as all are that count bytes or records of a batch."""
+        digits = zigzagged & np.uint64(0x7F)
+        longest = int(sizes.max())
+        assert longest <= 5, f"a number of {longest} bytes"
+        for place in range(1, longest):
+            # Seven bits of the number for each byte.
+            part = zigzagged >> np.uint64(7 * place) & np.uint64(0x7F)
+            digits |= part << np.uint64(8 * place)
+        if longest > 1:
+            digits |= _CONTINUED[sizes]
+        at = self.sizes.view(np.uint64) * _BITS
+        self.low |= digits << at
+        if int(self.sizes.max()) + longest > 8:
+            # A shift by 64 and more gives 0 in numpy, to either side.
+            self.high |= np.where(
+                at < np.uint64(64), digits >> (np.uint64(64) - at), digits << (at - np.uint64(64))
+            )
+        self.sizes += sizes
+
+    def skip(self, size: int) -> None:
+        """So many zeros."""
+        self.sizes += size
+
+    @property
+    def longest(self) -> int:
+        return int(self.sizes.max())
+
+
+def _makes_views() -> bool:
+    one = np.array([(13, 0, 0, 0)], _LONG_VIEW)
+    try:
+        pa.Array.from_buffers(
+            pa.binary_view(), 1, [None, pa.py_buffer(one), pa.py_buffer(bytes(13))]
+        )
+    except ValueError:
+        return False
+    return True
+
+
+MAKES_VIEWS: Final = _makes_views()
+
+
+def joined(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
+    """The parts of the first row, one behind the other, then those of the second, and so on."""
+    return joined_by_views(parts) if MAKES_VIEWS else joined_by_columns(parts)
+
+
+def joined_by_columns(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
+    columns = [_held(part) if isinstance(part, Numbers) else _taken(part) for part in parts]
+    nothing = pieces(b"", np.zeros(2, np.int32))[0]
+    return pc.binary_join_element_wise(*columns, nothing).buffers()[2]
+
+
+def _held(part: Numbers) -> pa.Array:
+    count = len(part.sizes)
+    held = np.zeros((count, INLINE_BYTES_MAX), np.uint8)
+    held[:, :8] = part.low.astype("<u8").view(np.uint8).reshape(count, 8)
+    held[:, 8:] = part.high.astype("<u4").view(np.uint8).reshape(count, 4)
+    bounds = np.append(0, np.cumsum(part.sizes))
+    return pieces(held[np.arange(INLINE_BYTES_MAX) < part.sizes[:, None]], bounds)
+
+
+def _taken(part: Spans) -> pa.Array:
+    """Every second piece is a span, and between them is what nobody asked for."""
+    count = len(part.sizes)
+    if part.data is None:
+        return pieces(b"", np.zeros(count + 1, np.int32))
+    sizes = np.maximum(part.sizes, 0)
+    by_place = np.lexsort((sizes, part.starts))
+    bounds = np.empty(2 * count, np.int64)
+    bounds[::2] = part.starts[by_place]
+    bounds[1::2] = bounds[::2] + sizes[by_place]
+    places = np.empty(count, np.int64)
+    places[by_place] = np.arange(count) * 2
+    return pieces(part.data, bounds).take(numbers(places, pa.int64()))
+
+
+def joined_by_views(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
+    count = len(parts[0].sizes)
+    views = np.zeros((count, len(parts)), _VIEW)
+    buffers: list[pa.Buffer] = []
+    for number, part in enumerate(parts):
+        column = views[:, number]
+        if isinstance(part, Numbers):
+            assert part.longest <= INLINE_BYTES_MAX, f"numbers of {part.longest} bytes"
+            column["size"] = part.sizes
+            column["low"] = part.low
+            column["high"] = part.high
+        elif part.data is not None:
+            _view_spans(column, part, part.data, len(buffers))
+            buffers.append(part.data)
+    held = [None, pa.py_buffer(views), *buffers]
+    made = pa.Array.from_buffers(pa.binary_view(), count * len(parts), held)
+    return made.cast(pa.binary()).buffers()[2]
+
+
+def _view_spans(column: npt.NDArray[np.void], part: Spans, source: pa.Buffer, buffer: int) -> None:
+    sizes = np.maximum(part.sizes, 0)
+    longs = column.view(_LONG_VIEW)
+    longs["size"] = sizes
+    longs["buffer"] = buffer
+    longs["at"] = part.starts
+    is_short = sizes <= INLINE_BYTES_MAX
+    if not is_short.any():
+        return
+    data = np.frombuffer(source, np.uint8)
+    # A short piece is read as three words, which near the end of the buffer would reach beyond it.
+    last = len(data) - INLINE_BYTES_MAX
+    is_near = part.starts > last
+    if is_short.all() and last >= 0:
+        _hold(longs, slice(None), data, np.minimum(part.starts, last))
+    else:
+        far = np.flatnonzero(is_short & ~is_near)
+        _hold(longs, far, data, part.starts[far])
+    near = np.flatnonzero(is_short & is_near)
+    first = max(0, last)
+    tail = np.concatenate([data[first:], np.zeros(INLINE_BYTES_MAX, np.uint8)])
+    _hold(longs, near, tail, part.starts[near] - first)
+
+
+def _hold(
+    longs: npt.NDArray[np.void],
+    rows: Integers | slice,
+    data: npt.NDArray[np.uint8],
+    starts: Integers,
+) -> None:
+    """What lies behind a piece comes along; nobody looks at it, for a view says its size."""
+    if len(starts) == 0:
+        return
+    words = np.ndarray((len(data) - 3,), _WORD, data, strides=(1,))
+    longs["prefix"][rows] = words[starts]
+    longs["buffer"][rows] = words[starts + 4]
+    longs["at"][rows] = words[starts + 8]

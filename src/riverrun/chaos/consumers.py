@@ -27,6 +27,11 @@ QUICK: dict[str, str | int | float] = {
     "reconnect.backoff.max.ms": 200,
     "socket.timeout.ms": 4000,
     "log_level": 0,
+    # When all nodes are gone, librdkafka 2.16 begins anew with its bootstrap servers (KIP-899), but
+    # not before its old brokers are let go of. Something in the queue of an application that waits
+    # for a commit can hold one of them, and then it never connects to anybody again: "Cluster
+    # connection already in progress". The servers keep their addresses here.
+    "metadata.recovery.strategy": "none",
 }
 
 

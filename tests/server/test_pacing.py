@@ -260,6 +260,19 @@ def test_a_library_that_is_always_as_late_is_on_a_slow_network() -> None:
     assert seconds_for(400, lambda _: 0.002) == pytest.approx(400 * 0.002, rel=0.05)
 
 
+def test_small_answers_tell_nothing_of_a_machine() -> None:
+    def seconds(away: float) -> float:
+        pace, now = Pace(), 100.0
+        for _ in range(8000):
+            now += pace.asked(now)
+            pace.sent(now, 50_000, batch(50, 50_000))
+            now += away
+        return now - 100.0
+
+    assert seconds(0.00005) == pytest.approx(seconds(0.00002), rel=0.02)
+    assert seconds(0.00002) < 8000 * 50 * 1.3e-6
+
+
 def test_a_busy_machine_that_takes_turns_brings_no_rest() -> None:
     """The application gets little of the processor while the library parses, and all of it while
     the library waits for us."""

@@ -213,7 +213,7 @@ class Pace:
         if self._is_measured:
             self._hoped.add(now, seconds, queues)
         else:
-            usual = max(self._soonest * USUAL, 1.0)
+            usual = max(self._soonest * USUAL, 1.0) if self._soonest < math.inf else 1.0
             busy = max(self._away / usual, 1.0)
             seconds *= min(usual, SLOWER_MAX)
             self._hoped.add(now, seconds * min(busy, HOPED_MAX), queues)

@@ -10,6 +10,7 @@ from tests.processes import free_ports
 
 load = pytest.importorskip("riverrun.cli.benchmark.load", reason="needs the extra bench")
 compare = pytest.importorskip("riverrun.cli.benchmark.compare", reason="needs the extra bench")
+floor = pytest.importorskip("riverrun.cli.benchmark.floor", reason="needs the extra bench")
 
 
 def test_the_latency_is_that_of_new_records(cli: Cli, name: str) -> None:
@@ -48,3 +49,7 @@ def test_a_ratio_above_one_is_for_us(unit: str, ours: float, theirs: float, rati
     assert table.ratio(row) is None
     table.add("kafka", row, theirs)
     assert table.ratio(row) == pytest.approx(ratio)
+
+
+def test_memory_is_touched_in_whole_megabytes() -> None:
+    assert floor.touch_memory(3_500_000) == 3_000_000

@@ -121,6 +121,7 @@ def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> Tabl
                 f"Apache Kafka could not be had ({error}); riverrun is measured alone."
             )
             _progress(table.notes[-1])
+    floor.touch_memory()
     for chunk in FLOOR_CHUNKS:
         table.floors[chunk] = floor.measure(chunk)
     for number in range(rounds):

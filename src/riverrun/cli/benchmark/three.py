@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from riverrun.cli.benchmark import clusters, failover, load, peers
+from riverrun.cli.benchmark import clusters, failover, floor, load, peers
 from riverrun.cli.benchmark.compare import Row, Table
 from riverrun.cli.benchmark.load import Servers, Shape
 
@@ -63,6 +63,7 @@ def compare(*, rounds: int, quick: bool, with_kafka: bool, parts: tuple[str, ...
                 f"Apache Kafka could not be had ({error}); riverrun is measured alone."
             )
             progress(table.notes[-1])
+    floor.touch_memory()
     for number in range(rounds):
         for part in parts:
             for name, start in starters.items():

@@ -42,11 +42,11 @@ def touch_memory(size: int = TOUCHED_BYTES) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         room = min(psutil.virtual_memory().available, psutil.disk_usage(folder).free) // 2
-        chunk, left = bytes(MB), min(size, room) // MB
+        chunk, count = bytes(MB), int(min(size, room)) // MB
         with (Path(folder) / "touched").open("wb", buffering=0) as file:
-            for _ in range(left):
+            for _ in range(count):
                 file.write(chunk)
-    return left * MB
+    return count * MB
 
 
 def _receive(sending: object, chunk_bytes: int) -> None:

@@ -1,10 +1,15 @@
 """What commands say while one node of three is left, which is when people look."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from riverrun.cli.producing import Plan, write_lines
+from riverrun.client.pool import Pool
+from riverrun.client.retry import RetryPolicy
 from tests.cli.commands import Cli
 from tests.clusters import Cluster, serve_three
 
@@ -49,6 +54,40 @@ def test_a_reader_with_a_limit_ends_and_names_the_node_that_is_missing(cli: Cli)
     assert any(f"node {node} at 127.0.0.1:" in words for node in (2, 3)), words
     assert "does not answer: connection refused" in words
     assert "riverrun cluster status" in words
+
+
+def leaders(cli: Cli) -> dict[int, int]:
+    (topic,) = json.loads(cli.run("topics", "describe", TOPIC, "--json"))
+    return {row["partition"]: row["leader"] for row in topic["partitions"]}
+
+
+def test_a_writer_says_what_it_waits_for_while_it_waits(cli: Cli) -> None:
+    with cli.started("produce", TOPIC) as running:
+        running.say("one\n")
+        told = running.notice("waiting for ")
+        assert "the leader of the quorum" in told or f"topic {TOPIC} to take" in told
+
+
+def test_a_writer_names_the_cause_once_and_fails_with_it(
+    cluster: Cluster, cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partition, gone = next((at, node) for at, node in leaders(cli).items() if node != LEFT)
+    file = tmp_path / "lines"
+    file.write_text("one\n")
+
+    async def write() -> None:
+        plan = Plan(topic=TOPIC, partition=partition, acks=1)
+        address, retry = cluster.nodes[LEFT].address, RetryPolicy(tries_max=6)
+        with file.open() as lines:
+            async with Pool([address], retry=retry) as pool:
+                await write_lines(pool, plan, lines.fileno())
+
+    with pytest.raises(ConnectionError, match=f"node {gone} at .* does not answer"):
+        asyncio.run(write())
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(
+        f"riverrun: waiting for topic {TOPIC} to take what was sent: node {gone}"
+    )
 
 
 def test_a_port_for_controllers_is_called_one(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from riverrun.cli.formats import BadInput, parse_json, parse_line
 from riverrun.cli.interrupts import stop_on_signals, unless
 from riverrun.cli.options import FAILED, NOT_FOUND
 from riverrun.cli.output import bytes_in_words, counted
+from riverrun.cli.patience import Patience
 from riverrun.cli.session import in_words
 from riverrun.client.pool import Pool
 from riverrun.client.producer import PartitionState, Producer
@@ -104,17 +105,30 @@ async def write_lines(
 ) -> Summary:
     """Everything up to the end of the input, or to the first thing that is wrong."""
     summary = Summary(topic=plan.topic)
-    progress = _Progress(summary, is_shown=sys.stderr.isatty() and not plan.is_quiet)
-    started = asyncio.get_running_loop().time()
-    producer = await Producer.open(
-        pool, plan.topic, acks=plan.acks, compression=plan.compression, sent=progress.sent
-    )
+    is_shown = sys.stderr.isatty() and not plan.is_quiet
+    progress = _Progress(summary, is_shown=is_shown, is_quiet=plan.is_quiet)
+    loop = asyncio.get_running_loop()
+    patience = Patience(progress.tell, loop.call_later)
+    pool.tried = patience.failed
+    started = loop.time()
+
+    def sent(records: int, size: int) -> None:
+        progress.sent(records, size)
+        patience.moved()
+
+    try:
+        producer = await Producer.open(
+            pool, plan.topic, acks=plan.acks, compression=plan.compression,
+            sent=sent, waits=patience.wait_for,
+        )  # fmt: skip
+    finally:
+        patience.done()
     summary.partitions = list(producer.partitions.values())
     if plan.partition is not None and plan.partition not in producer.partitions:
         count = counted(len(producer.partitions), "partition")
         text = f"topic {plan.topic} has {count}, numbered from 0: there is no {plan.partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-    writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock())
+    writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock(), patience)
     try:
         await writing.run()
     except BadInput as error:
@@ -123,7 +137,7 @@ async def write_lines(
         summary.failure = in_words(error)
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             summary.exit_code = NOT_FOUND
-    summary.seconds = asyncio.get_running_loop().time() - started
+    summary.seconds = loop.time() - started
     if summary.failure is not None:
         were = "was" if summary.records == 1 else "were"
         summary.failure += f"\n  {counted(summary.records, 'record')} before that {were} written."
@@ -134,11 +148,14 @@ async def write_lines(
 class _Writing:
     """One input on its way into one topic."""
 
-    def __init__(self, plan: Plan, producer: Producer, reader: Reader, clock: Clock) -> None:
+    def __init__(
+        self, plan: Plan, producer: Producer, reader: Reader, clock: Clock, patience: Patience
+    ) -> None:
         self._plan = plan
         self._producer = producer
         self._reader = reader
         self._clock = clock
+        self._patience = patience
         self.lines = LineBuffer()
 
     async def run(self) -> None:
@@ -147,9 +164,16 @@ class _Writing:
             while data := await unless(stop, self._reader.read()):
                 await self._add(self.lines.feed(data))
                 if not await self._reader.is_ready_within(LINGER_S):
-                    await self._producer.flush()
+                    await self._flush()
         await self._add(self.lines.finish())
-        await self._producer.flush()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        self._patience.wait_for(f"topic {self._plan.topic} to take what was sent")
+        try:
+            await self._producer.flush()
+        finally:
+            self._patience.done()
 
     async def _add(self, lines: Iterator[bytes]) -> None:
         plan = self._plan
@@ -167,19 +191,20 @@ class _Writing:
                         line, separator=plan.separator, headers=plan.headers, timestamp=now_ms
                     )
                 if self._producer.add(record, partition):
-                    await self._producer.flush()
+                    await self._flush()
         except BadInput:
             # The lines before it are good, and were accepted.
-            await self._producer.flush()
+            await self._flush()
             raise
 
 
 class _Progress:
-    """Counts what is acknowledged; a person watching sees it move."""
+    """Counts what is acknowledged; a person watching sees it move, and hears why it does not."""
 
-    def __init__(self, summary: Summary, *, is_shown: bool) -> None:
+    def __init__(self, summary: Summary, *, is_shown: bool, is_quiet: bool) -> None:
         self._summary = summary
         self._is_shown = is_shown
+        self._is_quiet = is_quiet
         self._loop = asyncio.get_running_loop()
         self._started = self._shown_at = self._loop.time()
 
@@ -190,6 +215,11 @@ class _Progress:
         if self._is_shown and now - self._shown_at >= PROGRESS_S:
             self._shown_at = now
             print(f"\r\033[K{self._text(now)}", end="", file=sys.stderr, flush=True)
+
+    def tell(self, text: str) -> None:
+        if not self._is_quiet:
+            start = "\r\033[K" if self._is_shown else ""
+            print(f"{start}riverrun: {text}", file=sys.stderr, flush=True)
 
     def finish(self, *, is_shown: bool) -> None:
         if self._is_shown:

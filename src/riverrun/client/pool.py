@@ -105,6 +105,8 @@ class Pool:
         self._locks: dict[Address, asyncio.Lock] = {}
         self._coordinators: dict[str, int] = {}
         self.cluster = Cluster()
+        self.tried: Callable[[KafkaError | OSError], None] = lambda _failure: None
+        """Hears of each failure after which something is tried again."""
 
     async def __aenter__(self) -> Pool:
         return self
@@ -202,6 +204,7 @@ class Pool:
             tries_max = self.retry.tries_max_after(failure)
             if tries >= tries_max or loop.time() + wait_s > give_up_at:
                 raise failure
+            self.tried(failure)
             await asyncio.sleep(wait_s)
 
     # Connections

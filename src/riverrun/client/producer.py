@@ -81,11 +81,16 @@ class Producer:
         compression: Compression = Compression.NONE,
         randomness: Randomness | None = None,
         sent: Callable[[int, int], None] = lambda _records, _bytes: None,
+        waits: Callable[[str], None] = lambda _what: None,
     ) -> Producer:
-        """Finds the topic, which the broker may create, and gets a producer id."""
+        """Finds the topic, which the broker may create, and gets a producer id. ``waits`` hears
+        what is waited for.
+        """
+        waits(f"the leaders of topic {topic}")
         partitions = await _find_partitions(pool, topic)
         producer_id, producer_epoch = NO_PRODUCER_ID, -1
         if acks == ACKS_ALL:
+            waits("a producer id, which the leader of the quorum gives out")
             producer_id, producer_epoch = await _get_producer_id(pool)
         return cls(
             pool,

@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from riverrun.model.ids import LeaderEpoch
 from riverrun.replication.follower.following import State
@@ -42,6 +43,28 @@ def test_a_tail_that_the_new_leader_lacks_is_cut_and_replaced() -> None:
         assert story.first.lookups == 0
 
     tell(telling)
+
+
+@pytest.mark.parametrize(("end", "told"), [(5, []), (3, [(3, 5)])])
+def test_only_a_cut_that_took_something_is_told(end: int, told: list[tuple[int, int]]) -> None:
+    """Who led for a moment and wrote nothing has an epoch to forget, and no record to lose."""
+
+    async def telling(story: Story) -> None:
+        replica = story.replica()
+        write(replica.log, 0, 0, 0, 0, 0)
+        led = story.leads(story.first, epoch=2, copied=replica.log, end=end)
+        replica.log.epochs.begin(1, replica.log.end_offset)
+        story.follow(replica, epoch=2)
+        cuts = story.metrics.counter("riverrun_replica_truncations_total", "")
+        await story.until(lambda: cuts.value == 1)
+        led.append(b"new")
+        story.first.wake()
+        await story.caught_up(led, replica)
+        assert same(led, replica.log)
+
+    with capture_logs() as lines:
+        tell(telling)
+    assert [(row["end"], row["was"]) for row in lines if row["event"] == "replica cut"] == told
 
 
 def test_the_common_prefix_is_found_across_several_epochs() -> None:

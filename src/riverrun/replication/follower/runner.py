@@ -439,10 +439,12 @@ class _Fetcher:
             plan.delay(following, self._clock.monotonic(), "nothing to cut where histories differ")
             return
         self._world.counters.truncations.value += 1
-        _logger.info(
-            "replica cut", partition=str(following.partition.name), leader=self._leader,
-            epoch=following.leader_epoch, end=log.end_offset, was=before[0], start=log.start_offset,
-        )  # fmt: skip
+        # An epoch in which nothing was written is forgotten in silence: no record was lost.
+        if after[:2] != before[:2]:
+            _logger.info(
+                "replica cut", partition=str(following.partition.name), leader=self._leader,
+                epoch=following.leader_epoch, end=after[0], was=before[0], start=after[1],
+            )  # fmt: skip
         plan.cut_done(following)
 
     async def _look_up(self, connection: StreamConnection) -> None:

@@ -136,6 +136,20 @@ def test_a_transform_is_not_offered_to_itself(
     assert shown[1:] == ["  Remedy: known are orders."]
 
 
+@pytest.mark.parametrize("other", ["", '\n[sources.more]\ntopic = "more"\nvalues = "raw"\n'])
+def test_an_empty_sink_is_refused_with_an_example(tmp_path: Path, other: str) -> None:
+    shown = problems(tmp_path, GOOD + other + "\n[sinks.b]\n")
+    line = (GOOD + other).count("\n") + 2
+    assert shown == [
+        f"shop.toml:{line}: sinks.b: is empty: neither what to write nor where to is said",
+        '  Remedy: add input = "orders" and path = "tables/b", '
+        'or input = "orders" and topic = "b".',
+    ]
+    read = tmp_path / "good.toml"
+    read.write_text(GOOD + other + '\n[sinks.b]\ninput = "orders"\npath = "tables/b"\n')
+    assert "b" in read_pipeline(read).sinks
+
+
 def test_a_transform_that_reads_itself_is_a_circle(tmp_path: Path) -> None:
     text = GOOD.replace("[transforms.large]", '[transforms.large]\ninputs = ["large"]')
     shown = problems(tmp_path, text)

@@ -263,7 +263,17 @@ def _transform(section: Section, name: str, folder: Path, known: list[str]) -> T
 
 def _sink(section: Section, name: str, folder: Path, known: Mapping[str, None]) -> Sink:
     _check_name(section, name)
-    source = section.text("input", next(iter(known), "") if len(known) == 1 else None)
+    if section.is_empty:
+        # All that is left out has a default, but nobody means to write by saying nothing.
+        first = next(iter(known), "NAME")
+        section.report(
+            "",
+            "is empty: neither what to write nor where to is said",
+            f'add input = "{first}" and path = "tables/{name}", or input = "{first}" and '
+            f'topic = "{name}"',
+        )
+    is_clear = len(known) == 1 or section.is_empty
+    source = section.text("input", next(iter(known), "") if is_clear else None)
     if source:
         section.check_known("input", source, list(known))
     trigger = section.text("trigger", TRIGGER_DEFAULT)

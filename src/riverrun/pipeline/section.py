@@ -31,6 +31,7 @@ class Section:
         self._path = path
         self._read: dict[str, None] = {}
         self._values: Mapping[str, object] = {}
+        self._is_table = isinstance(values, dict)
         if isinstance(values, dict):
             self._values = values
         else:
@@ -38,6 +39,11 @@ class Section:
 
     def report(self, field: str, text: str, remedy: str) -> None:
         self._reporter.report((*self._path, *(field.split(".") if field else ())), text, remedy)
+
+    @property
+    def is_empty(self) -> bool:
+        """A table without fields; what is no table at all was noted already."""
+        return self._is_table and not self._values
 
     def has(self, field: str) -> bool:
         self._read[field] = None

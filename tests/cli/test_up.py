@@ -203,6 +203,34 @@ def test_the_program_is_named_so_that_it_can_be_called(
     assert ourselves() == "riverrun"
 
 
+def test_nodes_that_were_started_elsewhere_are_named_when_the_others_stop(tmp_path: Path) -> None:
+    """One that died and was started again by hand, and one that has joined."""
+    port = free_ports(43)
+    words = ["--data", str(tmp_path), "--port", str(port), "--nodes", "3", "--json"]
+    joining = ["--node-id", "4", "--data", str(tmp_path / "joined")]
+    joining += ["--advertised-addr", f"127.0.0.1:{port + 30}", "--seed-nodes", f"127.0.0.1:{port}"]
+    cli = Cli(f"127.0.0.1:{port}")
+    with cli.started("up", *words) as up, cli.started("start", *joining) as fourth:
+        ready = json.loads(up.line())
+        os.kill(ready["nodes"][1]["pid"], signal.SIGKILL)
+        up.notice("node 2 ended by signal 9")
+        with cli.started("start", "--config", ready["nodes"][1]["config"]) as second:
+            until(
+                lambda: [row[3] for row in cli.rows("cluster", "nodes")] == ["up"] * 4,
+                seconds=SECONDS_MAX,
+                what="all four are up",
+            )
+            up.process.send_signal(signal.SIGINT)
+            told = up.notice("started elsewhere")
+            assert up.process.wait(SECONDS_MAX) == 0
+            assert (second.process.poll(), fourth.process.poll()) == (None, None)
+    assert told == (
+        f"riverrun: nodes 2 at 127.0.0.1:{port + 10}, 4 at 127.0.0.1:{port + 30} were started "
+        "elsewhere and go on; stop each with Ctrl-C where it was started, or: "
+        f"pkill -f {tmp_path}/node-2.toml\n"
+    )
+
+
 def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) -> None:
     port = free_ports(23)
     process = subprocess.Popen(
@@ -240,6 +268,7 @@ def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) 
     assert all(
         line.startswith(("node-1 | ", "node-2 | ", "node-3 | ", "riverrun: ")) for line in lines
     )
+    assert "elsewhere" not in said
     assert sorted(path.name for path in tmp_path.glob("*.toml*")) == [
         "node-1.toml", "node-2.toml", "node-3.toml",
     ]  # fmt: skip

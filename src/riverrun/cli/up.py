@@ -2,7 +2,8 @@
 
 Each node is a process of its own, started from a file that ``riverrun start --config`` takes as
 well. What the files hold is in ``up_files``, whether the ports are free in ``up_ports``, how the
-processes are kept in ``up_processes``, and what is said when they are up in ``up_words``.
+processes are kept in ``up_processes``, what is said when they are up in ``up_words``, and which
+nodes go on when they are not in ``up_elsewhere``.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def _run(
     as_json: bool,
 ) -> int:
     """Start, wait, and stop everything; gives the exit code."""
+    from riverrun.cli import up_elsewhere as elsewhere
     from riverrun.cli.up_processes import Processes
     from riverrun.cli.up_words import announce
 
@@ -93,7 +95,10 @@ def _run(
     if serving and not processes.is_stopping:
         announce(serving, processes.missing(serving), as_json=as_json)
         code = processes.watch()
+    found = elsewhere.others(cluster) if processes.is_interrupted else {}
     processes.stop()
+    if serving and (there := elsewhere.still_there(found, cluster)):
+        processes.say(elsewhere.in_words(there, cluster))
     for node in cluster:
         node.draft.unlink(missing_ok=True)
     if prepared and not serving:

@@ -37,6 +37,8 @@ class Processes:
         """``environments`` by node id."""
         self.cluster = cluster
         self.is_stopping = False
+        self.is_interrupted = False
+        """By a person, with Ctrl-C."""
         self._environments = environments
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, bytes] = {}
@@ -53,8 +55,9 @@ class Processes:
         self._watch(wake_read, lambda: os.read(wake_read, 512))
         self._parent_read, self._parent_write = os.pipe()
 
-    def _request_stop(self, _number: int, _frame: object) -> None:
+    def _request_stop(self, number: int, _frame: object) -> None:
         self.is_stopping = True
+        self.is_interrupted |= number == signal.SIGINT
 
     # -- Starting ---------------------------------------------------------------------------------
 

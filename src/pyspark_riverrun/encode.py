@@ -29,6 +29,15 @@ JOINED_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Arrow's offsets have 32 bits; more than this is joined in two halves."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """Memory that several payloads lie in: it is given back when the last of them is done with."""
+
+    size: int
+    left: int
+    is_counted: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """Records for one batch of a partition, ready but for the batch's header."""
@@ -36,6 +45,7 @@ class Payload:
     partition: int
     count: int
     records: memoryview
+    block: Block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +81,10 @@ def payloads(rows: Rows, partitions: npt.NDArray[np.int64], bytes_max: int) -> l
         partitions, sizes = partitions[order], sizes[order]
     cuts = _cuts(partitions, sizes, bytes_max)
     data, bounds = _records(rows, order, cuts)
+    block = Block(size=len(data), left=len(cuts) - 1)
     return [
         Payload(
+            block=block,
             partition=int(partitions[start]),
             count=end - start,
             records=data[bounds[number] : bounds[number + 1]],

@@ -16,24 +16,21 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark_riverrun.encode import Payload
+from pyspark_riverrun.encode import Block, Payload
 from pyspark_riverrun.link import Link
 from pyspark_riverrun.options import WriteOptions
 from riverrun.client.pool import Pool
 from riverrun.client.retry import RETRIABLE, STALE_LEADER
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
-from riverrun.records.batch import MAGIC, BatchHeader
-from riverrun.records.record import NewRecord, build_batch, read_records, rebuild_batch
+from riverrun.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer
+from riverrun.records.compression import Compression, compress
+from riverrun.records.record import NewRecord, build_batch, header_of, read_records
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
 from riverrun.wire.messages.init_producer_id_response import InitProducerIdResponse
-from riverrun.wire.messages.produce_request import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
 from riverrun.wire.messages.produce_response import ProduceResponse
+from riverrun.wire.produce import produce_request_around
 
 UNDER_WAY_BYTES_MAX: Final = 32 * 1024 * 1024
 FILLED_BYTES_MAX: Final = 1024 * 1024
@@ -59,11 +56,19 @@ class ProducerIdentity:
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    data: bytes
+    """Header and records apart: the records stay where they were made until they are written."""
+
+    header: bytes
+    body: Buffer
     count: int
     base_sequence: int
     give_up_at: float
-    size: int
+    block: Block | None
+    """What is given back when the batch is written."""
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + len(self.body)
 
 
 @dataclass(slots=True)
@@ -119,10 +124,14 @@ class TaskProducer:
             lane = self._lanes[at] = _Lane(self, self._link.pool, at, self.options)
         batch = self._batch(lane, payload)
         self._learn(at.topic, batch.size / len(payload.records))
+        block = batch.block
+        assert block is not None, "only halves of batches have none"
         with self._changed:
-            self._changed.wait_for(self._has_room)
+            if not block.is_counted:
+                self._changed.wait_for(self._has_room)
+                block.is_counted = True
+                self._under_way_bytes += block.size
             self._raise_failure()
-            self._under_way_bytes += batch.size
         self._link.soon(lambda: lane.add(batch))
 
     def flush(self) -> None:
@@ -166,20 +175,28 @@ class TaskProducer:
             count=payload.count,
         )
         lane.next_sequence = (lane.next_sequence + payload.count) % SEQUENCES
-        data = bytes(rebuild_batch(header, payload.records))
+        body: Buffer = payload.records
+        block = payload.block
+        if self.options.compression is not Compression.NONE:
+            body = compress(self.options.compression, body)
+            block = Block(size=HEADER_BYTES + len(body), left=1)
         return _Batch(
-            data=data,
+            header=header_of(header, body),
+            body=body,
             count=payload.count,
             base_sequence=sequence,
             give_up_at=time.monotonic() + self.options.delivery_timeout_s,
-            size=len(data),
+            block=block,
         )
 
     # What the lanes tell, in the loop
 
-    def settled(self, size: int, failure: BaseException | None = None) -> None:
+    def settled(self, block: Block | None, failure: BaseException | None = None) -> None:
         with self._changed:
-            self._under_way_bytes -= size
+            if block is not None:
+                block.left -= 1
+                if block.left == 0:
+                    self._under_way_bytes -= block.size
             self._failure = self._failure or failure
             self._changed.notify_all()
 
@@ -213,7 +230,7 @@ class _Lane:
         if not task.cancelled():
             failure = task.exception()
         if failure is not None:
-            self.producer.settled(0, failure)
+            self.producer.settled(None, failure)
 
     async def _run(self) -> None:
         window: deque[tuple[_Batch, asyncio.Task[None]]] = deque()
@@ -276,7 +293,7 @@ class _Lane:
             return []
         records = [
             NewRecord(value=one.value, key=one.key, timestamp=one.timestamp, headers=one.headers)
-            for one in read_records(batch.data)
+            for one in read_records(batch.header + bytes(batch.body))
         ]
         middle = batch.count // 2
         return [self._part(batch, records[:middle], 0), self._part(batch, records[middle:], middle)]
@@ -294,13 +311,13 @@ class _Lane:
             base_sequence=sequence,
         )
         # What the whole took up is given back with the second half.
-        size = batch.size if skipped else 0
         return _Batch(
-            data=data,
+            header=data[:HEADER_BYTES],
+            body=data[HEADER_BYTES:],
             count=len(records),
             base_sequence=sequence,
             give_up_at=batch.give_up_at,
-            size=size,
+            block=batch.block if skipped else None,
         )
 
     async def _pause(self, error: KafkaError | OSError, failures: int) -> None:
@@ -313,22 +330,21 @@ class _Lane:
         leader = await self.pool.leader(self.at.topic, self.at.partition)
         connection = await self.pool.node_connection(leader)
         topic_id = self.pool.cluster.topic_id(self.at.topic)
-        data = TopicProduceData(
-            name=self.at.topic,
-            topic_id=topic_id,
-            partition_data=(PartitionProduceData(index=self.at.partition, records=batch.data),),
-        )
-        message = ProduceRequest(
+        version = connection.version_of(ApiKey.PRODUCE, BY_NAME_MAX if topic_id is None else None)
+        before, behind = produce_request_around(
+            version,
             acks=self.options.acks,
             timeout_ms=int(self.pool.request_timeout_s * 1000),
-            topic_data=(data,),
+            topic=self.at.topic if topic_id is None or version <= BY_NAME_MAX else topic_id,
+            partition=self.at.partition,
+            size=batch.size,
         )
-        version = connection.version_of(ApiKey.PRODUCE, BY_NAME_MAX if topic_id is None else None)
+        body = (before + batch.header, batch.body, behind)
         if self.options.acks == 0:
-            await connection.send(ApiKey.PRODUCE, message, version=version)
+            await connection.send_parts(ApiKey.PRODUCE, version, body)
             self._acknowledged(batch, -1)
             return
-        answer: ProduceResponse = await connection.request(ApiKey.PRODUCE, message, version=version)
+        answer: ProduceResponse = await connection.request_parts(ApiKey.PRODUCE, version, body)
         result = answer.responses[0].partition_responses[0]
         code = result.error_code
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
@@ -341,7 +357,7 @@ class _Lane:
             if self.written.first_offset < 0:
                 self.written.first_offset = base_offset
             self.written.end_offset = base_offset + batch.count
-        self.producer.settled(batch.size)
+        self.producer.settled(batch.block)
 
 
 async def _identity(pool: Pool) -> ProducerIdentity:

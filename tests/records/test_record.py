@@ -7,13 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from riverrun.records.batch import CorruptBatch, crc_matches, read_header
+from riverrun.records.batch import HEADER_BYTES, CorruptBatch, crc_matches, read_header
 from riverrun.records.compression import Compression
 from riverrun.records.record import (
     ControlType,
     NewRecord,
     Record,
     build_batch,
+    header_of,
     payload_of,
     read_records,
     rebuild_batch,
@@ -155,3 +156,11 @@ def test_control_types_are_named_by_their_keys() -> None:
         assert ControlType.of(control.key()) is control
     for key in (None, b"", b"\0\0\0", b"\0\0\0\x63"):
         assert ControlType.of(key) is None
+
+
+@given(record_lists)
+def test_a_header_apart_is_that_of_the_whole_batch(records: list[NewRecord]) -> None:
+    batch = build_batch(records, producer_id=7, producer_epoch=2, base_sequence=5)
+    body = memoryview(batch)[HEADER_BYTES:]
+    header = read_header(batch, 0)._replace(length=0, crc=0)
+    assert header_of(header, body) + bytes(body) == batch == rebuild_batch(header, body)

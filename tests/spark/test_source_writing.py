@@ -10,17 +10,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_riverrun.encode import Payload
+from pyspark_riverrun.encode import Block, Payload
 from pyspark_riverrun.offsets import place
 from pyspark_riverrun.options import write_options
-from pyspark_riverrun.producing import FILLED_BYTES_MAX, TaskProducer
+from pyspark_riverrun.producing import FILLED_BYTES_MAX, UNDER_WAY_BYTES_MAX, TaskProducer
 from pyspark_riverrun.writer import BadRow, _Placing
 from riverrun.client.connection import UnsupportedApi
+from riverrun.model.errors import ErrorCode
 from tests.processes import until
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-PAYLOAD = Payload(partition=0, count=1, records=memoryview(b"\x0c\x00\x00\x00\x01\x00\x00"))
 WAIT_SECONDS_MAX = 10.0
+RESULT = SimpleNamespace(error_code=ErrorCode.NONE, base_offset=0)
+FINE = SimpleNamespace(responses=[SimpleNamespace(partition_responses=[RESULT])])
+
+
+def payload_of(
+    records: bytes = b"\x0c\x00\x00\x00\x01\x00\x00", block: Block | None = None
+) -> Payload:
+    block = block or Block(size=len(records), left=1)
+    return Payload(partition=0, count=1, records=memoryview(records), block=block)
 
 
 class FakePool:
@@ -32,6 +41,8 @@ class FakePool:
         self.cluster = SimpleNamespace(topics={}, topic_id=lambda _: None)
         self.under_way = 0
         self.answers: list[Any] = []
+        self.hold = asyncio.Event()
+        """Answers that are None come after this."""
 
     async def try_again(self, _: Any) -> Any:
         from pyspark_riverrun.producing import ProducerIdentity
@@ -47,12 +58,13 @@ class FakePool:
     def version_of(self, *_: object) -> int:
         return 9
 
-    async def request(self, *_: object, **__: object) -> Any:
+    async def request_parts(self, *_: object) -> Any:
         self.under_way += 1
         try:
             answer = self.answers.pop(0)
             if answer is None:
-                await asyncio.Event().wait()
+                await self.hold.wait()
+                return FINE
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -97,7 +109,7 @@ def send_together(link: FakeLink, producer: TaskProducer, count: int) -> None:
     gate = threading.Event()
     link.soon(gate.wait)
     for _ in range(count):
-        producer.send(place("t", 0), PAYLOAD)
+        producer.send(place("t", 0), payload_of())
     gate.set()
 
 
@@ -124,7 +136,7 @@ def flushed(producer: TaskProducer) -> Exception | None:
 def test_a_task_learns_of_every_failure(link: FakeLink, answer: Any) -> None:
     link.pool.answers = [answer]
     producer = producer_of(link)
-    producer.send(place("t", 0), PAYLOAD)
+    producer.send(place("t", 0), payload_of())
     assert isinstance(flushed(producer), UnsupportedApi | IndexError)
 
 
@@ -152,8 +164,7 @@ def test_a_batch_has_the_size_that_was_asked_for_when_it_is_packed(link: FakeLin
     assert producer.room("t") == 16384
 
     def send(records: bytes) -> int:
-        payload = Payload(partition=0, count=1, records=memoryview(records))
-        producer.send(place("t", 0), payload)
+        producer.send(place("t", 0), payload_of(records))
         return producer.room("t")
 
     rooms = [send(b"x" * 16384) for _ in range(8)]
@@ -164,6 +175,27 @@ def test_a_batch_has_the_size_that_was_asked_for_when_it_is_packed(link: FakeLin
     producer.close()
     assert isinstance(flushed(producer), ConnectionError)
     until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+
+
+def test_memory_counts_as_under_way_until_the_last_of_its_batches_is_written(
+    link: FakeLink,
+) -> None:
+    link.pool.answers = [FINE, None, FINE]
+    producer = producer_of(link)
+    block = Block(size=UNDER_WAY_BYTES_MAX, left=2)
+    producer.send(place("t", 0), payload_of(block=block))
+    until(lambda: block.left == 1, seconds=WAIT_SECONDS_MAX, what="the first is written")
+    # The rest of a block is sent whatever its size, or nothing would ever be given back.
+    producer.send(place("t", 1), payload_of(block=block))
+    later = threading.Thread(target=producer.send, args=(place("t", 2), payload_of()), daemon=True)
+    until(lambda: link.pool.under_way == 1, seconds=WAIT_SECONDS_MAX, what="one is under way")
+    later.start()
+    later.join(0.05)
+    assert later.is_alive(), "there is no room for more"
+    link.soon(link.pool.hold.set)
+    later.join(WAIT_SECONDS_MAX)
+    assert flushed(producer) is None
+    assert sum(one.records for one in producer.written.values()) == 3
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from riverrun.wire.produce import (
     ProduceResult,
     encode_produce_response,
     parse_produce,
+    produce_request_around,
 )
 
 from .arbitrary import as_kio, message
@@ -186,3 +187,21 @@ def test_the_common_answer_has_a_short_way_to_the_same_bytes(version: int) -> No
         if version >= 10:
             assert answer.current_leader.leader_id == (-1 if result.leader is None else 4)
         assert read.throttle_time_ms == 6
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("size", [61, 126, 127, 128, 20_000])
+def test_a_request_around_a_batch_is_what_the_codec_writes(version: int, size: int) -> None:
+    topic = UUID(int=7) if version >= 13 else "topic"
+    batch = bytes(size)
+    before, behind = produce_request_around(
+        version, acks=-1, timeout_ms=30_000, topic=topic, partition=3, size=size
+    )
+    data = produce_request.TopicProduceData(
+        name="topic",
+        topic_id=UUID(int=7),
+        partition_data=(produce_request.PartitionProduceData(index=3, records=batch),),
+    )
+    whole = produce_request.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(data,))
+    expected = codec.encode_request(ApiKey.PRODUCE, version, whole)
+    assert before + batch + behind == expected

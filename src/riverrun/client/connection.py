@@ -8,6 +8,7 @@ trusted to be answered either; retries are left to the pool.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import riverrun
@@ -18,10 +19,11 @@ from riverrun.wire.headers import (
     LENGTH,
     has_flexible_response_header,
     read_response_header,
-    request_frame,
+    request_start,
 )
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
+from riverrun.wire.primitives import Buffer
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 CORRELATION_ID_MAX = 2**31 - 1
@@ -115,7 +117,20 @@ class Connection(asyncio.Protocol):
     ) -> Any:
         """Send a request and wait for its answer. Raises OSError, TimeoutError, UnsupportedApi."""
         used = self.version_of(key) if version is None else version
-        correlation_id = await self._send(key, used, message)
+        await self._wait_to_write()
+        body = (encode_request(key, used, message),)
+        return await self._answer(key, used, self._write(key, used, body), timeout_s)
+
+    async def request_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> Any:
+        """The same with a body in parts, which are sent from where they lie: nobody changes them
+        until the answer is there, nor afterwards.
+        """
+        await self._wait_to_write()
+        return await self._answer(key, version, self._write(key, version, body), None)
+
+    async def _answer(
+        self, key: ApiKey, used: int, correlation_id: int, timeout_s: float | None
+    ) -> Any:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future
         limit = self._timeout_s if timeout_s is None else timeout_s
@@ -134,15 +149,31 @@ class Connection(asyncio.Protocol):
         """Send a request that is not answered: Produce with acks=0."""
         await self._send(key, self.version_of(key) if version is None else version, message)
 
+    async def send_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> None:
+        """The same with a body in parts."""
+        await self._wait_to_write()
+        self._write(key, version, body)
+
     async def _send(self, key: ApiKey, version: int, message: Any) -> int:
+        await self._wait_to_write()
+        return self._write(key, version, (encode_request(key, version, message),))
+
+    async def _wait_to_write(self) -> None:
         await self._may_write.wait()
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError(f"the connection to {self.address} is closed")
+
+    def _write(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> int:
+        """At once after ``_wait_to_write``."""
+        assert self._transport is not None, "the connection was looked at before"
         self._next_id = correlation_id = (self._next_id + 1) & CORRELATION_ID_MAX
-        body = encode_request(key, version, message)
-        self._transport.write(
-            request_frame(KNOWN_APIS[key], version, correlation_id, self._client_id, body)
-        )
+        size = sum(len(part) for part in body)
+        api = KNOWN_APIS[key]
+        start = request_start(api, version, correlation_id, self._client_id, size)
+        if len(body) == 1:
+            self._transport.write(start + body[0])
+        else:
+            self._transport.writelines((start, *body))
         return correlation_id
 
     def _decode(self, key: ApiKey, version: int, frame: bytes) -> Any:

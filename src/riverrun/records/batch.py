@@ -132,6 +132,11 @@ def seal(buffer: bytearray | memoryview, at: int, size: int) -> None:
     _CRC.pack_into(buffer, at + _CRC_AT, crc32c(memoryview(buffer)[at + CRC_START : at + size]))
 
 
+def seal_apart(header: bytearray, body: Buffer) -> None:
+    """Write the CRC of a header and of records that lie elsewhere."""
+    _CRC.pack_into(header, _CRC_AT, crc32c(body, crc32c(memoryview(header)[CRC_START:])))
+
+
 def stamp_log_append_time(
     buffer: bytearray | memoryview, at: int, size: int, timestamp: int
 ) -> None:

@@ -29,6 +29,7 @@ from riverrun.records.batch import (
     CorruptBatch,
     read_header,
     seal,
+    seal_apart,
 )
 from riverrun.records.compression import (
     DECOMPRESSED_BYTES_MAX,
@@ -288,6 +289,15 @@ def rebuild_batch(header: BatchHeader, payload: Buffer, level: int | None = None
     batch[HEADER_BYTES:] = body
     seal(batch, 0, size)
     return batch
+
+
+def header_of(header: BatchHeader, body: Buffer) -> bytes:
+    """The first 61 bytes of a batch whose records, compressed as the header says, lie elsewhere."""
+    start = bytearray(HEADER_BYTES)
+    size = HEADER_BYTES + len(body)
+    HEADER.pack_into(start, 0, *header[:1], size - OVERHEAD_BYTES, *header[2:])
+    seal_apart(start, body)
+    return bytes(start)
 
 
 def shifted(payload: bytes, span: Span, shift: int) -> bytes:

@@ -59,11 +59,18 @@ def request_frame(
     api: Api, version: int, correlation_id: int, client_id: str | None, body: bytes
 ) -> bytes:
     """A whole request, with its length in front."""
+    return request_start(api, version, correlation_id, client_id, len(body)) + body
+
+
+def request_start(
+    api: Api, version: int, correlation_id: int, client_id: str | None, body_bytes: int
+) -> bytes:
+    """Length and header of a request whose body has so many bytes."""
     header = bytearray(_START.pack(api.key, version, correlation_id))
     write_text_or_null(header, client_id)
     if version >= api.flexible_from:
         header.append(0)
-    return LENGTH.pack(len(header) + len(body)) + header + body
+    return LENGTH.pack(len(header) + body_bytes) + header
 
 
 def flexible_header_from(api: Api) -> int:

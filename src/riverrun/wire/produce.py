@@ -103,6 +103,33 @@ def read_topic_id(buffer: Buffer, at: int) -> tuple[UUID, int]:
     return topic_id_of(raw), at + 16
 
 
+def produce_request_around(
+    version: int, *, acks: int, timeout_ms: int, topic: str | UUID, partition: int, size: int
+) -> tuple[bytes, bytes]:
+    """What stands before and behind one batch of so many bytes in a request with nothing else, so
+    that whoever sends it need not copy the batch.
+    """
+    assert version >= SERVED_FROM, f"version {version} takes no batches"
+    out = bytearray()
+    if version < FLEXIBLE_FROM:
+        assert isinstance(topic, str), f"topic {topic} by id in version {version}"
+        write_text_or_null(out, None)
+        out += _ACKS.pack(acks, timeout_ms)
+        write_count(out, 1)
+        write_text(out, topic)
+        write_count(out, 1)
+        out += _INDEX.pack(partition) + _INDEX.pack(size)
+        return bytes(out), b""
+    write_compact_text_or_null(out, None)
+    out += _ACKS.pack(acks, timeout_ms)
+    write_compact_count(out, 1)
+    _write_topic(out, topic, version)
+    write_compact_count(out, 1)
+    out += _INDEX.pack(partition)
+    write_compact_count(out, size)
+    return bytes(out), b"\x00\x00\x00"
+
+
 def parse_produce(buffer: Buffer, at: int, version: int) -> ProduceCall:
     """Read the request that fills ``buffer`` from ``at`` to its end."""
     try:

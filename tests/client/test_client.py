@@ -17,6 +17,7 @@ from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.codec import encode_request
 from riverrun.wire.fetch import FetchResult, encode_fetch_response, parse_fetch
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
@@ -113,6 +114,32 @@ def test_silence_is_a_timeout_that_closes_the_connection() -> None:
             assert connection.is_closed
             with pytest.raises(ConnectionResetError):
                 await connection.request(ApiKey.HEARTBEAT, BEAT)
+
+    run(scenario)
+
+
+def test_a_request_in_parts_is_one_request_and_has_the_same_limit() -> None:
+    async def scenario() -> None:
+        answers = [HeartbeatResponse(error_code=ErrorCode.NONE)]
+
+        async def once(*_: Any) -> HeartbeatResponse:
+            if not answers:
+                await asyncio.Event().wait()
+            return answers.pop()
+
+        modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=once)}
+        async with FakeCluster(modules=modules) as cluster:
+            connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port, timeout_s=0.5)
+            version = connection.version_of(ApiKey.HEARTBEAT)
+            whole = encode_request(ApiKey.HEARTBEAT, version, BEAT)
+            parts = (whole[:3], memoryview(whole)[3:], b"")
+            answer = await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
+            assert answer.error_code is ErrorCode.NONE
+            with pytest.raises(TimeoutError, match=r"did not answer Heartbeat within 0\.5 s"):
+                await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
+            assert connection.is_closed
+            with pytest.raises(ConnectionResetError):
+                await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
 
     run(scenario)
 

@@ -126,7 +126,25 @@ class Connection(asyncio.Protocol):
         until the answer is there, nor afterwards.
         """
         await self._wait_to_write()
-        return await self._answer(key, version, self._write(key, version, body), None)
+        correlation_id = self._write(key, version, body)
+        loop = asyncio.get_running_loop()
+        self._waiting[correlation_id] = future = loop.create_future()
+        # ``asyncio.timeout`` costs more than all else that is done here for a small request.
+        watch = loop.call_later(self._timeout_s, self._give_up, future, key)
+        try:
+            frame = await future
+        finally:
+            watch.cancel()
+            self._waiting.pop(correlation_id, None)
+        return self._decode(key, version, frame)
+
+    def _give_up(self, future: asyncio.Future[bytes], key: ApiKey) -> None:
+        if not future.done():
+            future.set_exception(TimeoutError(self._late(key, self._timeout_s)))
+            self.close()
+
+    def _late(self, key: ApiKey, limit_s: float) -> str:
+        return f"{self.address} did not answer {KNOWN_APIS[key].title} within {limit_s:g} s"
 
     async def _answer(
         self, key: ApiKey, used: int, correlation_id: int, timeout_s: float | None
@@ -139,8 +157,7 @@ class Connection(asyncio.Protocol):
                 frame = await future
         except TimeoutError:
             self.close()
-            text = f"{self.address} did not answer {KNOWN_APIS[key].title} within {limit:g} s"
-            raise TimeoutError(text) from None
+            raise TimeoutError(self._late(key, limit)) from None
         finally:
             self._waiting.pop(correlation_id, None)
         return self._decode(key, used, frame)

@@ -255,6 +255,9 @@ class Pool:
             raise ConnectionError(f"{place} does not answer: {_in_words(error)}") from error
 
     async def _connection(self, address: Address) -> Connection:
+        known = self._connections.get(address)
+        if known is not None and not known.is_closed:
+            return known
         async with self._locks.setdefault(address, asyncio.Lock()):
             known = self._connections.get(address)
             if known is not None and not known.is_closed:

@@ -73,7 +73,7 @@ def test_each_cause_is_said_once(patience: Patience, said: list[str], timers: Ti
     for order in ("a, b", "b, a"):
         patience.failed(NO_LEADER)
         patience.failed(ClusterUnreachable(f"no node answers: {order}"))
-    assert said == [told, "waiting for rain: no node answers: a, b"]
+    assert said == [told, "still waiting: no node answers: a, b"]
     patience.wait_for("rain")
     patience.failed(NO_LEADER)
     timers.pass_seconds(SAY_AFTER_S)
@@ -86,3 +86,5 @@ def test_who_hears_of_no_failure_is_told_what_for_all_the_same(
     patience.wait_for("rain")
     timers.pass_seconds(SAY_AFTER_S)
     assert said == ["waiting for rain"]
+    patience.failed(NO_LEADER)
+    assert said[1:] == ["still waiting: partition t-0 has no leader (LEADER_NOT_AVAILABLE)"]

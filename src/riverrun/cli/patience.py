@@ -63,8 +63,10 @@ class Patience:
             return
         cause = (self._what, _kind_of(self._cause))
         if cause not in self._said:
+            is_known = any(what == self._what for what, _ in self._said)
             self._said[cause] = None
-            self._say(f"waiting for {self._what}{_in_words(self._cause)}")
+            words = "still waiting" if is_known else f"waiting for {self._what}"
+            self._say(words + _in_words(self._cause))
 
 
 def _kind_of(cause: Failure | None) -> str:

@@ -150,7 +150,8 @@ def _taken(part: Spans) -> pa.Array:
 
 def joined_by_views(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
     count = len(parts[0].sizes)
-    views = np.zeros((count, len(parts)), _VIEW)
+    memory = pa.allocate_buffer(count * len(parts) * _VIEW.itemsize)
+    views = np.frombuffer(memory, _VIEW).reshape(count, len(parts))
     buffers: list[pa.Buffer] = []
     for number, part in enumerate(parts):
         column = views[:, number]
@@ -162,9 +163,13 @@ def joined_by_views(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
         elif part.data is not None:
             _view_spans(column, part, part.data, len(buffers))
             buffers.append(part.data)
-    held = [None, pa.py_buffer(views), *buffers]
+        else:
+            column["size"] = 0
+    held = [None, memory, *buffers]
     made = pa.Array.from_buffers(pa.binary_view(), count * len(parts), held)
-    return made.cast(pa.binary()).buffers()[2]
+    # What Arrow's own allocator gets back from another thread, which is the link's, it returns to
+    # the system, and memory that is fresh each time cost small rows more than the joining.
+    return made.cast(pa.binary(), memory_pool=pa.system_memory_pool()).buffers()[2]
 
 
 def _view_spans(column: npt.NDArray[np.void], part: Spans, source: pa.Buffer, buffer: int) -> None:

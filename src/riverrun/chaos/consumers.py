@@ -27,16 +27,18 @@ QUICK: dict[str, str | int | float] = {
     "reconnect.backoff.max.ms": 200,
     "socket.timeout.ms": 4000,
     "log_level": 0,
-    # When all nodes are gone, librdkafka 2.16 begins anew with its bootstrap servers (KIP-899), but
-    # not before its old brokers are let go of. Something in the queue of an application that waits
-    # for a commit can hold one of them, and then it never connects to anybody again: "Cluster
-    # connection already in progress". The servers keep their addresses here.
-    "metadata.recovery.strategy": "none",
 }
 
 
 class ConfluentMember:
-    """A member of a group; reads, and commits what it has read from time to time."""
+    """A member of a group; reads, and commits what it has read from time to time.
+
+    It never waits for a commit. When all nodes are gone, librdkafka 2.16 begins anew with its
+    bootstrap servers (KIP-899), but not before its old brokers are let go of; what lies in the
+    queue of an application that waits can hold one of them, and it never connects to anybody again.
+    Nor is a commit begun before the last one has ended: an older one that is repeated would undo
+    it.
+    """
 
     def __init__(
         self, history: History, bootstrap: str, topic: str, *,
@@ -45,11 +47,12 @@ class ConfluentMember:
         self._history, self._topic, self._group, self.name = history, topic, group, name
         self._stop = stop
         self._positions: dict[int, int] = {}
+        self._committing: dict[int, int] = {}
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False,
                 "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 500, **QUICK,
+                "heartbeat.interval.ms": 500, "on_commit": self._committed, **QUICK,
             }
         )  # fmt: skip
 
@@ -91,17 +94,25 @@ class ConfluentMember:
 
     def _commit(self) -> None:
         positions = dict(self._positions)
-        if not positions:
+        if self._committing or not positions:
             return
         places = [TopicPartition(self._topic, p, at) for p, at in positions.items()]
         for partition, at in positions.items():
             _commit(self._history, self.name, self._group, partition, at, Kind.INVOKE)
-        kinds = dict.fromkeys(positions, Kind.INFO)
-        with contextlib.suppress(confluent_kafka.KafkaException):
-            for row in self._consumer.commit(offsets=places, asynchronous=False):
-                kinds[row.partition] = Kind.OK if row.error is None else Kind.INFO
-        for partition, at in positions.items():
-            _commit(self._history, self.name, self._group, partition, at, kinds[partition])
+        self._committing = positions
+        try:
+            self._consumer.commit(offsets=places, asynchronous=True)
+        except confluent_kafka.KafkaException:
+            self._committed(None, [])
+
+    def _committed(self, error: object, rows: list[TopicPartition]) -> None:
+        kinds = {row.partition: Kind.OK if row.error is None else Kind.INFO for row in rows}
+        if error is not None:
+            kinds = {}
+        committing, self._committing = self._committing, {}
+        for partition, at in committing.items():
+            kind = kinds.get(partition, Kind.INFO)
+            _commit(self._history, self.name, self._group, partition, at, kind)
 
 
 class Auditor:

@@ -116,6 +116,11 @@ BEHAVIOUR = """\
 - Consumers built on librdkafka, which stop fetching for a second when they are served faster than
   their application works, are answered at its speed (`socket.consumer.pacing.enable`).
 
+## What clients do by themselves
+- A consumer on librdkafka 2.16 that waits in a synchronous commit while all brokers are down at once
+  may never connect again, with any broker: it begins anew with its bootstrap servers, but waits for
+  what its application's queue holds. Commit asynchronously, and go on polling.
+
 ## What is not looked at
 - The records inside a batch are stored as they came: the header's CRC, length, count, offsets,
   sequence and timestamps are checked, each record is not. Topics that are compacted, or that have

@@ -30,7 +30,7 @@ from riverrun.pipeline.status import (
     write_status,
 )
 
-FILE = '[sources.a]\ntopic = "a"\n[sinks.b]\n'
+FILE = '[sources.a]\ntopic = "a"\n[sinks.b]\ninput = "a"\n'
 
 
 class FakeSession:

@@ -15,11 +15,11 @@ from riverrun.pipeline.topics import make_topic
 from tests.clusters import Cluster
 from tests.spark.test_pipeline_command import told
 
-FILE = '[sources.a]\ntopic = "{topic}"\n[sinks.b]\n'
+FILE = '[sources.a]\ntopic = "{topic}"\n[sinks.b]\ninput = "a"\n'
 CHAIN = '[sources.a]\ntopic = "evnets"\n[sources.c]\ntopic = "middle"\n[sinks.b]\ninput = "a"\n' + (
     'topic = "middle"\n[sinks.d]\ninput = "c"\n'
 )
-ONLY_FILES = '[sources.a]\nfiles = "in"\nformat = "csv"\nschema = "id INT"\n[sinks.b]\n'
+ONLY_FILES = '[sources.a]\nfiles = "in"\nformat = "csv"\nschema = "a INT"\n[sinks.b]\ninput = "a"\n'
 
 
 def declared(folder: Path, text: str, bootstrap: str) -> Pipeline:

@@ -438,9 +438,9 @@ class _Fetcher:
             # To ask again at once would give the same answer for ever.
             plan.delay(following, self._clock.monotonic(), "nothing to cut where histories differ")
             return
-        self._world.counters.truncations.value += 1
         # An epoch in which nothing was written is forgotten in silence: no record was lost.
         if after[:2] != before[:2]:
+            self._world.counters.truncations.value += 1
             _logger.info(
                 "replica cut", partition=str(following.partition.name), leader=self._leader,
                 epoch=following.leader_epoch, end=after[0], was=before[0], start=after[1],

@@ -57,13 +57,13 @@ RETURN_SOONER, RETURN_LATER = 0.2, 0.1
 """How far a return that was sooner or later than others is believed: some are late by chance."""
 SOONEST_DRIFT: Final = 1.01
 """The soonest return is forgotten little by little."""
-USUAL: Final = 1.5
+USUAL: Final = 1.3
 """A return takes usually so much longer than the soonest."""
 SLOWER_MAX: Final = 1.6
 """A slow machine is slow each time. So is a slow network, and its application is not: there is no
 telling them apart."""
 HOPED_MAX, FEARED_MAX = 2.5, 4.0
-FEARED_LEAST, FEARED_POWER = 1.15, 1.5
+FEARED_LEAST, FEARED_POWER = 1.1, 1.5
 EXPANSION: Final = 4
 """What compressed batches may grow to in the client's queue; a guess."""
 AHEAD_HOPED, AHEAD_FEARED = 0.3, 0.8

@@ -40,8 +40,10 @@ lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 # Simulated worlds iterate sets of others by hash. What measures no time runs beside its like: the
 # simulation, and Spark, whose tests wait for processes more than they compute.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/pytest
-test: lint ## set up and run all checks and tests
-	@failed=; set -x; \
+test: $(VENV)/.installed-test ## set up and run all checks and tests
+	@$(BIN)/python -m tests.prepare & \
+	$(MAKE) --no-print-directory lint; linted=$$?; wait; test $$linted = 0 || exit $$linted; \
+	failed=; set -x; \
 	$(PYTEST) --ignore tests/simulation --ignore tests/spark || failed=yes; \
 	$(PYTEST) tests/simulation -n 2 || failed=yes; \
 	$(PYTEST) tests/spark -n 2 --dist loadgroup || failed=yes; \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -140,6 +141,41 @@ def test_a_request_in_parts_is_one_request_and_has_the_same_limit() -> None:
             assert connection.is_closed
             with pytest.raises(ConnectionResetError):
                 await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
+
+    run(scenario)
+
+
+def test_a_peer_that_does_not_read_holds_nobody_and_gets_nothing_later() -> None:
+    """Such as one that is paused: others on the connection wait for room that never comes."""
+    part = bytes(32 * 1024 * 1024)
+
+    async def scenario() -> None:
+        may_read, ended = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            request = await reader.readexactly(size)
+            body = struct.pack(">hBhhhBiB", 0, 2, 0, 0, 9, 0, 0, 0)  # Produce 0 to 9
+            writer.write(struct.pack(">i", len(body) + 4) + request[4:8] + body)
+            await may_read.wait()
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(1024 * 1024):
+                    received += len(data)
+            writer.close()
+            ended.set_result(received)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.connect("127.0.0.1", port, timeout_s=0.2)
+        asked = [connection.request_parts(ApiKey.PRODUCE, 9, (part, part)) for _ in range(3)]
+        sent = connection.send_parts(ApiKey.PRODUCE, 9, (part, part))
+        outcomes = await asyncio.gather(*asked, sent, return_exceptions=True)
+        assert all(isinstance(outcome, OSError) for outcome in outcomes), outcomes
+        await connection.wait_closed()
+        may_read.set()
+        assert await ended < len(part), "what was given up is not sent"
+        server.close()
 
     run(scenario)
 

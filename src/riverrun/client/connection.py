@@ -1,8 +1,9 @@
 """One connection to a broker: requests go out, answers find who waits for them.
 
 Versions are agreed on when it opens (KIP-511): the newest that both sides know. Requests may be
-pipelined. A request that times out closes the connection, for nothing that follows it could be
-trusted to be answered either; retries are left to the pool.
+pipelined. A request that times out ends the connection, for nothing that follows it could be
+trusted to be answered either; retries are left to the pool. What was not sent by then is never sent
+(a node that was paused would take it later, and the retry was taken by another).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Connection(asyncio.Protocol):
                 await connection._agree_on_versions()
         except TimeoutError:
             if connection is not None:
-                connection.close()
+                connection.abort()
             text = f"{address} did not answer within {connect_timeout_s:g} s"
             raise TimeoutError(text) from None
         except BaseException:
@@ -86,11 +87,22 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def close(self) -> None:
+        """When all that was written is sent."""
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """At once: a peer that does not read would hold us, and all who wait, for ever."""
+        if self._transport is not None:
+            self._transport.abort()
+
     async def wait_closed(self) -> None:
-        await self._lost.wait()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._lost.wait()
+        except TimeoutError:
+            self.abort()
+            await self._lost.wait()
 
     def version_of(self, key: ApiKey, at_most: int | None = None) -> int:
         """The newest version that both sides know; raises ``UnsupportedApi``."""
@@ -117,15 +129,16 @@ class Connection(asyncio.Protocol):
     ) -> Any:
         """Send a request and wait for its answer. Raises OSError, TimeoutError, UnsupportedApi."""
         used = self.version_of(key) if version is None else version
-        await self._wait_to_write()
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        await self._wait_to_write(key, limit_s)
         body = (encode_request(key, used, message),)
-        return await self._answer(key, used, self._write(key, used, body), timeout_s)
+        return await self._answer(key, used, self._write(key, used, body), limit_s)
 
     async def request_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> Any:
         """The same with a body in parts, which are sent from where they lie: nobody changes them
         until the answer is there, nor afterwards.
         """
-        await self._wait_to_write()
+        await self._wait_to_write(key, self._timeout_s)
         correlation_id = self._write(key, version, body)
         loop = asyncio.get_running_loop()
         self._waiting[correlation_id] = future = loop.create_future()
@@ -141,23 +154,20 @@ class Connection(asyncio.Protocol):
     def _give_up(self, future: asyncio.Future[bytes], key: ApiKey) -> None:
         if not future.done():
             future.set_exception(TimeoutError(self._late(key, self._timeout_s)))
-            self.close()
+            self.abort()
 
     def _late(self, key: ApiKey, limit_s: float) -> str:
         return f"{self.address} did not answer {KNOWN_APIS[key].title} within {limit_s:g} s"
 
-    async def _answer(
-        self, key: ApiKey, used: int, correlation_id: int, timeout_s: float | None
-    ) -> Any:
+    async def _answer(self, key: ApiKey, used: int, correlation_id: int, limit_s: float) -> Any:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future
-        limit = self._timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit_s):
                 frame = await future
         except TimeoutError:
-            self.close()
-            raise TimeoutError(self._late(key, limit)) from None
+            self.abort()
+            raise TimeoutError(self._late(key, limit_s)) from None
         finally:
             self._waiting.pop(correlation_id, None)
         return self._decode(key, used, frame)
@@ -168,15 +178,22 @@ class Connection(asyncio.Protocol):
 
     async def send_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> None:
         """The same with a body in parts."""
-        await self._wait_to_write()
+        await self._wait_to_write(key, self._timeout_s)
         self._write(key, version, body)
 
     async def _send(self, key: ApiKey, version: int, message: Any) -> int:
-        await self._wait_to_write()
+        await self._wait_to_write(key, self._timeout_s)
         return self._write(key, version, (encode_request(key, version, message),))
 
-    async def _wait_to_write(self) -> None:
-        await self._may_write.wait()
+    async def _wait_to_write(self, key: ApiKey, limit_s: float) -> None:
+        """Until the peer has read enough of what came before."""
+        if not self._may_write.is_set():
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._may_write.wait()
+            except TimeoutError:
+                self.abort()
+                raise TimeoutError(self._late(key, limit_s)) from None
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError(f"the connection to {self.address} is closed")
 
@@ -190,7 +207,8 @@ class Connection(asyncio.Protocol):
         if len(body) == 1:
             self._transport.write(start + body[0])
         else:
-            self._transport.writelines((start, *body))
+            # An empty part would never be sent, and keep the connection from closing (3.12).
+            self._transport.writelines((start, *(part for part in body if len(part))))
         return correlation_id
 
     def _decode(self, key: ApiKey, version: int, frame: bytes) -> Any:

@@ -41,9 +41,9 @@ lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 # simulation, and Spark, whose tests wait for processes more than they compute.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/pytest
 test: $(VENV)/.installed-test ## set up and run all checks and tests
-	@$(BIN)/python -m tests.prepare & \
-	$(MAKE) --no-print-directory lint; linted=$$?; wait; test $$linted = 0 || exit $$linted; \
-	failed=; set -x; \
+	@$(BIN)/python -m tests.prepare & preparing=$$!; trap 'kill $$preparing 2>/dev/null' EXIT; \
+	$(MAKE) --no-print-directory lint && wait
+	@failed=; set -x; \
 	$(PYTEST) --ignore tests/simulation --ignore tests/spark || failed=yes; \
 	$(PYTEST) tests/simulation -n 2 || failed=yes; \
 	$(PYTEST) tests/spark -n 2 --dist loadgroup || failed=yes; \

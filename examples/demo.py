@@ -278,8 +278,8 @@ class Demo:
 
 def free_port(data: Path) -> int:
     """The first port of three nodes that nobody uses; `up` looks again."""
-    from riverrun.cli.up_files import plan
-    from riverrun.cli.up_ports import taken_ports
+    from riverrun.cli.up.files import plan
+    from riverrun.cli.up.ports import taken_ports
 
     for first in PORTS:
         if not taken_ports(plan(data, NODES, first)):

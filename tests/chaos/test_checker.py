@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from riverrun.chaos.anomalies import Anomaly
-from riverrun.chaos.checker import check
-from riverrun.chaos.history import (
+from riverrun.chaos.checks.anomalies import Anomaly
+from riverrun.chaos.checks.checker import check
+from riverrun.chaos.checks.history import (
     Action,
     History,
     Kind,
@@ -16,8 +16,8 @@ from riverrun.chaos.history import (
     read_history,
     write_history,
 )
-from riverrun.chaos.metadata_checker import check_metadata
-from riverrun.chaos.windows import longest_silence, silences, throughput
+from riverrun.chaos.checks.metadata_checker import check_metadata
+from riverrun.chaos.checks.windows import longest_silence, silences, throughput
 
 
 class Story:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from riverrun.chaos.links import ANY, CLIENTS, Fault, Faults, Mode, Way
-from riverrun.chaos.network import Network
-from riverrun.chaos.proxy import Route
+from riverrun.chaos.faults.links import ANY, CLIENTS, Fault, Faults, Mode, Way
+from riverrun.chaos.faults.network import Network
+from riverrun.chaos.faults.proxy import Route
 from tests.processes import free_ports, until
 
 SHORT = 0.2

@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from riverrun.chaos.anomalies import Anomaly
-from riverrun.chaos.history import Action, Kind, Operation, write_history
+from riverrun.chaos.checks.anomalies import Anomaly
+from riverrun.chaos.checks.history import Action, Kind, Operation, write_history
+from riverrun.chaos.checks.replicas import compare_replicas
 from riverrun.chaos.picture import draw, node_spans
-from riverrun.chaos.replicas import compare_replicas
 from riverrun.chaos.report import html
 from riverrun.chaos.runner import Result, Verdict, exit_code
-from riverrun.chaos.scenarios import ALL, BY_NAME, UnknownScenario, choose
+from riverrun.chaos.scenarios.catalog import ALL, BY_NAME, UnknownScenario, choose
 from riverrun.cli.main import build
 from riverrun.records.record import NewRecord, build_batch
 from tools.chaos_table import picture, runs_in, silences, summary

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from riverrun.chaos.runner import Player, Verdict
-from riverrun.chaos.scenario import Scenario
-from riverrun.chaos.scenarios import choose
+from riverrun.chaos.scenarios.catalog import choose
+from riverrun.chaos.scenarios.scenario import Scenario
 from riverrun.chaos.stage import Stage
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
-from riverrun.cli.options import UNREACHABLE, USAGE
+from riverrun.cli.support.options import UNREACHABLE, USAGE
 from tests.cli.commands import Cli
 from tests.processes import free_ports
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from riverrun.cli.cluster_report import (
+from riverrun.cli.cluster.report import (
     Broker,
     Report,
     Trouble,
     status_table,
     trouble_tables,
 )
-from riverrun.cli.quorum_report import Quorum, Replica, quorum_table, read_quorum
+from riverrun.cli.quorum.report import Quorum, Replica, quorum_table, read_quorum
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey

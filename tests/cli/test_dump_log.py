@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from riverrun.cli.dump_log import dump, register
+from riverrun.cli.records.dump_log import dump, register
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, build_batch
 

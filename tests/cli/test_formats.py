@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riverrun.cli.formats import (
+from riverrun.cli.records.formats import (
     BadInput,
     formatter,
     parse_headers,

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from riverrun.cli.descriptors import OutputFailed, Reader, Writer
-from riverrun.cli.formats import BadInput
-from riverrun.cli.group_admin import Target, new_offset
-from riverrun.cli.groups import parse_datetime, parse_states, parse_topics
-from riverrun.cli.options import USAGE, parse_settings
-from riverrun.cli.output import Table, bytes_in_words, counted, plain_row, print_pretty
-from riverrun.cli.producing import LINE_BYTES_MAX, LineBuffer
-from riverrun.cli.session import alike, in_words
+from riverrun.cli.groups.admin import Target, new_offset
+from riverrun.cli.groups.command import parse_datetime, parse_states, parse_topics
+from riverrun.cli.records.descriptors import OutputFailed, Reader, Writer
+from riverrun.cli.records.formats import BadInput
+from riverrun.cli.records.producing import LINE_BYTES_MAX, LineBuffer
+from riverrun.cli.support.options import USAGE, parse_settings
+from riverrun.cli.support.output import Table, bytes_in_words, counted, plain_row, print_pretty
+from riverrun.cli.support.session import alike, in_words
 from riverrun.client.partitions import EARLIEST
 from riverrun.model.errors import ErrorCode, KafkaError
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from riverrun.cli.patience import SAY_AFTER_S, Patience
+from riverrun.cli.support.patience import SAY_AFTER_S, Patience
 from riverrun.client.pool import ClusterUnreachable
 from riverrun.model.errors import ErrorCode, KafkaError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.replica_lag import Copies, Follower, in_short
+from riverrun.cli.cluster.replica_lag import Copies, Follower, in_short
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from tests.cli.commands import Cli
 from tests.clusters import Cluster, serve_three

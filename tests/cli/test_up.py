@@ -12,9 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from riverrun.cli.main import build
-from riverrun.cli.up import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
-from riverrun.cli.up_files import Node, plan, prepare_first_start, voters_of, write_draft
-from riverrun.cli.up_words import ourselves
+from riverrun.cli.up.command import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
+from riverrun.cli.up.files import Node, plan, prepare_first_start, voters_of, write_draft
+from riverrun.cli.up.messages import ourselves
 from riverrun.model.dotted import flattened
 from riverrun.server.formation.promise import withdraw
 from tests.cli.commands import Cli

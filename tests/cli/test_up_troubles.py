@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cli.up_files import Node, plan, prepare_first_start
-from riverrun.cli.up_ports import refusal, taken_ports
-from riverrun.cli.up_words import ourselves, reason_in
+from riverrun.cli.up.files import Node, plan, prepare_first_start
+from riverrun.cli.up.messages import ourselves, reason_in
+from riverrun.cli.up.ports import refusal, taken_ports
 from tests.processes import Server, executable, free_ports
 
 SECONDS_MAX = 60

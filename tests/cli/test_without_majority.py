@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cli.producing import Plan, write_lines
+from riverrun.cli.records.producing import Plan, write_lines
 from riverrun.client.pool import Pool
 from riverrun.client.retry import RetryPolicy
 from tests.cli.commands import Cli

@@ -10,9 +10,9 @@ from uuid import UUID
 from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
-from riverrun.server.listener import Listener
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.router import Router
+from riverrun.server.dispatch.router import Router
+from riverrun.server.network.listener import Listener
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire.apis import APIS, ApiKey
 from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 from riverrun.wire.messages.find_coordinator_response import (

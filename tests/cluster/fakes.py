@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from riverrun.cluster.configs import Configs
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
+from riverrun.cluster.configs.sources import Configs
 from riverrun.cluster.controller import Controller
 from riverrun.cluster.outcome import Outcome
-from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import (

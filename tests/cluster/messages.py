@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from riverrun.cluster.registration import SUPPORTED_FEATURES
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import Image
 from riverrun.model.ids import NodeId
 from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from riverrun.cluster import leadership
-from riverrun.cluster.alter_partition import alter_partition
 from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.partitions import leadership
+from riverrun.cluster.partitions.alter_partition import alter_partition
 from riverrun.metadata.image import DIRECTORY_LOST, Image
 from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.model.errors import ErrorCode, KafkaError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from riverrun.cluster.config_changes import Operation
+from riverrun.cluster.configs.changes import Operation
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages import alter_configs_request as replacing

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.cluster.config_values import BadValue, check_texts, render
+from riverrun.cluster.configs.values import BadValue, check_texts, render
 from riverrun.model.settings import Value
 from tests.cluster.fakes import make_configs
 

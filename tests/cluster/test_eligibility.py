@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from riverrun.cluster.config_changes import alter_incrementally
+from riverrun.cluster.configs.changes import alter_incrementally
 from riverrun.metadata.image import Image
 from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterableConfig,

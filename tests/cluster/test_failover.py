@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
+from riverrun.cluster.active_controller import ControllerRunner
 from riverrun.cluster.outcome import Outcome
-from riverrun.cluster.runner import ControllerRunner
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import PartitionChangeRecord

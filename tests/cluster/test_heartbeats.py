@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.heartbeats import heartbeat
+from riverrun.cluster.brokers.heartbeats import heartbeat
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.cluster.names import check_topic_name, collision_key, is_topic_name
+from riverrun.cluster.topics.names import check_topic_name, collision_key, is_topic_name
 from riverrun.model.errors import ErrorCode, KafkaError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.cluster.topics import create_topics
+from riverrun.cluster.topics.changes import create_topics
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName

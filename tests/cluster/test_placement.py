@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.cluster.placement import Candidate, candidates, place
+from riverrun.cluster.partitions.placement import Candidate, candidates, place
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from tests.cluster.fakes import SeededRandomness, cluster_of

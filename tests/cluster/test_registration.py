@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.registration import (
+from riverrun.cluster.brokers.registration import (
     SUPPORTED_FEATURES,
     Known,
     register,

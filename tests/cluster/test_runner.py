@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from riverrun.cluster.active_controller import ControllerRunner
 from riverrun.cluster.outcome import Outcome
-from riverrun.cluster.runner import ControllerRunner
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ProducerIdsRecord
 from riverrun.model.errors import ErrorCode, KafkaError

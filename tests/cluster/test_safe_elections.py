@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from riverrun.cluster import leadership, registration
-from riverrun.cluster.alter_partition import alter_partition
-from riverrun.cluster.heartbeats import heartbeat
-from riverrun.cluster.registration import Known
+from riverrun.cluster.brokers import registration
+from riverrun.cluster.brokers.heartbeats import heartbeat
+from riverrun.cluster.brokers.registration import Known
+from riverrun.cluster.partitions import leadership
+from riverrun.cluster.partitions.alter_partition import alter_partition
 from riverrun.metadata.image import Image, PartitionImage
 from riverrun.metadata.records import PartitionChangeRecord, Record, RegisterBrokerRecord
 from riverrun.model.errors import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from riverrun.cluster.sessions import Sessions
+from riverrun.cluster.brokers.sessions import Sessions
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
 from riverrun.model.ids import NodeId

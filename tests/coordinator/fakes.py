@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from riverrun.coordinator.runner import GroupCoordinators
+from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.ports.metrics import Metrics

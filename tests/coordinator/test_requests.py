@@ -13,7 +13,7 @@ from uuid import UUID
 from riverrun.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicName
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import decode_request, decode_response, encode_request, encode_response
 from riverrun.wire.messages.delete_groups_request import DeleteGroupsRequest

@@ -14,9 +14,9 @@ from uuid import UUID
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
 from riverrun.metadata.loading import SnapshotFolder
+from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.metadata.quorum import Voter
 from riverrun.metadata.records import ConfigRecord, Record
-from riverrun.metadata.runner import MetadataLog
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
 from riverrun.model.errors import KafkaError
@@ -24,12 +24,12 @@ from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.raft.settings import QuorumSettings
-from riverrun.server.answers import Answers
-from riverrun.server.context import CONTROLLER
-from riverrun.server.listener import Listener
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.quorum_network import QuorumNetwork
-from riverrun.server.router import Router
+from riverrun.server.dispatch.context import CONTROLLER
+from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.router import Router
+from riverrun.server.network.listener import Listener
+from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.simulation.world import Environment, World
 from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 from tests.metadata.opened import open_log

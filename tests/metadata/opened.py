@@ -2,15 +2,15 @@
 
 from uuid import UUID
 
+from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.metadata.records import PartitionRecord, Record, TopicRecord
-from riverrun.metadata.runner import MetadataLog
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.storage.log import Log
 from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.recovery import Situation, recover
+from riverrun.storage.recovery.recovery import Situation, recover
 from riverrun.storage.settings import LogSettings
 
 PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIndex(0))

@@ -15,6 +15,7 @@ import pytest
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.images import Images
 from riverrun.metadata.loading import voters_in
+from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -28,7 +29,6 @@ from riverrun.metadata.records import (
     RegisterControllerRecord,
     TopicRecord,
 )
-from riverrun.metadata.runner import MetadataLog
 from riverrun.metadata.schema.access_control_entry_record import AccessControlEntryRecord
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId

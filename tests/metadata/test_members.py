@@ -9,7 +9,7 @@ from riverrun.metadata.image import Image
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.raft.types import ReplicaKey
-from riverrun.simulation.inodes import Directory
+from riverrun.simulation.disks.inodes import Directory
 from riverrun.simulation.world import World
 from tests.metadata.members import FOLDER, Member, Quorum, setting, value_of
 

@@ -15,9 +15,9 @@ import pytest
 from riverrun.metadata.flushed import NAME as FLUSHED
 from riverrun.metadata.flushed import FlushedOffset
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.metadata.quorum import MetadataError, read_quorum_state
 from riverrun.metadata.records import RemoveTopicRecord, encode
-from riverrun.metadata.runner import MetadataLog
 from riverrun.metadata.schema.begin_transaction_record import BeginTransactionRecord
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshot import Snapshot
@@ -288,7 +288,7 @@ def test_a_snapshot_is_due_when_more_was_written_than_the_last_one_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a start replays no more than it loads, long before Kafka's 20 MiB."""
-    monkeypatch.setattr("riverrun.metadata.snapshots.runner.EARLY_BYTES", 600)
+    monkeypatch.setattr("riverrun.metadata.snapshotter.EARLY_BYTES", 600)
 
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.replication.isr_changes.runner import NAMED_MAX, IsrChanges
+from riverrun.replication.isr_changes.sender import NAMED_MAX, IsrChanges
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import (
     AlterPartitionResponse,

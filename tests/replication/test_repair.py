@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.directories import assign_replicas
+from riverrun.cluster.partitions.directories import assign_replicas
 from riverrun.metadata.image import DIRECTORY_LOST, NO_LEADER, Image, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, TopicName
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import code_for_consumer
-from riverrun.replication.repair.runner import AGAIN_SECONDS, Disk, Repairs
+from riverrun.replication.repair.repairer import AGAIN_SECONDS, Disk, Repairs
 from riverrun.replication.repair.steps import Condition, Step, next_step
 from riverrun.storage.log import Log
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest

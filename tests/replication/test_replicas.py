@@ -11,8 +11,8 @@ import pytest
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
+from riverrun.replication.flusher import Flusher
 from riverrun.replication.replicas import CREATED_PER_TURN, Replicas
-from riverrun.replication.runner import Flusher
 from riverrun.storage.log import Log
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, Machine, batch

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from riverrun.ports.metrics import Metrics
-from riverrun.server.connection import Connection
-from riverrun.server.listener import Listener
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.router import Router
+from riverrun.server.dispatch.router import Router
+from riverrun.server.network.connection import Connection
+from riverrun.server.network.listener import Listener
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire import codec
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.headers import (

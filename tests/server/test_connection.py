@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.settings import MiB
-from riverrun.server.connection import (
+from riverrun.server.network.connection import (
     BUFFER_BYTES_MIN,
     FRAMES_PER_TURN,
     READ_AHEAD_BYTES_MAX,
 )
-from riverrun.server.outgoing import ANSWER_BYTES_MIN, Outgoing
+from riverrun.server.network.outgoing import ANSWER_BYTES_MIN, Outgoing
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse

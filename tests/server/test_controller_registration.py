@@ -8,9 +8,9 @@ from uuid import UUID
 
 from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.controller_channel import ControllerChannel
-from riverrun.server.controller_registration import ControllerRegistration
-from riverrun.server.image_waits import ImageWaits
+from riverrun.server.controller_link.channel import ControllerChannel
+from riverrun.server.controller_link.controller_registration import ControllerRegistration
+from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.settings import Address
 from tests.server.requests.node import Node
 

@@ -4,7 +4,7 @@ import pytest
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.fetch_sessions import EPOCH_MAX, FetchSessions, SessionPartition
+from riverrun.server.fetch.consumer_sessions import EPOCH_MAX, FetchSessions, SessionPartition
 
 
 def wanted(index: int, offset: int = 0) -> SessionPartition:

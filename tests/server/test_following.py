@@ -9,13 +9,13 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, Offset
 from riverrun.ports.metrics import Metrics
-from riverrun.replication.follower.runner import Fetchers
+from riverrun.replication.follower.fetcher import Fetchers
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests import fetch
-from riverrun.storage.runner import LogRunner
+from riverrun.storage.log_manager import LogRunner
 from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.headers import body_position, read_request_header, response_start

@@ -15,12 +15,12 @@ from riverrun.model.ids import NodeId
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.context import CONTROLLER, RequestContext
-from riverrun.server.controller_channel import ControllerChannel
-from riverrun.server.forwarding import Forwarder
-from riverrun.server.listener import Listener
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.router import Router
+from riverrun.server.controller_link.channel import ControllerChannel
+from riverrun.server.dispatch.context import CONTROLLER, RequestContext
+from riverrun.server.dispatch.forwarding import Forwarder
+from riverrun.server.dispatch.router import Router
+from riverrun.server.network.listener import Listener
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire.apis import ALL_APIS, CONTROLLER_APIS, ApiKey
 from riverrun.wire.codec import decode_response
 from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest

@@ -12,9 +12,9 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.last_life import UNKNOWN, continued_epoch, remember
+from riverrun.server.controller_link.clean_shutdown import UNKNOWN, continued_epoch, remember
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.runner import LogRunner
+from riverrun.storage.log_manager import LogRunner
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, PARTITION, TOPIC_ID, Machine, batch
 from tests.storage.virtual_loop import VirtualLoop, run

@@ -15,7 +15,12 @@ from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, Offset
 from riverrun.ports.clock import SystemClock
-from riverrun.server.lifecycle import Identity, Lifecycle, Phase, RegistrationRefused
+from riverrun.server.controller_link.lifecycle import (
+    Identity,
+    Lifecycle,
+    Phase,
+    RegistrationRefused,
+)
 from riverrun.server.settings import Address
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
-from riverrun.server.listener import Listener
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.router import Router
+from riverrun.server.dispatch.router import Router
+from riverrun.server.network.listener import Listener
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse

@@ -9,8 +9,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft import messages as raft
 from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, Voter
-from riverrun.server import quorum_requests as requests
-from riverrun.server import quorum_responses as responses
+from riverrun.server.quorum import requests, responses
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import (
     decode_request,

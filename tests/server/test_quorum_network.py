@@ -16,12 +16,12 @@ from riverrun.ports.metrics import Metrics
 from riverrun.raft import messages as raft
 from riverrun.raft.settings import QuorumSettings
 from riverrun.raft.types import ReplicaKey
-from riverrun.server.answers import Answers
-from riverrun.server.context import CONTROLLER
-from riverrun.server.listener import Listener
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.quorum_network import QuorumNetwork
-from riverrun.server.router import Router
+from riverrun.server.dispatch.context import CONTROLLER
+from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.router import Router
+from riverrun.server.network.listener import Listener
+from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 
 HOST = "127.0.0.1"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from riverrun.model.ids import NodeId
 from riverrun.ports.files import OsFiles
-from riverrun.server.rejoining import NAME, Rejoining
+from riverrun.server.quorum.rejoining import NAME, Rejoining
 
 
 def test_an_intention_is_there_for_the_next_life_until_it_is_forgotten(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import Peer
-from riverrun.server.router import Call, Refused
+from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.router import Call, Refused
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.api_versions_response import ApiVersion
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest

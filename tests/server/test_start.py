@@ -34,8 +34,8 @@ def loaded(program: str) -> set[str]:
 
 def test_a_node_loads_nothing_of_the_command_line() -> None:
     found = loaded("import riverrun.server.main, riverrun.server.plain_structlog\n"
-                   "import riverrun.server.broker")  # fmt: skip
-    assert "riverrun.server.broker" in found
+                   "import riverrun.server.node")  # fmt: skip
+    assert "riverrun.server.node" in found
     assert [name for name in NOT_FOR_NODES if name in found] == []
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.records.batch import batches, crc_matches, read_header
 from riverrun.records.record import NewRecord, build_batch, read_records
-from riverrun.simulation.disk import CAPACITY_BYTES
+from riverrun.simulation.disks.disk import CAPACITY_BYTES
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log, Slice

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.simulation.checker import Checker, SafetyViolation, Sent
+from riverrun.simulation.checks.checker import Checker, SafetyViolation, Sent
 
 P = ("orders", 0)
 

@@ -10,11 +10,11 @@ import subprocess
 
 import pytest
 
-from riverrun.server.rejoining import Rejoining
-from riverrun.simulation.cluster_plan import ClusterPlan, draw_cluster_plan
+from riverrun.server.quorum.rejoining import Rejoining
 from riverrun.simulation.faults import parse_schedule
 from riverrun.simulation.outcome import Outcome
 from riverrun.simulation.report import describe, run_any, tell_failure
+from riverrun.simulation.workloads.cluster_plan import ClusterPlan, draw_cluster_plan
 from tests.processes import executable
 
 BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "60"))

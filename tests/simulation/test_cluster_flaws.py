@@ -9,10 +9,10 @@ import re
 
 import pytest
 
-from riverrun.simulation.cluster_flaws import ClusterFlaw
-from riverrun.simulation.cluster_plan import ClusterPlan, draw_cluster_plan
 from riverrun.simulation.faults import parse_schedule
 from riverrun.simulation.report import describe, run_any
+from riverrun.simulation.workloads.cluster_flaws import ClusterFlaw
+from riverrun.simulation.workloads.cluster_plan import ClusterPlan, draw_cluster_plan
 
 SEEDS = range(1, 15)
 ALL = "node-1,node-2,node-3"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.simulation.damage import cut_metadata_log, rot
-from riverrun.simulation.disk import CAPACITY_BYTES
+from riverrun.simulation.disks.damage import cut_metadata_log, rot
+from riverrun.simulation.disks.disk import CAPACITY_BYTES
 from riverrun.simulation.faults import (
     ON_CLIENTS,
     ON_CLUSTERS,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from riverrun.simulation.disks.flaws import Flaw
 from riverrun.simulation.faults import parse_schedule
-from riverrun.simulation.flaws import Flaw
 from riverrun.simulation.report import Verdict, run_seed
 
 SEEDS = range(1, 25)

@@ -10,13 +10,13 @@ import pytest
 
 from riverrun.ports.metrics import Metrics
 from riverrun.raft.types import Voter
+from riverrun.server.dispatch.router import Router
 from riverrun.server.formation.decision import Heard
 from riverrun.server.formation.formed import FormationError, Formed
+from riverrun.server.formation.former import Formation, _api_versions
 from riverrun.server.formation.messages import answer_of
 from riverrun.server.formation.promise import PROMISE
-from riverrun.server.formation.runner import Formation, _api_versions
-from riverrun.server.listener import Listener
-from riverrun.server.router import Router
+from riverrun.server.network.listener import Listener
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.directory import LogDirectory

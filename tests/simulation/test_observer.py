@@ -8,8 +8,8 @@ import pytest
 
 from riverrun.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
-from riverrun.simulation.checker import SafetyViolation
-from riverrun.simulation.observer import Observer
+from riverrun.simulation.checks.checker import SafetyViolation
+from riverrun.simulation.checks.observer import Observer
 from riverrun.simulation.world import Environment, World
 
 MakeWorld = Callable[..., World]

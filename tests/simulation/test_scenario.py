@@ -14,12 +14,12 @@ import time
 
 import pytest
 
-from riverrun.simulation.checker import LivenessViolation
+from riverrun.simulation.checks.checker import LivenessViolation
 from riverrun.simulation.faults import parse_schedule
 from riverrun.simulation.outcome import Outcome
-from riverrun.simulation.plan import Plan, draw_plan
 from riverrun.simulation.report import Verdict, describe, judge, run_seed, shrink_plan, tell_failure
-from riverrun.simulation.scenario import run
+from riverrun.simulation.workloads.plan import Plan, draw_plan
+from riverrun.simulation.workloads.scenario import run
 
 BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "60"))
 SEEDS_MIN = 20

@@ -10,9 +10,9 @@ import pytest
 
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.ids import NodeId, Offset
-from riverrun.simulation.checker import Checker
+from riverrun.simulation.checks.checker import Checker
+from riverrun.simulation.checks.wholeness import Wholeness
 from riverrun.simulation.faults import FaultKind
-from riverrun.simulation.wholeness import Wholeness
 from riverrun.simulation.world import World
 
 MakeWorld = Callable[..., World]

@@ -15,9 +15,9 @@ from riverrun.client.fetcher import read_from
 from riverrun.client.partitions import fetch
 from riverrun.client.pool import Pool, parse_bootstrap
 from riverrun.client.producer import Producer
-from riverrun.pipeline.reading import read_pipeline
-from riverrun.pipeline.supervisor import Supervisor
-from riverrun.pipeline.topics import look_up, make_topic
+from riverrun.pipeline.declaration.parser import read_pipeline
+from riverrun.pipeline.run.supervisor import Supervisor
+from riverrun.pipeline.run.topics import look_up, make_topic
 from riverrun.records.record import NewRecord, Record
 
 RUN_SECONDS_MAX = 300

@@ -7,8 +7,9 @@ import pytest
 import typer
 
 import pyspark_riverrun
-from riverrun.cli.options import NOT_FOUND
+from riverrun.cli.support.options import NOT_FOUND
 from riverrun.pipeline.audit import copies
+from riverrun.pipeline.audit.command import replicas
 from riverrun.pipeline.audit.copies import (
     ABSENT,
     BATCH,
@@ -19,8 +20,7 @@ from riverrun.pipeline.audit.copies import (
     read_copy,
 )
 from riverrun.pipeline.audit.job import Difference, Outcome, find_copies
-from riverrun.pipeline.audit_command import replicas
-from riverrun.pipeline.topics import ask, make_topic
+from riverrun.pipeline.run.topics import ask, make_topic
 from tests.clusters import Cluster
 from tests.spark.pipelines import write
 

@@ -12,11 +12,14 @@ import pytest
 import typer
 from py4j.protocol import Py4JNetworkError
 
-from riverrun.pipeline import command, spark, supervisor, watch
-from riverrun.pipeline.declaration import Pipeline
-from riverrun.pipeline.progress import Display, status_tables
-from riverrun.pipeline.reading import read_pipeline
-from riverrun.pipeline.status import (
+from riverrun.pipeline import command
+from riverrun.pipeline.declaration.model import Pipeline
+from riverrun.pipeline.declaration.parser import read_pipeline
+from riverrun.pipeline.run import cluster_watch as watch
+from riverrun.pipeline.run import session as spark
+from riverrun.pipeline.run import supervisor
+from riverrun.pipeline.run.progress import Display, status_tables
+from riverrun.pipeline.run.status import (
     SILENT_SECONDS_MAX,
     PipelineStatus,
     QueryStatus,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.pipeline.columns import check_query, columns_of
-from riverrun.pipeline.declaration import FileSource, TableSink, TopicSink, TopicSource
+from riverrun.pipeline.declaration.columns import check_query, columns_of
+from riverrun.pipeline.declaration.model import FileSource, TableSink, TopicSink, TopicSource
+from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.errors import DeclarationError
-from riverrun.pipeline.reading import read_pipeline
 
 GOOD = """\
 [pipeline]

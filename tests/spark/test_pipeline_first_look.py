@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from riverrun.cli.options import NOT_FOUND, UNREACHABLE
-from riverrun.pipeline import command, first_look
-from riverrun.pipeline.declaration import Pipeline
-from riverrun.pipeline.reading import read_pipeline
-from riverrun.pipeline.status import write_status
-from riverrun.pipeline.topics import make_topic
+from riverrun.cli.support.options import NOT_FOUND, UNREACHABLE
+from riverrun.pipeline import command
+from riverrun.pipeline.declaration.model import Pipeline
+from riverrun.pipeline.declaration.parser import read_pipeline
+from riverrun.pipeline.run import preflight as first_look
+from riverrun.pipeline.run.status import write_status
+from riverrun.pipeline.run.topics import make_topic
 from tests.clusters import Cluster
 from tests.spark.test_pipeline_command import told
 

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from riverrun.pipeline.declaration import TableSink
+from riverrun.pipeline.declaration.model import TableSink
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.offsets import Progress, Skip, judge_records
+from riverrun.pipeline.run.offsets import Progress, Skip, judge_records
+from riverrun.pipeline.sinks.writing import order_of, rankings
 from riverrun.pipeline.tables import open_table
-from riverrun.pipeline.writing import order_of, rankings
 from tests.spark.test_pipeline_tables import SINK, ZERO, batch, rows_of
 
 

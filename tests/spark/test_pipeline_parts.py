@@ -13,17 +13,14 @@ from typer.testing import CliRunner
 
 from riverrun.cli.main import build
 from riverrun.model.errors import KafkaError
-from riverrun.pipeline.avro import avro_decoder, spark_schema_of
-from riverrun.pipeline.beginnings import Beginning, check_same, decide
-from riverrun.pipeline.checkpoint import Checkpoint
-from riverrun.pipeline.declaration import TableSink, TopicSource
-from riverrun.pipeline.inference import Pinned, grown, schema_of_variant
-from riverrun.pipeline.kept import LocalFiles
-from riverrun.pipeline.offsets import EARLIEST, Batch, Place, Stored
-from riverrun.pipeline.progress import status_tables
-from riverrun.pipeline.ranges import loss_option, range_of
-from riverrun.pipeline.reading import read_pipeline
-from riverrun.pipeline.status import (
+from riverrun.pipeline.declaration.model import TableSink, TopicSource
+from riverrun.pipeline.declaration.parser import read_pipeline
+from riverrun.pipeline.declaration.table_topics import name_of, tables_pipeline
+from riverrun.pipeline.run.checkpoint import Checkpoint
+from riverrun.pipeline.run.offsets import EARLIEST, Batch, Place, Stored
+from riverrun.pipeline.run.progress import status_tables
+from riverrun.pipeline.run.start_offsets import Beginning, check_same, decide
+from riverrun.pipeline.run.status import (
     PipelineStatus,
     QueryStatus,
     ask_to_stop,
@@ -32,9 +29,12 @@ from riverrun.pipeline.status import (
     read_status,
     write_status,
 )
-from riverrun.pipeline.supervisor import lags_of
-from riverrun.pipeline.table_topics import name_of, tables_pipeline
-from riverrun.pipeline.topics import Topics
+from riverrun.pipeline.run.supervisor import lags_of
+from riverrun.pipeline.run.topics import Topics
+from riverrun.pipeline.run.versioned_file import LocalFiles
+from riverrun.pipeline.sources.avro import avro_decoder, spark_schema_of
+from riverrun.pipeline.sources.inference import Pinned, grown, schema_of_variant
+from riverrun.pipeline.sources.ranges import loss_option, range_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,12 +12,12 @@ from sqlalchemy.exc import OperationalError
 from pyspark_riverrun.cluster import DataLost
 from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.pipeline.declaration import Pipeline, PythonTransform
+from riverrun.pipeline.declaration.model import Pipeline, PythonTransform
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.plans import transformed
-from riverrun.pipeline.query import Counts, Handler, NoRecordsYet, Stopped
-from riverrun.pipeline.status import QueryStatus
-from riverrun.pipeline.supervisor import PAUSE_SECONDS_MAX, Supervised, Supervisor
+from riverrun.pipeline.run.query import Counts, Handler, NoRecordsYet, Stopped
+from riverrun.pipeline.run.status import QueryStatus
+from riverrun.pipeline.run.supervisor import PAUSE_SECONDS_MAX, Supervised, Supervisor
+from riverrun.pipeline.sources.plans import transformed
 from tests.processes import until
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was \

@@ -14,11 +14,8 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 from riverrun.model.errors import KafkaError
-from riverrun.pipeline.beginnings import decide
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.evolution import conflicts, evolve
-from riverrun.pipeline.files import WrittenFile, location, write_files
-from riverrun.pipeline.offsets import (
+from riverrun.pipeline.run.offsets import (
     EARLIEST,
     Batch,
     Place,
@@ -30,8 +27,11 @@ from riverrun.pipeline.offsets import (
     placed,
     read_offset_log,
 )
+from riverrun.pipeline.run.start_offsets import decide
+from riverrun.pipeline.run.topics import Topics
+from riverrun.pipeline.sinks.evolution import conflicts, evolve
+from riverrun.pipeline.sinks.files import WrittenFile, location, write_files
 from riverrun.pipeline.tables import Attempt, open_table
-from riverrun.pipeline.topics import Topics
 
 SINK = "shop/orders"
 ZERO = Place("topic-a", 0)

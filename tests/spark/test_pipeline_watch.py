@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-from riverrun.pipeline.reading import read_pipeline
-from riverrun.pipeline.status import PipelineStatus, QueryStatus
-from riverrun.pipeline.watch import REASON, SILENT_SECONDS_MAX, Watch
+from riverrun.pipeline.declaration.parser import read_pipeline
+from riverrun.pipeline.run.cluster_watch import REASON, SILENT_SECONDS_MAX, Watch
+from riverrun.pipeline.run.status import PipelineStatus, QueryStatus
 from tests.processes import serve, until
 from tests.spark.test_pipeline_command import told
 

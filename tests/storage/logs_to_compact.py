@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from riverrun.records.batch import BatchHeader, batches, crc_matches
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, Record, build_batch, read_records
-from riverrun.storage.compaction import Cleaned, LastRecord, Source, Task, compact
+from riverrun.storage.cleaning.compaction import Cleaned, LastRecord, Source, Task, compact
 from riverrun.storage.index import AbortedTransaction, OffsetIndex, TimeIndex, parse_transactions
 
 from .files_in_memory import MemoryFiles

@@ -8,7 +8,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.records.batch import batches
 from riverrun.records.record import NewRecord, build_batch, read_records
-from riverrun.simulation.disk import Disk
+from riverrun.simulation.disks.disk import Disk
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Appended, ColdRead, Log, Slice
 from riverrun.storage.settings import DirectorySettings, LogSettings

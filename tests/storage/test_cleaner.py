@@ -22,13 +22,13 @@ from riverrun.model.ids import (
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import NewRecord, Record, build_batch, read_records
-from riverrun.storage.cleaner import Cleaner, judge
-from riverrun.storage.compaction import CompactionAborted
+from riverrun.storage.cleaning.cleaner import Cleaner, judge
+from riverrun.storage.cleaning.compaction import CompactionAborted
+from riverrun.storage.cleaning.worker import InlineJob
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.reading import ColdRead
 from riverrun.storage.segment import Segment
 from riverrun.storage.settings import CleanerSettings, LogSettings
-from riverrun.storage.worker import InlineJob
 
 from .files_in_memory import MemoryFiles
 from .volatile_files import Halt, VolatileFiles

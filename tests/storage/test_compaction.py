@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from riverrun.records.batch import CorruptBatch
 from riverrun.records.compression import Compression
 from riverrun.records.record import NewRecord
-from riverrun.storage.cleaned_segment import discard_cleaned
-from riverrun.storage.compaction import CompactionAborted, LastRecord, Task, compact
+from riverrun.storage.cleaning.cleaned_segment import discard_cleaned
+from riverrun.storage.cleaning.compaction import CompactionAborted, LastRecord, Task, compact
 
 from .logs_to_compact import DIRECTORY, LogToCompact
 

@@ -6,7 +6,7 @@ import pytest
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CorruptBatch
-from riverrun.storage.compaction import CompactionAborted
+from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.log import ColdRead
 
 from .machines import Machine

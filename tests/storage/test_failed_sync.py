@@ -10,7 +10,7 @@ from riverrun.ports.metrics import Metrics
 from riverrun.storage.directory import DOUBT
 from riverrun.storage.flush import FlushJob
 from riverrun.storage.log import Log
-from riverrun.storage.runner import LogRunner
+from riverrun.storage.log_manager import LogRunner
 from riverrun.storage.settings import LogSettings
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all

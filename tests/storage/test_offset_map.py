@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.storage.offset_map import ENTRY_BYTES, OffsetMap
+from riverrun.storage.cleaning.offset_map import ENTRY_BYTES, OffsetMap
 
 
 @given(st.lists(st.binary(max_size=3), max_size=60), st.lists(st.binary(max_size=3), max_size=10))

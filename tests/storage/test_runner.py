@@ -11,7 +11,7 @@ from riverrun.model.ids import PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import ColdRead, Log
-from riverrun.storage.runner import LogRunner
+from riverrun.storage.log_manager import LogRunner
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 from .machines import (

@@ -8,14 +8,14 @@ import pytest
 from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import batches
+from riverrun.storage.cleaning.worker import ProcessJob
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.recovery import LOSS
-from riverrun.storage.runner import LogRunner
-from riverrun.storage.scrub import Scrubbed, ScrubTask, extent_of, scrub
-from riverrun.storage.scrubbing.runner import ScrubRunner
+from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.recovery.recovery import LOSS
+from riverrun.storage.scrubbing.scrub import Scrubbed, ScrubTask, extent_of, scrub
+from riverrun.storage.scrubbing.scrubber import ScrubRunner
 from riverrun.storage.settings import LogSettings, ScrubSettings
-from riverrun.storage.worker import ProcessJob
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all
 from .virtual_loop import VirtualLoop, run

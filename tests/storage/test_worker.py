@@ -10,8 +10,8 @@ import pytest
 
 from riverrun.records.batch import CorruptBatch
 from riverrun.records.record import NewRecord
-from riverrun.storage.compaction import Cleaned, CompactionAborted, Task
-from riverrun.storage.worker import InlineJob, Job, ProcessJob
+from riverrun.storage.cleaning.compaction import Cleaned, CompactionAborted, Task
+from riverrun.storage.cleaning.worker import InlineJob, Job, ProcessJob
 
 from .logs_to_compact import LogToCompact
 
@@ -78,7 +78,7 @@ def test_worker_process_ends_with_its_parent(tmp_path: Path) -> None:
     not_its_parent = 2**22
     request = pickle.dumps((task, not_its_parent, 0))
     done = subprocess.run(
-        [sys.executable, "-m", "riverrun.storage.worker"],
+        [sys.executable, "-m", "riverrun.storage.cleaning.worker"],
         input=request,
         capture_output=True,
         check=True,

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from riverrun.chaos.checks.history import Action, History
+from riverrun.chaos.clients.workload import Workload
 from riverrun.chaos.cluster import Cluster, until
-from riverrun.chaos.history import Action, History
-from riverrun.chaos.links import CLIENTS, Mode
+from riverrun.chaos.faults.links import CLIENTS, Mode
 from riverrun.chaos.probe import PartitionView, Probe, QuorumView
-from riverrun.chaos.workload import Workload
 
 PROGRESS_SECONDS_MAX = 15.0
 FIND_SECONDS_MAX = 15.0

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from riverrun.chaos.disks import mount_small, unmount
+from riverrun.chaos.faults.disks import mount_small, unmount
+from riverrun.chaos.faults.network import CLIENT, CONTROLLER, Network
+from riverrun.chaos.faults.proxy import Route
 from riverrun.chaos.flavours import FLAVOURS, HOST, PORTS_PER_NODE, Flavour, Place
-from riverrun.chaos.network import CLIENT, CONTROLLER, Network
-from riverrun.chaos.proxy import Route
 
 PORT_MIN, PORT_MAX = 20_000, 32_000
 PORTS_VARIABLE = "RIVERRUN_TEST_PORTS"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from riverrun.cli.options import FAILED, NOT_FOUND, USAGE, fail
+from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from riverrun.chaos.runner import Result
-    from riverrun.chaos.scenario import Scenario
+    from riverrun.chaos.scenarios.scenario import Scenario
 
 NEEDED = ("confluent_kafka", "aiokafka", "psutil")
 REMEDY = "pip install 'riverrun[chaos]', or in a clone: pip install -e '.[chaos]'"
@@ -86,7 +86,7 @@ def run(
     _check_extra()
     from riverrun.chaos.flavours import FLAVOURS
     from riverrun.chaos.runner import Player, exit_code
-    from riverrun.chaos.scenarios import UnknownScenario, choose
+    from riverrun.chaos.scenarios.catalog import UnknownScenario, choose
     from riverrun.chaos.stage import Stage
 
     if peer not in FLAVOURS:
@@ -174,7 +174,7 @@ def _write_report(path: Path, results: list[Result], peer: str, seconds: float) 
 
 
 def _write_history(folder: Path, result: Result, number: int) -> None:
-    from riverrun.chaos.history import write_history
+    from riverrun.chaos.checks.history import write_history
 
     folder.mkdir(parents=True, exist_ok=True)
     write_history(folder / f"{number:04}-{result.scenario.name}.jsonl", result.operations)
@@ -185,8 +185,8 @@ def list_scenarios(
 ) -> None:
     """Show all scenarios."""
     _check_extra()
-    from riverrun.chaos.scenarios import ALL
-    from riverrun.cli.output import Table, print_json, print_tables
+    from riverrun.chaos.scenarios.catalog import ALL
+    from riverrun.cli.support.output import Table, print_json, print_tables
 
     if as_json:
         print_json([{"name": s.name, "family": s.family, "about": s.about} for s in ALL])
@@ -199,9 +199,9 @@ def check_history(
     path: Path = typer.Argument(help="A history that a run has kept or written."),
 ) -> None:
     """Judge a history again."""
-    from riverrun.chaos.checker import check
-    from riverrun.chaos.history import read_history
-    from riverrun.chaos.metadata_checker import check_metadata
+    from riverrun.chaos.checks.checker import check
+    from riverrun.chaos.checks.history import read_history
+    from riverrun.chaos.checks.metadata_checker import check_metadata
 
     try:
         operations = list(read_history(path))

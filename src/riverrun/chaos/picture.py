@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from riverrun.chaos.history import Action, Kind, Operation
-from riverrun.chaos.windows import silences, throughput
+from riverrun.chaos.checks.history import Action, Kind, Operation
+from riverrun.chaos.checks.windows import silences, throughput
 
 WIDTH, CHART_HEIGHT, LANE_HEIGHT = 960, 150, 18
 LEFT, RIGHT, TOP = 64, 12, 16

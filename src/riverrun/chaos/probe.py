@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
+from riverrun.chaos.checks.history import Action, History
 from riverrun.chaos.cluster import Cluster, State
-from riverrun.chaos.history import Action, History
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.fetcher import read_from
 from riverrun.model.errors import ErrorCode

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 import riverrun
-from riverrun.chaos.history import Action
+from riverrun.chaos.checks.history import Action
 from riverrun.chaos.picture import draw
 from riverrun.chaos.runner import Result, Verdict
 

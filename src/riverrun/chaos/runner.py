@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from riverrun.chaos.anomalies import Anomaly, Findings
 from riverrun.chaos.arena import Arena, PromiseBroken
-from riverrun.chaos.checker import check
+from riverrun.chaos.checks.anomalies import Anomaly, Findings
+from riverrun.chaos.checks.checker import check
+from riverrun.chaos.checks.history import Action, History, Kind, Operation, write_history
+from riverrun.chaos.checks.metadata_checker import check_metadata
+from riverrun.chaos.checks.replicas import compare_replicas
+from riverrun.chaos.checks.windows import longest_silence, silences
+from riverrun.chaos.clients.workload import Load, Workload
 from riverrun.chaos.cluster import Cluster, ClusterFailed, until
-from riverrun.chaos.disks import NoSmallDisk
-from riverrun.chaos.history import Action, History, Kind, Operation, write_history
-from riverrun.chaos.metadata_checker import check_metadata
-from riverrun.chaos.replicas import compare_replicas
-from riverrun.chaos.scenario import Scenario
+from riverrun.chaos.faults.disks import NoSmallDisk
+from riverrun.chaos.scenarios.scenario import Scenario
 from riverrun.chaos.stage import Set, Stage, wait_until_up
-from riverrun.chaos.windows import longest_silence, silences
-from riverrun.chaos.workload import Load, Workload
 
 WARM_UP_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0

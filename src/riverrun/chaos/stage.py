@@ -12,7 +12,7 @@ from typing import Self
 
 from riverrun.chaos.cluster import Cluster, ClusterFailed, until
 from riverrun.chaos.probe import Probe
-from riverrun.chaos.scenario import Scenario
+from riverrun.chaos.scenarios.scenario import Scenario
 
 START_SECONDS_MAX = 60.0
 LAG_SETTINGS = {"replica.lag.time.max.ms": "3000"}

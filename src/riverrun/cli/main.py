@@ -12,7 +12,7 @@ import sys
 import typer
 from typer.core import TyperGroup
 
-from riverrun.cli.options import USAGE
+from riverrun.cli.support.options import USAGE
 
 HELP = """A partitioned log that speaks the Apache Kafka protocol.
 
@@ -28,18 +28,18 @@ or the data directory are refused, 3 when no cluster answers, 4 when what was na
 
 # command -> module with `register(app: typer.Typer) -> None`
 COMMANDS = {
-    "up": "riverrun.cli.up",
+    "up": "riverrun.cli.up.command",
     "start": "riverrun.cli.start",
-    "topics": "riverrun.cli.topics",
-    "produce": "riverrun.cli.produce",
-    "consume": "riverrun.cli.consume",
-    "groups": "riverrun.cli.groups",
-    "cluster": "riverrun.cli.cluster",
-    "quorum": "riverrun.cli.quorum",
-    "dump-log": "riverrun.cli.dump_log",
-    "bench": "riverrun.cli.bench",
+    "topics": "riverrun.cli.topics.command",
+    "produce": "riverrun.cli.records.produce",
+    "consume": "riverrun.cli.records.consume",
+    "groups": "riverrun.cli.groups.command",
+    "cluster": "riverrun.cli.cluster.command",
+    "quorum": "riverrun.cli.quorum.command",
+    "dump-log": "riverrun.cli.records.dump_log",
+    "bench": "riverrun.cli.benchmark.command",
     "pipeline": "riverrun.pipeline.command",
-    "audit": "riverrun.pipeline.audit_command",
+    "audit": "riverrun.pipeline.audit.command",
     "simulate": "riverrun.simulation.command",
     "chaos": "riverrun.chaos.command",
 }

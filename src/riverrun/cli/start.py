@@ -81,7 +81,7 @@ def start(
     riverrun start --node-id 1 --advertised-addr node1:9092 --seed-nodes node2:9092,node3:9092
     RIVERRUN_LOG_LEVEL=debug riverrun start --data /var/tmp/demo --set num.partitions=3
     """
-    from riverrun.cli.options import parse_settings
+    from riverrun.cli.support.options import parse_settings
     from riverrun.model.settings import SettingError
     from riverrun.server.main import REFUSED, run, settings_texts
 
@@ -113,7 +113,7 @@ def reached_at(address: str, texts: dict[str, str]) -> dict[str, str]:
     A node that others reach by a name listens everywhere, for the name may be of a proxy or of a
     pod; one on the loopback listens there alone.
     """
-    from riverrun.cli.options import USAGE, fail
+    from riverrun.cli.support.options import USAGE, fail
     from riverrun.client.pool import parse_bootstrap
 
     try:

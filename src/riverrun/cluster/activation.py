@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.configs import Configs, is_elr_enabled
+from riverrun.cluster.configs.sources import Configs, is_elr_enabled
 from riverrun.cluster.features import elr_records
-from riverrun.cluster.leadership import elect_leaderless
 from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.partitions.leadership import elect_leaderless
 from riverrun.metadata.bootstrap import first_records
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import METADATA_VERSION_FEATURE

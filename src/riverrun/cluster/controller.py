@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from riverrun.cluster import (
-    activation,
-    heartbeats,
-    leadership,
-    registration,
-)
-from riverrun.cluster.configs import Configs
+from riverrun.cluster import activation
+from riverrun.cluster.brokers import heartbeats, registration
+from riverrun.cluster.configs.sources import Configs
 from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
@@ -73,7 +70,7 @@ class Controller:
     def create_topics(
         self, image: Image, request: CreateTopicsRequest
     ) -> Outcome[CreateTopicsResponse]:
-        from riverrun.cluster import topics
+        from riverrun.cluster.topics import changes as topics
 
         return topics.create_topics(self.configs, image, request, self._randomness)
 
@@ -81,7 +78,7 @@ class Controller:
         self, image: Image, request: DeleteTopicsRequest
     ) -> Outcome[DeleteTopicsResponse]:
         """TOPIC_DELETION_DISABLED for all of them where delete.topic.enable says so."""
-        from riverrun.cluster import topics
+        from riverrun.cluster.topics import changes as topics
 
         if self.configs.static_text("delete.topic.enable") == "false":
             raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
@@ -90,21 +87,21 @@ class Controller:
     def create_partitions(
         self, image: Image, request: CreatePartitionsRequest
     ) -> Outcome[CreatePartitionsResponse]:
-        from riverrun.cluster import partitions
+        from riverrun.cluster.partitions import creation as partitions
 
         return partitions.create_partitions(image, request, self._randomness)
 
     def alter_configs(
         self, image: Image, request: AlterConfigsRequest
     ) -> Outcome[AlterConfigsResponse]:
-        from riverrun.cluster import config_changes
+        from riverrun.cluster.configs import changes as config_changes
 
         return config_changes.alter(self.configs, image, request)
 
     def incremental_alter_configs(
         self, image: Image, request: IncrementalAlterConfigsRequest
     ) -> Outcome[IncrementalAlterConfigsResponse]:
-        from riverrun.cluster import config_changes
+        from riverrun.cluster.configs import changes as config_changes
 
         return config_changes.alter_incrementally(self.configs, image, request)
 
@@ -137,14 +134,14 @@ class Controller:
     def alter_partition(
         self, image: Image, request: AlterPartitionRequest
     ) -> Outcome[AlterPartitionResponse]:
-        from riverrun.cluster import alter_partition
+        from riverrun.cluster.partitions import alter_partition
 
         return alter_partition.alter_partition(self.configs, image, request)
 
     def assign_replicas(
         self, image: Image, request: AssignReplicasToDirsRequest
     ) -> Outcome[AssignReplicasToDirsResponse]:
-        from riverrun.cluster import directories
+        from riverrun.cluster.partitions import directories
 
         return directories.assign_replicas(self.configs, image, request)
 
@@ -160,7 +157,7 @@ class Controller:
     def elect_leaders(
         self, image: Image, request: ElectLeadersRequest
     ) -> Outcome[ElectLeadersResponse]:
-        from riverrun.cluster import elections
+        from riverrun.cluster.partitions import elections
 
         return elections.elect_leaders(self.configs, image, request)
 
@@ -169,7 +166,7 @@ class Controller:
         return Outcome(records=tuple(records), response=None)
 
     def balance(self, image: Image) -> Outcome[bool]:
-        from riverrun.cluster import elections
+        from riverrun.cluster.partitions import elections
 
         return elections.balance(self.configs, image)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from riverrun.cluster.configs import (
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
+from riverrun.cluster.configs.sources import (
     CLUSTER,
     ELR_FEATURE,
     MIN_INSYNC_REPLICAS,
@@ -17,7 +18,6 @@ from riverrun.cluster.configs import (
     is_elr_enabled,
 )
 from riverrun.cluster.outcome import Outcome
-from riverrun.cluster.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 from riverrun.model.errors import ErrorCode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverrun.cluster.heartbeats import check_epoch
+from riverrun.cluster.brokers.heartbeats import check_epoch
 from riverrun.cluster.outcome import Outcome
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ProducerIdsRecord

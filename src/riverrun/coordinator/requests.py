@@ -20,7 +20,7 @@ from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.runner import ShardRunner
+    from riverrun.coordinator.coordinators import ShardRunner
     from riverrun.coordinator.settings import GroupSettings
     from riverrun.coordinator.turn import Caller
     from riverrun.wire.messages.describe_groups_response import DescribedGroup

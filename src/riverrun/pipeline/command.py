@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from riverrun.cli.options import (
+from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
     FAILED,
@@ -23,12 +23,12 @@ from riverrun.cli.options import (
     Bootstrap,
     fail,
 )
-from riverrun.cli.watching import Watch
+from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from riverrun.pipeline.declaration import Pipeline
+    from riverrun.pipeline.declaration.model import Pipeline
 
 NEEDED = ("pyspark", "pyarrow", "deltalake")
 REMEDY = "in a clone: pip install -e '.[spark]' --constraint constraints.txt"
@@ -100,8 +100,8 @@ def init(
     riverrun pipeline init clicks.toml --topic clicks
     riverrun pipeline run clicks.toml
     """
-    from riverrun.cli.session import addresses_of
-    from riverrun.pipeline.template import template
+    from riverrun.cli.support.session import addresses_of
+    from riverrun.pipeline.declaration.template import template
 
     if file.exists():
         fail(f"{file} exists already; choose another name, or remove it", USAGE)
@@ -118,7 +118,7 @@ def validate(file: File) -> None:
     \b
     riverrun pipeline validate clicks.toml
     """
-    from riverrun.cli.output import counted
+    from riverrun.cli.support.output import counted
 
     pipeline = _read(file, None)
     parts = [
@@ -148,7 +148,7 @@ def run(
     riverrun pipeline run clicks.toml --once --master 'local[2]'
     riverrun pipeline run clicks.toml --master spark://10.0.0.5:7077
     """
-    from riverrun.pipeline.first_look import look
+    from riverrun.pipeline.run.preflight import look
 
     check_extra()
     pipeline = _read(file, bootstrap)
@@ -177,9 +177,9 @@ def tables(
     riverrun topics alter clicks --config riverrun.table=delta
     riverrun pipeline tables --folder /data/tables
     """
-    from riverrun.cli.session import run as ask_cluster
-    from riverrun.pipeline.table_topics import tables_pipeline
-    from riverrun.pipeline.topics import ask_table_topics
+    from riverrun.cli.support.session import run as ask_cluster
+    from riverrun.pipeline.declaration.table_topics import tables_pipeline
+    from riverrun.pipeline.run.topics import ask_table_topics
 
     check_extra()
     if values not in ("json", "raw"):
@@ -207,10 +207,10 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
     """
     from dataclasses import asdict
 
-    from riverrun.cli.output import print_json, print_tables
-    from riverrun.cli.watching import show
-    from riverrun.pipeline.progress import status_tables
-    from riverrun.pipeline.status import is_alive, read_status
+    from riverrun.cli.support.output import print_json, print_tables
+    from riverrun.cli.support.watching import show
+    from riverrun.pipeline.run.progress import status_tables
+    from riverrun.pipeline.run.status import is_alive, read_status
 
     pipeline = _read(file, None)
 
@@ -234,7 +234,7 @@ def stop(file: File) -> None:
     \b
     riverrun pipeline stop clicks.toml
     """
-    from riverrun.pipeline.status import ask_to_stop, is_alive, read_status
+    from riverrun.pipeline.run.status import ask_to_stop, is_alive, read_status
 
     pipeline = _read(file, None)
     found = read_status(pipeline.state)
@@ -280,8 +280,8 @@ def pack(
 
 
 def _read(file: Path, bootstrap: str | None) -> Pipeline:
+    from riverrun.pipeline.declaration.parser import read_pipeline
     from riverrun.pipeline.errors import DeclarationError
-    from riverrun.pipeline.reading import read_pipeline
 
     try:
         return read_pipeline(file, bootstrap=bootstrap)
@@ -291,8 +291,8 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 
 def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
     """Until it is over, asked to stop, or failed beyond help; gives the exit code."""
-    from riverrun.pipeline.spark import close_session
-    from riverrun.pipeline.status import RunsAlready, clear_stop, only_run
+    from riverrun.pipeline.run.session import close_session
+    from riverrun.pipeline.run.status import RunsAlready, clear_stop, only_run
 
     try:
         with only_run(pipeline.state):
@@ -318,8 +318,8 @@ def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_jso
 
 def _start_spark(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
     """Others are told that we start, and that we have not when it failed."""
-    from riverrun.pipeline.spark import open_session
-    from riverrun.pipeline.status import starting, write_status
+    from riverrun.pipeline.run.session import open_session
+    from riverrun.pipeline.run.status import starting, write_status
 
     now = starting(pipeline.name, master, list(pipeline.sinks))
     write_status(pipeline.state, now)
@@ -344,11 +344,11 @@ def _supervise(
     """Gives the reasons of what failed beyond help. However it ends, others are told that it did:
     a status that says "running" would be believed.
     """
-    from riverrun.pipeline.progress import Display
-    from riverrun.pipeline.spark import SPARK_GONE
-    from riverrun.pipeline.status import is_asked_to_stop, write_status
-    from riverrun.pipeline.supervisor import Supervisor
-    from riverrun.pipeline.watch import Watch as ClusterWatch
+    from riverrun.pipeline.run.cluster_watch import Watch as ClusterWatch
+    from riverrun.pipeline.run.progress import Display
+    from riverrun.pipeline.run.session import SPARK_GONE
+    from riverrun.pipeline.run.status import is_asked_to_stop, write_status
+    from riverrun.pipeline.run.supervisor import Supervisor
 
     supervisor = Supervisor(spark, pipeline, is_once=is_once)
     lost: list[str] = []

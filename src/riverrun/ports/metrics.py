@@ -1,7 +1,7 @@
 """Numbers about the node. Counting is an integer addition; all formatting happens at scrape.
 
 The hot path holds on to a ``Counter`` and adds to its ``value``; gauges are functions that are
-asked only when somebody looks. ``server/http.py`` writes them in Prometheus' form.
+asked only when somebody looks. ``server/network/http.py`` writes them in Prometheus' form.
 """
 
 from __future__ import annotations

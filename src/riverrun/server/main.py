@@ -99,9 +99,9 @@ async def _serve(settings: NodeSettings, early: EarlySockets, supervision: Super
     from riverrun.ports.clock import SystemClock
     from riverrun.ports.files import OsFiles
     from riverrun.ports.randomness import SystemRandomness
-    from riverrun.server.broker import Broker
+    from riverrun.server.controller_link.lifecycle import RegistrationRefused
     from riverrun.server.formation.formed import FormationError, FormationStopped
-    from riverrun.server.lifecycle import RegistrationRefused
+    from riverrun.server.node import Broker
     from riverrun.server.watchdog import Watchdog
     from riverrun.storage.directory import DirectoryError
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from riverrun.coordinator.runner import GroupCoordinators
+from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.storage.log import Origin
+from riverrun.storage.log_manager import LogRunner
 from riverrun.storage.reading import ColdRead
-from riverrun.storage.runner import LogRunner
 
 TOPIC: Final = "__consumer_offsets"
 READ_BYTES_MAX: Final = 1024 * 1024

@@ -10,30 +10,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from riverrun.model.dataclasses import dataclass, field
-from riverrun.server.answers import Answers
+from riverrun.server.dispatch.response_cache import Answers
 from riverrun.server.sparing import Sparing
 
 if TYPE_CHECKING:
-    from riverrun.cluster.configs import Configs
-    from riverrun.cluster.runner import ControllerRunner
-    from riverrun.coordinator.runner import GroupCoordinators
-    from riverrun.metadata.runner import MetadataLog
+    from riverrun.cluster.active_controller import ControllerRunner
+    from riverrun.cluster.configs.sources import Configs
+    from riverrun.coordinator.coordinators import GroupCoordinators
+    from riverrun.metadata.metadata_log import MetadataLog
     from riverrun.model.ids import NodeId
     from riverrun.ports.clock import Clock
     from riverrun.ports.metrics import Metrics
     from riverrun.ports.randomness import Randomness
     from riverrun.replication.replicas import Replicas
-    from riverrun.server.fetch_sessions import FetchSessions
-    from riverrun.server.forwarding import Forwarder
-    from riverrun.server.image_waits import ImageWaits
-    from riverrun.server.lifecycle import Lifecycle
-    from riverrun.server.outgoing import Outgoing
+    from riverrun.server.controller_link.lifecycle import Lifecycle
+    from riverrun.server.controller_link.producer_ids import ProducerIds
+    from riverrun.server.dispatch.forwarding import Forwarder
+    from riverrun.server.dispatch.image_waits import ImageWaits
+    from riverrun.server.dispatch.router import Router
+    from riverrun.server.fetch.consumer_sessions import FetchSessions
+    from riverrun.server.network.outgoing import Outgoing
     from riverrun.server.pacing import Pace
-    from riverrun.server.producer_ids import ProducerIds
-    from riverrun.server.router import Router
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
-    from riverrun.storage.runner import LogRunner
+    from riverrun.storage.log_manager import LogRunner
 
 
 @dataclass(slots=True, kw_only=True)

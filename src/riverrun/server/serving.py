@@ -15,31 +15,31 @@ from typing import Any, Final
 
 import structlog
 
-from riverrun.coordinator.runner import GroupCoordinators
+from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.settings import SECOND_MS
 from riverrun.raft.leading import CHECK_QUORUM_FACTOR
-from riverrun.replication.follower.runner import Fetchers
-from riverrun.replication.isr_changes.runner import IsrChanges
+from riverrun.replication.flusher import Flusher
+from riverrun.replication.follower.fetcher import Fetchers
+from riverrun.replication.isr_changes.sender import IsrChanges
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
-from riverrun.replication.repair.runner import Disk, Repairs
+from riverrun.replication.repair.repairer import Disk, Repairs
 from riverrun.replication.replicas import Replicas
-from riverrun.replication.runner import Flusher
-from riverrun.server.controller_channel import ControllerChannel
-from riverrun.server.fetch_sessions import FetchSessions
-from riverrun.server.lifecycle import Identity, Lifecycle
+from riverrun.server.controller_link.channel import ControllerChannel
+from riverrun.server.controller_link.lifecycle import Identity, Lifecycle
+from riverrun.server.controller_link.producer_ids import ProducerIds
+from riverrun.server.fetch.consumer_sessions import FetchSessions
 from riverrun.server.node_metrics import declare_metrics
 from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.parts import Parts
-from riverrun.server.producer_ids import ProducerIds
-from riverrun.storage import recovery
 from riverrun.storage.log import Log
-from riverrun.storage.scrubbing.runner import ScrubRunner
+from riverrun.storage.recovery import recovery
+from riverrun.storage.scrubbing.scrubber import ScrubRunner
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse

@@ -24,7 +24,7 @@ from riverrun.raft.settings import QuorumSettings
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
-from riverrun.server.network_settings import NetworkSettings
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"

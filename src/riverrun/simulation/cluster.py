@@ -12,19 +12,19 @@ from signal import SIGTERM
 from uuid import UUID
 
 from riverrun.metadata.image import PartitionImage
+from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.metadata.quorum import MetadataError
-from riverrun.metadata.runner import MetadataLog
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
 from riverrun.ports.files import Files
 from riverrun.raft.types import Voter
-from riverrun.server.broker import Broker
+from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.formed import FormationError, FormationStopped
-from riverrun.server.lifecycle import RegistrationRefused
+from riverrun.server.node import Broker
 from riverrun.server.settings import NodeSettings
+from riverrun.simulation.checks.observer import Observer
 from riverrun.simulation.failures import NodeFailure
 from riverrun.simulation.loop import NodeLoop
-from riverrun.simulation.observer import Observer
 from riverrun.simulation.supervisor import Supervisor
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.directory import DirectoryError

@@ -59,10 +59,10 @@ def simulate(
     _fix_order()
     chosen = _parse_seeds(seed, seeds)
     try:
-        from riverrun.simulation.cluster_flaws import ClusterFlaw
+        from riverrun.simulation.disks.flaws import Flaw
         from riverrun.simulation.faults import parse_schedule
-        from riverrun.simulation.flaws import Flaw
         from riverrun.simulation.report import Verdict, draw_any, run_seed
+        from riverrun.simulation.workloads.cluster_flaws import ClusterFlaw
     except ModuleNotFoundError as error:
         typer.echo(f"simulate needs {error.name}: pip install -e '.[test]' in a clone", err=True)
         raise typer.Exit(2) from None

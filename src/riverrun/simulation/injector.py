@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from signal import SIGTERM
 
-from riverrun.simulation.damage import cut_metadata_log, rot
-from riverrun.simulation.disk import CAPACITY_BYTES
+from riverrun.simulation.disks.damage import cut_metadata_log, rot
+from riverrun.simulation.disks.disk import CAPACITY_BYTES
 from riverrun.simulation.faults import Fault, FaultKind
 from riverrun.simulation.world import World
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from riverrun.simulation.cluster_plan import ClusterPlan
 from riverrun.simulation.failures import SimulationFailure
-from riverrun.simulation.plan import Plan
+from riverrun.simulation.workloads.cluster_plan import ClusterPlan
+from riverrun.simulation.workloads.plan import Plan
 
 AnyPlan = Plan | ClusterPlan
 

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from riverrun.simulation.checker import LivenessViolation, SafetyViolation
-from riverrun.simulation.cluster_flaws import ClusterFlaw
-from riverrun.simulation.cluster_plan import draw_cluster_plan
-from riverrun.simulation.cluster_scenario import run_cluster
+from riverrun.simulation.checks.checker import LivenessViolation, SafetyViolation
+from riverrun.simulation.disks.flaws import Flaw
 from riverrun.simulation.failures import SimulationFailure
 from riverrun.simulation.faults import Fault, write_schedule
-from riverrun.simulation.flaws import Flaw
 from riverrun.simulation.outcome import AnyPlan, Outcome
-from riverrun.simulation.plan import Plan, draw_plan
-from riverrun.simulation.scenario import run
 from riverrun.simulation.shrink import shrink
+from riverrun.simulation.workloads.cluster_flaws import ClusterFlaw
+from riverrun.simulation.workloads.cluster_plan import draw_cluster_plan
+from riverrun.simulation.workloads.cluster_scenario import run_cluster
+from riverrun.simulation.workloads.plan import Plan, draw_plan
+from riverrun.simulation.workloads.scenario import run
 
 STORY_LINES = 60
 TURNING_POINTS = ("settings ", "fault ", "loses power", "killed", "sync fails", "faults stop")

@@ -20,11 +20,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from riverrun.ports.files import Files
-from riverrun.simulation.disk import Disk
+from riverrun.simulation.disks.disk import Disk
 from riverrun.simulation.failures import NodeFailure, SimulationFailure
 from riverrun.simulation.isolation import Isolation
 from riverrun.simulation.loop import NodeLoop
-from riverrun.simulation.network import Network
+from riverrun.simulation.net.network import Network
 from riverrun.simulation.node_ports import NodeClock, NodeRandomness
 from riverrun.simulation.workers import Workers
 

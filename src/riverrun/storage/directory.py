@@ -33,7 +33,7 @@ from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
 from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.recovery import Situation, begin, recover, write_loss
+from riverrun.storage.recovery.recovery import Situation, begin, recover, write_loss
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 __all__ = ["Checkpoint", "DirectoryError", "LogDirectory", "Removal", "Space"]

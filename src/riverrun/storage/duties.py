@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from riverrun.model.dataclasses import dataclass
 from riverrun.ports.files import Files, OsFiles
-from riverrun.storage.compaction import Cleaned
+from riverrun.storage.cleaning.compaction import Cleaned
+from riverrun.storage.cleaning.worker import InlineJob, InlineScrub, ProcessJob, StartJob
 from riverrun.storage.log import Log
-from riverrun.storage.scrub import Scrubbed, StartScrub
-from riverrun.storage.worker import InlineJob, InlineScrub, ProcessJob, StartJob
+from riverrun.storage.scrubbing.scrub import Scrubbed, StartScrub
 
 SLICE_LOGS = 500
 """Logs that a duty looks at before it lets others run."""

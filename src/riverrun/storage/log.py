@@ -35,7 +35,7 @@ from riverrun.storage.lookup import OffsetAt, TimedView, first_at_or_after, late
 from riverrun.storage.producers import Origin
 from riverrun.storage.reading import ColdRead, SegmentView, Slice, read_batches, sound_prefix
 from riverrun.storage.received import sound_batches
-from riverrun.storage.scan import read_marker
+from riverrun.storage.recovery.scan import read_marker
 from riverrun.storage.segment import TIME_INDEX_SUFFIX, Segment
 from riverrun.storage.settings import LogSettings
 from riverrun.storage.upkeep import Upkeep

@@ -15,15 +15,15 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, TopicPartition
 from riverrun.ports.files import Files
 from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from riverrun.storage.cleaning.retention import discardable
 from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.flush import FlushJob
-from riverrun.storage.index_files import activate, load_known_part
 from riverrun.storage.open_files import OpenFiles
 from riverrun.storage.producers import Producers
-from riverrun.storage.recovery import Recovered
-from riverrun.storage.replay import load_snapshot, recall_earlier, replay, snapshot_path
-from riverrun.storage.retention import discardable
-from riverrun.storage.scan import Expectation, Learned, scan
+from riverrun.storage.recovery.index_files import activate, load_known_part
+from riverrun.storage.recovery.recovery import Recovered
+from riverrun.storage.recovery.replay import load_snapshot, recall_earlier, replay, snapshot_path
+from riverrun.storage.recovery.scan import Expectation, Learned, scan
 from riverrun.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,

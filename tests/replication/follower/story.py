@@ -12,14 +12,14 @@ from riverrun.metadata.image import DIRECTORY_UNASSIGNED, PartitionImage
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.metrics import Metrics
+from riverrun.replication.follower.fetcher import Fetchers
 from riverrun.replication.follower.following import Following
-from riverrun.replication.follower.runner import Fetchers
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.runner import LogRunner
+from riverrun.storage.log_manager import LogRunner
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import FixedClock, Machine, read_all
 

@@ -14,6 +14,7 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.raft.types import Voter
 from riverrun.server.formation.decision import Proposal
 from riverrun.server.formation.formed import FormationError, Formed
+from riverrun.server.formation.former import Formation
 from riverrun.server.formation.promise import (
     PROMISE,
     Promise,
@@ -21,7 +22,6 @@ from riverrun.server.formation.promise import (
     read_promise,
     write_promise,
 )
-from riverrun.server.formation.runner import Formation
 from riverrun.server.settings import NodeSettings
 from riverrun.storage.directory import LogDirectory
 

@@ -17,7 +17,7 @@ from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.server.formation.asking import Asking
 from riverrun.server.formation.formed import FormationError, FormationStopped, Formed
-from riverrun.server.formation.runner import Formation
+from riverrun.server.formation.former import Formation
 from riverrun.server.formation.settings import parse_seed
 from riverrun.server.settings import NodeSettings
 from riverrun.storage.directory import LogDirectory

@@ -22,9 +22,9 @@ from riverrun.replication.isr import IsrLimits
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.replication.replicas import Replicas
-from riverrun.server.context import RequestContext
-from riverrun.server.fetch_sessions import FetchSessions
-from riverrun.server.outgoing import Outgoing
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.fetch.consumer_sessions import FetchSessions
+from riverrun.server.network.outgoing import Outgoing
 from riverrun.server.requests import fetch, produce
 from riverrun.server.sparing import Sparing
 from riverrun.storage.settings import LogSettings

@@ -9,19 +9,19 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+from riverrun.cluster.active_controller import ControllerRunner
 from riverrun.cluster.controller import Controller
-from riverrun.cluster.runner import ControllerRunner
 from riverrun.metadata.description import QuorumDescription, ReplicaDescription
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import Voter
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
-from riverrun.server.answers import Answers
-from riverrun.server.context import RequestContext
-from riverrun.server.controller_channel import ControllerChannel
-from riverrun.server.forwarding import Forwarder
-from riverrun.server.network_settings import NetworkSettings
-from riverrun.server.producer_ids import ProducerIds
+from riverrun.server.controller_link.channel import ControllerChannel
+from riverrun.server.controller_link.producer_ids import ProducerIds
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.forwarding import Forwarder
+from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import decode_response, encode_response
 from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs

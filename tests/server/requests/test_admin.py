@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.cluster.topics import create_topics
+from riverrun.cluster.topics.changes import create_topics
 from riverrun.metadata.image import ConfigType
 from riverrun.metadata.records import ConfigRecord, Record
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests import describe_cluster
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages import describe_quorum_request as quorum

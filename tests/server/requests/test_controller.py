@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from riverrun.cluster.registration import SUPPORTED_FEATURES
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.ports.metrics import Metrics
-from riverrun.server.context import Peer
-from riverrun.server.router import Call, Router
+from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.router import Call, Router
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import decode_response, encode_request
 from riverrun.wire.headers import (

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.cluster.topics import create_topics
+from riverrun.cluster.topics.changes import create_topics
 from riverrun.metadata.image import Endpoint, Image
 from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicName
-from riverrun.server.answers import LISTED_AFTER_FENCING_SECONDS
-from riverrun.server.image_waits import ImageWaits
+from riverrun.server.dispatch.image_waits import ImageWaits
+from riverrun.server.dispatch.response_cache import LISTED_AFTER_FENCING_SECONDS
+from riverrun.server.dispatch.splice import Splice
 from riverrun.server.requests import metadata as handler
-from riverrun.server.splice import Splice
 from riverrun.wire.apis import APIS, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest

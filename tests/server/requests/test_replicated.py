@@ -12,7 +12,7 @@ import pytest
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.ports.files import Buffer
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.pacing import Pace
 from riverrun.server.requests import (
     delete_records,

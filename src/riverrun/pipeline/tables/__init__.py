@@ -11,9 +11,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from riverrun.pipeline.evolution import Promotions
-from riverrun.pipeline.files import WrittenFile
-from riverrun.pipeline.offsets import Place, Progress, Stored
+from riverrun.pipeline.run.offsets import Place, Progress, Stored
+from riverrun.pipeline.sinks.evolution import Promotions
+from riverrun.pipeline.sinks.files import WrittenFile
 
 
 class Attempt(Protocol):

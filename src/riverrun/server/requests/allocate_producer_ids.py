@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
 from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse

@@ -1,11 +1,11 @@
-"""AlterConfigs, versions 0 to 2; judged by ``cluster/config_changes.py``."""
+"""AlterConfigs, versions 0 to 2; judged by ``cluster/configs/changes.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
 from riverrun.wire.messages.alter_configs_response import (

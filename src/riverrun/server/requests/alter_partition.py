@@ -1,4 +1,4 @@
-"""AlterPartition, versions 2 and 3; judged by ``cluster/alter_partition.py``.
+"""AlterPartition, versions 2 and 3; judged by ``cluster/partitions/alter_partition.py``.
 
 Served on the controller listener.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse

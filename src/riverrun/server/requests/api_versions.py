@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from riverrun.cluster.registration import SUPPORTED_FEATURES
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import CONTROLLER, RequestContext
+from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.pacing import Pace, rests
 from riverrun.server.parts import Parts
 from riverrun.wire.apis import APIS, CONTROLLER_APIS, Api, ApiKey

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs, version 0; judged by ``cluster/directories.py``.
+"""AssignReplicasToDirs, version 0; judged by ``cluster/partitions/directories.py``.
 
 Served on the controller listener.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse

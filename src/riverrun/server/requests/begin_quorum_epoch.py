@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import BeginQuorumEpochResponse as Answer
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
-from riverrun.server.quorum import ask, check_cluster
-from riverrun.server.quorum_requests import begin_from
-from riverrun.server.quorum_responses import begin_to
+from riverrun.server.quorum.access import ask, check_cluster
+from riverrun.server.quorum.requests import begin_from
+from riverrun.server.quorum.responses import begin_to
 from riverrun.wire.messages.begin_quorum_epoch_request import BeginQuorumEpochRequest
 from riverrun.wire.messages.begin_quorum_epoch_response import BeginQuorumEpochResponse
 

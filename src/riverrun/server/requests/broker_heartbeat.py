@@ -1,4 +1,4 @@
-"""BrokerHeartbeat, versions 0 to 2; judged by ``cluster/heartbeats.py``.
+"""BrokerHeartbeat, versions 0 to 2; judged by ``cluster/brokers/heartbeats.py``.
 
 Served on the controller listener.
 """
@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
 from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse

@@ -1,4 +1,4 @@
-"""BrokerRegistration, versions 0 to 4; judged by ``cluster/registration.py``.
+"""BrokerRegistration, versions 0 to 4; judged by ``cluster/brokers/registration.py``.
 
 Served on the controller listener.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse

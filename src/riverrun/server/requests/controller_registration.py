@@ -1,4 +1,4 @@
-"""ControllerRegistration, version 0; judged by ``cluster/registration.py``.
+"""ControllerRegistration, version 0; judged by ``cluster/brokers/registration.py``.
 
 Served on the controller listener.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
 from riverrun.wire.messages.controller_registration_response import ControllerRegistrationResponse

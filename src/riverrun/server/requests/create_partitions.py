@@ -1,11 +1,11 @@
-"""CreatePartitions, versions 0 to 3; judged by ``cluster/partitions.py``."""
+"""CreatePartitions, versions 0 to 3; judged by ``cluster/partitions/creation.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
 from riverrun.wire.messages.create_partitions_response import (

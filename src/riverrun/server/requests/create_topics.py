@@ -1,11 +1,11 @@
-"""CreateTopics, versions 2 to 7; judged by ``cluster/topics.py``."""
+"""CreateTopics, versions 2 to 7; judged by ``cluster/topics/changes.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.create_topics_response import (

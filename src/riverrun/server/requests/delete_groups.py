@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.delete_groups_request import DeleteGroupsRequest
 from riverrun.wire.messages.delete_groups_response import (

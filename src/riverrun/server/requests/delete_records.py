@@ -11,7 +11,7 @@ import asyncio
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
 from riverrun.replication.partition import Partition
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.delete_records_request import (

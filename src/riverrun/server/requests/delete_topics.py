@@ -1,11 +1,11 @@
-"""DeleteTopics, versions 1 to 6, by name and from 6 on by id; judged by ``cluster/topics.py``."""
+"""DeleteTopics, versions 1 to 6, by name and from 6 on by id; see ``cluster/topics/changes.py``."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from riverrun.wire.messages.delete_topics_response import (

@@ -12,8 +12,8 @@ from riverrun.metadata.image import BrokerImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.server import authorized
-from riverrun.server.answers import live_brokers
-from riverrun.server.context import CONTROLLER, RequestContext
+from riverrun.server.dispatch.context import CONTROLLER, RequestContext
+from riverrun.server.dispatch.response_cache import live_brokers
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import (

@@ -1,6 +1,6 @@
 """DescribeConfigs, versions 1 to 4: every setting with its value, source and synonyms.
 
-The rows come from ``cluster/config_rows.py``; here each resource finds its own, and its errors. A
+The rows come from ``cluster/configs/rows.py``; here each resource finds its own, and its errors. A
 resource that is named again and again is answered once, for each costs milliseconds, and the answer
 is written piece by piece, so that a thousand topics do not keep others waiting.
 """
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverrun.cluster import config_rows
-from riverrun.cluster.config_rows import Rows, Synonyms, Wish
-from riverrun.cluster.configs import CLUSTER
-from riverrun.cluster.names import check_topic_name
+from riverrun.cluster.configs import rows as config_rows
+from riverrun.cluster.configs.rows import Rows, Synonyms, Wish
+from riverrun.cluster.configs.sources import CLUSTER
+from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.splice import Splice
 from riverrun.server.parts import Parts
-from riverrun.server.splice import Splice
 from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response

@@ -10,7 +10,7 @@ from typing import Final
 
 from riverrun.coordinator.shard import described_error
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
 from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribeGroupsResponse

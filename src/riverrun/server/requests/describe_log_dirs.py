@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.replication.partition import Partition
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from riverrun.wire.messages.describe_log_dirs_response import (

@@ -9,7 +9,7 @@ from typing import Final
 
 from riverrun.metadata.description import ReplicaDescription
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages import describe_quorum_request as asked
 from riverrun.wire.messages.describe_quorum_response import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverrun.cluster.names import INTERNAL_TOPICS, is_topic_name
+from riverrun.cluster.topics.names import INTERNAL_TOPICS, is_topic_name
 from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.server import authorized
-from riverrun.server.answers import live_brokers
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.response_cache import live_brokers
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.describe_topic_partitions_request import (
     DescribeTopicPartitionsRequest,

@@ -6,7 +6,7 @@ Version 0, not advertised. Read only, so it is answered on every listener.
 from __future__ import annotations
 
 from riverrun.model.ids import NodeId
-from riverrun.server.context import CONTROLLER, RequestContext
+from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.formation.decision import Address, Heard
 from riverrun.server.formation.messages import answer_of
 from riverrun.server.parts import Parts

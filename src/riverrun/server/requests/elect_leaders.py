@@ -1,11 +1,11 @@
-"""ElectLeaders, versions 0 to 2; judged by ``cluster/elections.py``."""
+"""ElectLeaders, versions 0 to 2; judged by ``cluster/partitions/elections.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 from riverrun.wire.messages.elect_leaders_response import (

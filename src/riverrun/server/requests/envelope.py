@@ -13,9 +13,9 @@ import struct
 from typing import Any
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import CONTROLLER, Peer, RequestContext
+from riverrun.server.dispatch.context import CONTROLLER, Peer, RequestContext
+from riverrun.server.dispatch.router import Call, Frame, Refused
 from riverrun.server.parts import Parts
-from riverrun.server.router import Call, Frame, Refused
 from riverrun.wire.apis import FORWARDED
 from riverrun.wire.headers import LENGTH
 from riverrun.wire.messages.envelope_request import EnvelopeRequest

@@ -30,8 +30,9 @@ from riverrun.replication.reading import (
     read_partition,
 )
 from riverrun.replication.selector import nearest_replica
-from riverrun.server.context import RequestContext
-from riverrun.server.fetch_sessions import (
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.fetch import replica_fetch
+from riverrun.server.fetch.consumer_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
@@ -39,7 +40,6 @@ from riverrun.server.fetch_sessions import (
     SessionPartition,
 )
 from riverrun.server.leaders import MOVED, endpoints_of, leader_of, missing
-from riverrun.server.requests import replica_fetch
 from riverrun.wire.fetch import (
     TOPIC_IDS_FROM,
     FetchCall,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import FetchSnapshotResponse as Answer
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
-from riverrun.server.quorum import ask, check_cluster
-from riverrun.server.quorum_requests import fetch_snapshot_from
-from riverrun.server.quorum_responses import fetch_snapshot_to
+from riverrun.server.quorum.access import ask, check_cluster
+from riverrun.server.quorum.requests import fetch_snapshot_from
+from riverrun.server.quorum.responses import fetch_snapshot_to
 from riverrun.wire.messages.fetch_snapshot_request import FetchSnapshotRequest
 from riverrun.wire.messages.fetch_snapshot_response import FetchSnapshotResponse
 

@@ -12,13 +12,13 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from riverrun.cluster.internal_topics import offsets_topic
-from riverrun.cluster.names import OFFSETS_TOPIC
+from riverrun.cluster.topics.internal_topics import offsets_topic
+from riverrun.cluster.topics.names import OFFSETS_TOPIC
 from riverrun.coordinator.hashing import partition_of
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest

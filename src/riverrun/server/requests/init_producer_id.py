@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
 from riverrun.wire.messages.init_producer_id_response import InitProducerIdResponse

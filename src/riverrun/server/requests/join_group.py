@@ -11,7 +11,7 @@ from typing import Final
 from riverrun.coordinator.rebalance import join_error
 from riverrun.coordinator.turn import Caller
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.join_group_request import JoinGroupRequest
 from riverrun.wire.messages.join_group_response import JoinGroupResponse

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse

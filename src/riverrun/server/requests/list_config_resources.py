@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.list_config_resources_request import ListConfigResourcesRequest
 from riverrun.wire.messages.list_config_resources_response import (

@@ -7,7 +7,7 @@ regard to case; those that do not exist match nothing.
 from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 from riverrun.wire.messages.list_groups_response import ListGroupsResponse

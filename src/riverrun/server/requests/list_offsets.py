@@ -12,7 +12,7 @@ from collections import Counter
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.replication.partition import Partition
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
 from riverrun.server.parts import Parts
 from riverrun.server.turns import Turns

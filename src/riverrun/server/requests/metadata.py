@@ -5,7 +5,7 @@ says whether topics may be created; ids are answered from 10 and asked by from 1
 A topic that is created on the way is in the answer at once, where Kafka first says that it is
 unknown and lets the client ask again.
 
-Topics are written one by one and kept as bytes (``server/answers.py``), then put together here.
+Topics are encoded one by one and cached as bytes (``server/dispatch/response_cache.py``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from riverrun.cluster.internal_topics import creatable
-from riverrun.cluster.names import INTERNAL_TOPICS, is_topic_name
+from riverrun.cluster.topics.internal_topics import creatable
+from riverrun.cluster.topics.names import INTERNAL_TOPICS, is_topic_name
 from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.server import authorized
-from riverrun.server.answers import TopicAnswers, live_brokers
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.response_cache import TopicAnswers, live_brokers
+from riverrun.server.dispatch.splice import Splice
 from riverrun.server.parts import Parts
-from riverrun.server.splice import Splice
 from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response

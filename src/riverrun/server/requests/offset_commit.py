@@ -14,7 +14,7 @@ from uuid import UUID
 from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.server.requests.join_group import caller_of
 from riverrun.wire.messages.offset_commit_request import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.offset_delete_request import (
     OffsetDeleteRequest,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.offset_for_leader_epoch_request import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from riverrun.raft.messages import ChangeVotersResponse
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
-from riverrun.server.quorum import ask, check_cluster
-from riverrun.server.quorum_requests import remove_from
+from riverrun.server.quorum.access import ask, check_cluster
+from riverrun.server.quorum.requests import remove_from
 from riverrun.wire.messages.remove_raft_voter_request import RemoveRaftVoterRequest
 from riverrun.wire.messages.remove_raft_voter_response import RemoveRaftVoterResponse
 

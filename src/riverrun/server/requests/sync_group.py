@@ -9,7 +9,7 @@ from typing import Final
 
 from riverrun.coordinator.rebalance import sync_error
 from riverrun.model.errors import ErrorCode
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse

@@ -1,10 +1,10 @@
-"""UnregisterBroker, version 0; judged by ``cluster/registration.py``."""
+"""UnregisterBroker, version 0; judged by ``cluster/brokers/registration.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
 from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse

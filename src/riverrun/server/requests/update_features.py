@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
 from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
 from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse

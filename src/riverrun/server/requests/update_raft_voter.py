@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from riverrun.raft.messages import ChangeVotersResponse
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
-from riverrun.server.quorum import ask, check_cluster
-from riverrun.server.quorum_requests import update_from
-from riverrun.server.quorum_responses import update_to
+from riverrun.server.quorum.access import ask, check_cluster
+from riverrun.server.quorum.requests import update_from
+from riverrun.server.quorum.responses import update_to
 from riverrun.wire.messages.update_raft_voter_request import UpdateRaftVoterRequest
 from riverrun.wire.messages.update_raft_voter_response import UpdateRaftVoterResponse
 

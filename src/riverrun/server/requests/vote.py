@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import VoteResponse as Answer
-from riverrun.server.context import RequestContext
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.parts import Parts
-from riverrun.server.quorum import ask, check_cluster
-from riverrun.server.quorum_requests import vote_from
-from riverrun.server.quorum_responses import vote_to
+from riverrun.server.quorum.access import ask, check_cluster
+from riverrun.server.quorum.requests import vote_from
+from riverrun.server.quorum.responses import vote_to
 from riverrun.wire.messages.vote_request import VoteRequest
 from riverrun.wire.messages.vote_response import VoteResponse
 

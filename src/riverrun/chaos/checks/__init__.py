@@ -1,0 +1,1 @@
+"""Verdicts on recorded histories, replicas and metadata."""

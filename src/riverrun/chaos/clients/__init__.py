@@ -1,0 +1,1 @@
+"""Producers, consumers and administrators that record what they saw."""

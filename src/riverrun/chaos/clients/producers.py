@@ -1,0 +1,194 @@
+"""Producers of two libraries that send numbered records at a steady rate, and record every fate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+from aiokafka.errors import KafkaError as AioError
+
+from riverrun.chaos.checks.history import Action, History, Kind
+
+TICK_SECONDS = 0.01
+QUEUED_RECORDS_MAX = 5000
+REQUEST_MS = 3000
+"""A paused node swallows requests; who waits the default of half a minute shows nothing new."""
+
+
+AIO_REQUEST_MS = 20_000
+"""For aiokafka this is also how long a record may take, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How producers are told to end: when all they have begun has its fate, or at once."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    abandon: threading.Event = field(default_factory=threading.Event)
+
+
+class Numbers:
+    """Values ``producer/partition/number``, each once; the rest of a record is padding."""
+
+    def __init__(self, producer: str, partitions: int) -> None:
+        self._producer = producer
+        self._next = [0] * partitions
+        self._turn = 0
+
+    def take(self) -> tuple[int, str]:
+        partition = self._turn % len(self._next)
+        self._turn += 1
+        value = f"{self._producer}/{partition}/{self._next[partition]}"
+        self._next[partition] += 1
+        return partition, value
+
+
+class Paced:
+    """How many records are due; what could not be sent in time is not made up for."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._last = time.monotonic()
+        self._owed = 0.0
+
+    def due(self) -> int:
+        now = time.monotonic()
+        self._owed = min(self._owed + (now - self._last) * self._rate, self._rate / 10 + 1)
+        self._last = now
+        whole = int(self._owed)
+        self._owed -= whole
+        return whole
+
+
+class ConfluentProducer:
+    """Idempotent, acks=all, retries for as long as the message may live."""
+
+    def __init__(
+        self, history: History, bootstrap: str, topic: str, *,
+        partitions: int, rate: float, ending: Ending, patience_seconds: float,
+    ) -> None:  # fmt: skip
+        self.name = "confluent"
+        self._history, self._topic, self._ending = history, topic, ending
+        self._numbers = Numbers(self.name, partitions)
+        self._paced = Paced(rate)
+        self._patience = patience_seconds
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True,
+                "linger.ms": 2, "message.timeout.ms": int(patience_seconds * 1000),
+                "request.timeout.ms": REQUEST_MS, "socket.timeout.ms": REQUEST_MS + 1000,
+                "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
+                "topic.metadata.refresh.interval.ms": 10_000,
+                "queue.buffering.max.messages": QUEUED_RECORDS_MAX, "log_level": 0,
+            }
+        )  # fmt: skip
+
+    def run(self) -> None:
+        while not self._ending.stop.is_set():
+            for _ in range(self._paced.due()):
+                self._send()
+            self._producer.poll(TICK_SECONDS)
+        end = time.monotonic() + self._patience
+        while self._producer.flush(0.2) and time.monotonic() < end:
+            if self._ending.abandon.is_set():
+                return
+
+    def _send(self) -> None:
+        if len(self._producer) >= QUEUED_RECORDS_MAX:
+            return
+        partition, value = self._numbers.take()
+        told = {"partition": partition, "value": value}
+        self._history.add(self.name, Action.SEND, Kind.INVOKE, **told)
+        try:
+            self._producer.produce(
+                self._topic, value.encode(), partition=partition, on_delivery=self._delivered
+            )
+        except (BufferError, confluent_kafka.KafkaException) as error:
+            self._history.add(self.name, Action.SEND, Kind.FAIL, text=str(error), **told)
+
+    def _delivered(
+        self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
+    ) -> None:
+        told: dict[str, Any] = {
+            "partition": message.partition(),
+            "value": (message.value() or b"").decode(),
+        }
+        if error is None:
+            # None when the broker knew it as a duplicate of what it had acknowledged before.
+            offset = message.offset()
+            told["offset"] = -1 if offset is None else offset
+            self._history.add(self.name, Action.SEND, Kind.OK, **told)
+        else:
+            self._history.add(self.name, Action.SEND, Kind.INFO, text=str(error), **told)
+
+
+class AioProducer:
+    """The same by aiokafka, whose sender sends one batch of a partition at a time."""
+
+    def __init__(
+        self, history: History, bootstrap: str, topic: str, *,
+        partitions: int, rate: float, ending: Ending, patience_seconds: float,
+    ) -> None:  # fmt: skip
+        self.name = "aiokafka"
+        self._history, self._topic, self._ending = history, topic, ending
+        self._bootstrap = bootstrap
+        self._numbers = Numbers(self.name, partitions)
+        self._paced = Paced(rate)
+        self._patience = patience_seconds
+
+    async def run(self) -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, linger_ms=2,
+            request_timeout_ms=AIO_REQUEST_MS, retry_backoff_ms=50, metadata_max_age_ms=10_000,
+        )  # fmt: skip
+        while not self._ending.stop.is_set():
+            try:
+                await producer.start()
+                break
+            except AioError:
+                await asyncio.sleep(TICK_SECONDS)
+        sending: dict[asyncio.Future[object], None] = {}
+        try:
+            while not self._ending.stop.is_set():
+                for _ in range(self._paced.due()):
+                    # One after the other, for a producer promises the order of its calls alone.
+                    await self._send(producer, sending)
+                await asyncio.sleep(TICK_SECONDS)
+            end = time.monotonic() + self._patience
+            while sending and time.monotonic() < end and not self._ending.abandon.is_set():
+                await asyncio.wait(list(sending), timeout=0.2)
+        finally:
+            with contextlib.suppress(AioError, TimeoutError):
+                await asyncio.wait_for(producer.stop(), REQUEST_MS / 1000)
+
+    async def _send(
+        self, producer: aiokafka.AIOKafkaProducer, sending: dict[asyncio.Future[object], None]
+    ) -> None:
+        partition, value = self._numbers.take()
+        self._add(Kind.INVOKE, partition, value)
+        try:
+            future = await producer.send(self._topic, value.encode(), partition=partition)
+        except (AioError, TimeoutError) as error:
+            self._add(Kind.INFO, partition, value, text=f"{type(error).__name__} {error}")
+            return
+        sending[future] = None
+
+        def delivered(done: asyncio.Future[Any]) -> None:
+            sending.pop(done, None)
+            error = None if done.cancelled() else done.exception()
+            if done.cancelled() or error is not None:
+                self._add(Kind.INFO, partition, value, text=f"{type(error).__name__} {error}")
+            else:
+                self._add(Kind.OK, partition, value, offset=done.result().offset)
+
+        future.add_done_callback(delivered)
+
+    def _add(self, kind: Kind, partition: int, value: str, **more: object) -> None:
+        told = {"partition": partition, "value": value, **more}
+        self._history.add(self.name, Action.SEND, kind, **told)

@@ -1,0 +1,1 @@
+"""The proxy between nodes and clients, and damage to disks."""

@@ -1,0 +1,359 @@
+"""The network between nodes and clients: a TCP proxy in front of every listener, with faults.
+
+A program of its own, so that it is as quick as the nodes are: it reads its routes and then faults
+as JSON lines from standard input, and answers each line with one. Who opened a connection is found
+by the process that owns its other end, so nodes need not know that they are proxied.
+
+A listener of the proxy is open only while the listener behind it is, for a refused connection is
+what tells nodes that a process has died, and a proxy that always accepts would hide that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import sys
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import cast
+
+from riverrun.chaos.faults.links import ANY, CLEAR, CLIENTS, Fault, Faults, Mode, Way
+from riverrun.chaos.faults.owners import Owners
+
+HOST = "127.0.0.1"
+LOOK_SECONDS = 0.025
+HELD_BYTES_MAX = 1 << 20
+RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A listener of a node, and the port of the proxy in front of it."""
+
+    node: str
+    channel: str
+    port: int
+    target_port: int
+
+
+class End(asyncio.Protocol):
+    """One end of a proxied connection; what it reads goes to the other end, faults allowing."""
+
+    def __init__(self, link: Link, source: str, target: str) -> None:
+        self.link = link
+        self.source, self.target = source, target
+        self.fault = CLEAR
+        self.transport: asyncio.Transport | None = None
+        self.other: End | None = None
+        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._waiting_bytes = 0
+        self._free_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_write_paused = False
+        self._is_ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.fault.mode is Mode.DROP:
+            self.link.has_lost = True
+            return
+        other = self.other
+        if not self._waiting and self.fault.is_clear and other is not None and other.transport:
+            other.transport.write(data)
+            return
+        due = asyncio.get_running_loop().time() + self.fault.delay_ms / 1000
+        self._waiting.append((due, data))
+        self._waiting_bytes += len(data)
+        self._pause()
+        self.pump()
+
+    def eof_received(self) -> bool:
+        self._is_ended = True
+        self.link.look_if_node(self)
+        self.pump()
+        return True
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.transport = None
+        self.link.end_lost(self)
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        if self.other is not None:
+            self.other._pause()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        if self.other is not None:
+            self.other._pause()
+
+    def _pause(self) -> None:
+        """Read on only while there is room for what is read."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        is_slow = self.other is not None and self.other._is_write_paused
+        if is_slow or self._waiting_bytes > HELD_BYTES_MAX:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def pump(self) -> None:
+        """Pass on what may go now, and come back when more may."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = asyncio.get_running_loop()
+        other = self.other
+        if other is None or other.transport is None or self.fault.mode is Mode.HOLD:
+            return
+        while self._waiting:
+            due, data = self._waiting[0]
+            due = max(due, self._free_at)
+            now = loop.time()
+            if due > now:
+                self._timer = loop.call_at(due, self.pump)
+                break
+            self._waiting.popleft()
+            self._waiting_bytes -= len(data)
+            rate = self.fault.bytes_per_second
+            if rate:
+                # In small pieces, or a long answer would pass at once and be waited for later.
+                piece, rest = data[: max(rate // 20, 1)], data[max(rate // 20, 1) :]
+                self._free_at = now + len(piece) / rate
+                if rest:
+                    self._waiting.appendleft((due, rest))
+                    self._waiting_bytes += len(rest)
+                data = piece
+            other.transport.write(data)
+        self._pause()
+        if self._is_ended and not self._waiting and other.transport.can_write_eof():
+            with contextlib.suppress(OSError):
+                other.transport.write_eof()
+
+    def reset(self) -> None:
+        if self.transport is not None:
+            raw = self.transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self.transport.abort()
+
+
+class Link:
+    """A proxied connection: the end of whoever opened it, and the end at the node."""
+
+    def __init__(self, network: Network, route: Route) -> None:
+        self.network, self.route = network, route
+        self.has_lost = False
+        self.is_half_open = False
+        self.is_passable = asyncio.Event()
+        """Both directions are open, or the connection is gone."""
+        self.ends: list[End] = []
+
+    def opened_by(self, source: str) -> None:
+        near, far = End(self, source, self.route.node), End(self, self.route.node, source)
+        near.other, far.other = far, near
+        self.ends = [near, far]
+
+    def update(self) -> None:
+        """Look at the faults anew."""
+        for end in self.ends:
+            before = end.fault
+            end.fault = self.network.faults.on(end.source, end.target, self.route.channel)
+            if end.fault.mode is Mode.CUT or (
+                self.has_lost and before.mode is Mode.DROP and end.fault.mode is not Mode.DROP
+            ):
+                self.reset()
+                return
+        if not any(end.fault.blocks for end in self.ends):
+            self.is_passable.set()
+        for end in self.ends:
+            end.pump()
+
+    def look_if_node(self, end: End) -> None:
+        """Before the other side hears of it: who comes back at once must be refused."""
+        if end is self.ends[1]:
+            self.network.look_at(self.route)
+
+    def end_lost(self, end: End) -> None:
+        self.look_if_node(end)
+        if not self.is_half_open:
+            self.reset()
+
+    def half_open(self) -> None:
+        """The node's end is gone, and the other side does not know."""
+        self.is_half_open = True
+        self.ends[1].reset()
+
+    def reset(self) -> None:
+        self.network.links.pop(self, None)
+        self.is_passable.set()
+        for end in self.ends:
+            end.reset()
+
+
+@dataclass(slots=True)
+class Network:
+    """All routes, their connections and the faults."""
+
+    routes: list[Route]
+    faults: Faults = field(default_factory=Faults)
+    pids: dict[int, str] = field(default_factory=dict)
+    links: dict[Link, None] = field(default_factory=dict)
+    _servers: dict[Route, asyncio.Server | None] = field(default_factory=dict)
+    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    _owners: Owners = field(default_factory=Owners)
+
+    def start(self) -> None:
+        for route in self.routes:
+            self._servers[route] = None
+            self._start(self._open_when_target_is(route))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def _open_when_target_is(self, route: Route) -> None:
+        while True:
+            if _is_listening(route.target_port):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        if self._servers[route] is None:
+            self._servers[route] = await asyncio.get_running_loop().create_server(
+                lambda: Visitor(self, route), HOST, route.port, reuse_address=True, backlog=128
+            )
+
+    def look_at(self, route: Route) -> None:
+        """Close our listener if the one behind it is gone."""
+        server = self._servers[route]
+        if server is not None and not _is_listening(route.target_port):
+            server.close()
+            self._servers[route] = None
+            self._start(self._open_when_target_is(route))
+
+    async def connect(self, visitor: Visitor) -> None:
+        """Find out who has come, and connect them as the faults allow."""
+        link = Link(self, visitor.route)
+        owner = self._owners.of(visitor.peer_port, visitor.route.port, self.pids)
+        link.opened_by(CLIENTS if owner is None else self.pids[owner])
+        link.update()
+        if any(end.fault.mode is Mode.CUT for end in link.ends):
+            visitor.reset()
+            return
+        self.links[link] = None
+        near, far = link.ends
+        visitor.hand_over(near)
+        # The handshake needs both directions; nobody hears of a connection before they are there.
+        await link.is_passable.wait()
+        if link not in self.links:
+            return
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: far, HOST, visitor.route.target_port
+            )
+        except OSError:
+            self.look_at(visitor.route)
+            link.reset()
+            return
+        near.pump()
+
+    # What the runner asks for
+
+    def obey(self, order: dict[str, object]) -> None:
+        if order["do"] == "process":
+            node = str(order["node"])
+            self.pids = {pid: name for pid, name in self.pids.items() if name != node}
+            self.pids[int(str(order["pid"]))] = node
+        elif order["do"] == "fault":
+            way = Way(str(order["source"]), str(order["target"]), str(order.get("channel", ANY)))
+            fault = Fault(
+                mode=Mode(str(order.get("mode", Mode.CLEAR))),
+                delay_ms=float(str(order.get("delay_ms", 0))),
+                bytes_per_second=int(str(order.get("bytes_per_second", 0))),
+            )
+            self.faults.put(way, fault)
+            self._update()
+        elif order["do"] == "heal":
+            self.faults.clear()
+            self._update()
+            for link in [link for link in self.links if link.is_half_open]:
+                link.reset()
+        elif order["do"] == "half-open":
+            for link in list(self.links):
+                if order["node"] in (link.route.node, ANY) and link.ends:
+                    link.half_open()
+        else:
+            raise ValueError(f"unknown order {order}")
+
+    def _update(self) -> None:
+        for link in list(self.links):
+            link.update()
+
+
+class Visitor(asyncio.Protocol):
+    """A connection of which we do not yet know who opened it."""
+
+    def __init__(self, network: Network, route: Route) -> None:
+        self.network, self.route = network, route
+        self.peer_port = 0
+        self._transport: asyncio.Transport | None = None
+        self._end: End | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer_port = self._transport.get_extra_info("peername")[1]
+        self._transport.pause_reading()
+        self.network._start(self.network.connect(self))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+
+    def hand_over(self, end: End) -> None:
+        if self._transport is None:
+            end.link.reset()
+            return
+        self._transport.set_protocol(end)
+        end.connection_made(self._transport)
+        self._transport.resume_reading()
+
+    def reset(self) -> None:
+        if self._transport is not None:
+            raw = self._transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self._transport.abort()
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+async def serve(routes: list[Route]) -> None:
+    """Obey the lines of standard input until it ends."""
+    loop = asyncio.get_running_loop()
+    network = Network(routes)
+    network.start()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        network.obey(json.loads(line))
+        sys.stdout.write("done\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    routes = [Route(**row) for row in json.loads(sys.stdin.readline())]
+    sys.stdout.write("done\n")
+    sys.stdout.flush()
+    asyncio.run(serve(routes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The table of all scenarios, and how a person's words choose among them."""
+
+from __future__ import annotations
+
+from riverrun.chaos.scenarios import quorum as quorum_scenarios
+from riverrun.chaos.scenarios import replication as replication_scenarios
+from riverrun.chaos.scenarios.scenario import Scenario
+
+ALL = (*replication_scenarios.SCENARIOS, *quorum_scenarios.SCENARIOS)
+BY_NAME = {scenario.name: scenario for scenario in ALL}
+
+
+class UnknownScenario(ValueError):
+    """No scenario has that name."""
+
+
+def choose(words: list[str]) -> list[Scenario]:
+    """By name, by family, or all of them; those that share a cluster come together."""
+    chosen: dict[str, Scenario] = {}
+    for word in words:
+        if word in BY_NAME:
+            chosen[word] = BY_NAME[word]
+            continue
+        found = [s for s in ALL if word in ("all", s.family)]
+        if not found:
+            raise UnknownScenario(word)
+        chosen.update({scenario.name: scenario for scenario in found})
+    return sorted(
+        chosen.values(), key=lambda s: (s.small_disk_bytes, sorted(s.settings), s.discards_cluster)
+    )

@@ -1,0 +1,279 @@
+"""``riverrun bench``: load on any Kafka-protocol cluster, and the comparison with Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from riverrun.cli.support.options import (
+    BOOTSTRAP_DEFAULT,
+    BOOTSTRAP_VARIABLE,
+    UNREACHABLE,
+    USAGE,
+    fail,
+)
+
+if TYPE_CHECKING:
+    from riverrun.cli.benchmark.load import Servers, Shape, Throughput
+
+BOOTSTRAP = typer.Option(
+    BOOTSTRAP_DEFAULT,
+    "--bootstrap",
+    "--bootstrap-server",
+    "-b",
+    envvar=BOOTSTRAP_VARIABLE,
+    help="Address of the cluster.",
+)
+TOPIC = typer.Option("bench", "--topic", help="Topic to use; it is created when missing.")
+RECORD = typer.Option(1000, "--record-bytes", min=1, help="Size of a record's value.")
+BATCH = typer.Option(65_536, "--batch-bytes", min=1, help="The producer's batch.size.")
+MEGABYTES = typer.Option(300, "--megabytes", min=1, help="How much in each round.")
+PARTITIONS = typer.Option(1, "--partitions", min=1, help="Partitions of the topic.")
+ACKS = typer.Option("1", "--acks", help="0, 1 or all.")
+ROUNDS = typer.Option(
+    3, "--rounds", min=1, help="Rounds after one for warming up; the median counts."
+)
+PIDS = typer.Option(
+    [],
+    "--server-pid",
+    help="Process of a server on this machine, to count its CPU; may be repeated.",
+)
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    bench = typer.Typer(
+        help="Measure a cluster. Needs an extra: pip install -e '.[bench]' in a clone.",
+        no_args_is_help=True,
+    )
+    bench.command("produce")(produce)
+    bench.command("consume")(consume)
+    bench.command("end-to-end")(end_to_end)
+    bench.command("compare")(compare)
+    bench.command("quorum")(quorum)
+    app.add_typer(bench, name="bench")
+
+
+def _check_extra() -> None:
+    try:
+        import confluent_kafka  # noqa: F401
+        import psutil  # noqa: F401
+    except ImportError as error:
+        fail(f"{error.name} is missing; in a clone: pip install -e '.[bench]'", USAGE)
+
+
+def produce(
+    bootstrap: str = BOOTSTRAP,
+    topic: str = TOPIC,
+    record_bytes: int = RECORD,
+    batch_bytes: int = BATCH,
+    megabytes: int = MEGABYTES,
+    partitions: int = PARTITIONS,
+    connections: int = typer.Option(
+        1, "--connections", min=1, help="Producers, each with its own connection."
+    ),
+    acks: str = ACKS,
+    rounds: int = ROUNDS,
+    server_pid: list[int] = PIDS,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Write as fast as the cluster takes it.
+
+    \b
+    riverrun bench produce
+    riverrun bench produce --record-bytes 100 --megabytes 50 --acks all --json
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import load
+
+    shape = load.Shape(
+        record_bytes=record_bytes, batch_bytes=batch_bytes, megabytes=megabytes,
+        partitions=partitions, connections=connections, acks=acks,
+    )  # fmt: skip
+    _prepare(bootstrap, topic, partitions)
+    servers = _servers(server_pid)
+    measured = [load.produce(bootstrap, topic, shape, servers) for _ in range(rounds + 1)][1:]
+    _show("produce", shape, measured, as_json=as_json, has_cpu=bool(server_pid))
+
+
+def consume(
+    bootstrap: str = BOOTSTRAP,
+    topic: str = TOPIC,
+    megabytes: int = MEGABYTES,
+    partitions: int = PARTITIONS,
+    rounds: int = ROUNDS,
+    server_pid: list[int] = PIDS,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Read a topic from its beginning; `bench produce` fills it.
+
+    \b
+    riverrun bench consume --megabytes 50
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import load
+
+    shape = load.Shape(megabytes=megabytes, partitions=partitions)
+    servers = _servers(server_pid)
+    try:
+        load.find_cluster(bootstrap)
+        measured = [load.consume(bootstrap, topic, shape, servers) for _ in range(rounds + 1)][1:]
+    except load.NoCluster as error:
+        fail(str(error), UNREACHABLE)
+    except load.BenchmarkError as error:
+        fail(f"{error}; fill the topic first: riverrun bench produce --topic {topic}")
+    _show("consume", shape, measured, as_json=as_json, has_cpu=bool(server_pid))
+
+
+def end_to_end(
+    bootstrap: str = BOOTSTRAP,
+    topic: str = typer.Option("bench-latency", "--topic", help="Topic to use."),
+    rate: int = typer.Option(1000, "--rate", min=1, help="Records per second."),
+    seconds: int = typer.Option(8, "--seconds", min=1, help="How long."),
+    acks: str = ACKS,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Latency from producer to consumer at a fixed rate.
+
+    \b
+    riverrun bench end-to-end --rate 500 --seconds 20
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import load
+
+    _prepare(bootstrap, topic, 1)
+    try:
+        found = load.end_to_end(bootstrap, topic, rate=rate, seconds=seconds, acks=acks)
+    except load.BenchmarkError as error:
+        fail(str(error))
+    if as_json:
+        print(
+            json.dumps({"p50_ms": found.p50_ms, "p99_ms": found.p99_ms, "records": found.records})
+        )
+    else:
+        print(f"p50 {found.p50_ms:.2f} ms   p99 {found.p99_ms:.2f} ms   ({found.records} records)")
+
+
+def compare(
+    rounds: int = typer.Option(2, "--rounds", min=1, help="Rounds of each server, alternating."),
+    quick: bool = typer.Option(False, "--quick", help="Only a few shapes of load."),
+    kafka: bool = typer.Option(True, help="Measure Apache Kafka beside riverrun."),
+    nodes: list[int] = typer.Option(
+        [1, 3], "--nodes", help="1 or 3; may be repeated. Both tables are made by default."
+    ),
+    only: str | None = typer.Option(
+        None, "--only", metavar="load|failures", help="A part of the table of three nodes."
+    ),
+    output: Path | None = typer.Option(
+        None, "--output", help="Also write the tables to this Markdown file."
+    ),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Compare riverrun with Apache Kafka on this machine.
+
+    Prints tables of ratios, of one node and of three; above 1 means that riverrun is better.
+    Kafka's jars come by Maven into the cache folder.
+
+    \b
+    riverrun bench compare --quick --output table.md
+    riverrun bench compare --nodes 3 --rounds 1
+    riverrun bench compare --nodes 3 --only failures
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import compare as comparison
+    from riverrun.cli.benchmark import load, three
+    from riverrun.cli.benchmark.peers import PeerUnavailable
+
+    if any(count not in (1, 3) for count in nodes):
+        fail("--nodes: there are tables of 1 node and of 3", USAGE)
+    if only is not None and (only not in three.PARTS or nodes != [3]):
+        fail(f"--only: one of {', '.join(three.PARTS)}, together with --nodes 3", USAGE)
+    parts = three.PARTS if only is None else (only,)
+    tables: dict[int, comparison.Table] = {}
+    if 1 in nodes:
+        few = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
+        shapes = few if quick else comparison.SHAPES
+        tables[1] = comparison.compare(rounds=rounds, shapes=shapes, with_kafka=kafka)
+    if 3 in nodes:
+        try:
+            tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka, parts=parts)
+        except (load.BenchmarkError, PeerUnavailable) as error:
+            fail(str(error))
+    text = "\n".join(table.as_markdown() for table in tables.values())
+    if as_json:
+        print(json.dumps({str(count): table.as_json() for count, table in tables.items()}))
+    else:
+        print(text)
+    if output is not None:
+        output.write_text(text)
+
+
+def quorum(
+    elections: int = typer.Option(20, "--elections", min=1, help="How often the leader is killed."),
+    operations: int = typer.Option(200, "--operations", min=1, help="Changes of each kind."),
+    partitions: int = typer.Option(10_000, "--partitions", min=1, help="How many are created."),
+    replicas: int = typer.Option(3, "--replicas", min=1, max=3, help="Copies of each partition."),
+    output: Path | None = typer.Option(
+        None, "--output", help="Also write the table to this Markdown file."
+    ),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Measure the quorum of three nodes against its aims.
+
+    \b
+    riverrun bench quorum
+    riverrun bench quorum --elections 5 --partitions 1000
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import load
+    from riverrun.cli.benchmark import quorum as measuring
+    from riverrun.cli.benchmark.peers import PeerUnavailable
+
+    try:
+        report = measuring.measure(
+            elections=elections, operations=operations, partitions=partitions, replicas=replicas
+        )
+    except (load.BenchmarkError, PeerUnavailable) as error:
+        fail(str(error))
+    print(json.dumps(report.as_json()) if as_json else report.as_markdown())
+    if output is not None:
+        output.write_text(report.as_markdown())
+
+
+def _prepare(bootstrap: str, topic: str, partitions: int) -> None:
+    from riverrun.cli.benchmark import load
+
+    try:
+        load.create_topic(bootstrap, topic, partitions)
+    except load.NoCluster as error:
+        fail(str(error), UNREACHABLE)
+    except load.BenchmarkError as error:
+        fail(str(error))
+
+
+def _servers(pids: list[int]) -> Servers:
+    import psutil
+
+    from riverrun.cli.benchmark import load
+
+    try:
+        return load.Servers(pids)
+    except psutil.NoSuchProcess as error:
+        fail(f"--server-pid {error.pid}: there is no such process", 2)
+
+
+def _show(
+    what: str, shape: Shape, measured: list[Throughput], *, as_json: bool, has_cpu: bool
+) -> None:
+    speed = statistics.median(m.megabytes_per_second for m in measured)
+    cpu = statistics.median(m.cpu_ms_per_megabyte for m in measured) if has_cpu else None
+    if as_json:
+        print(json.dumps({"activity": what, "mb_per_second": speed, "cpu_ms_per_mb": cpu}))
+        return
+    shown = f"   server CPU {cpu:.2f} ms/MB" if cpu is not None else ""
+    records = speed * 1e6 / shape.record_bytes
+    print(f"{what}: {speed:.1f} MB/s ({records:,.0f} records/s){shown}")

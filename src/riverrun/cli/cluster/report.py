@@ -1,0 +1,370 @@
+"""What a cluster says of itself: its nodes, and the partitions that need care.
+
+Everything is asked by Kafka's own requests, so this works with Apache Kafka as well. The quorum
+has ``quorum_report``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import riverrun
+from riverrun.cli.cluster.replica_lag import ask_copies, place_of
+from riverrun.cli.quorum.report import Quorum, ask_quorum_or_none
+from riverrun.cli.support.output import Table, counted
+from riverrun.cli.support.session import check
+from riverrun.client.pool import Pool
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
+from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
+from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
+from riverrun.wire.messages.describe_cluster_response import DescribeClusterResponse
+from riverrun.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
+from riverrun.wire.messages.metadata_response import MetadataResponseTopic
+
+NOBODY = -1
+UNKNOWN = "unknown"
+TOPIC_RESOURCE = 2
+MIN_ISR = "min.insync.replicas"
+CALL_SECONDS_MAX = 1.0
+SHOWN_MAX = 20
+"""Partitions in trouble that a person is shown; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How many records a copy lacks, and of which partition, as ``events-0``."""
+
+    records: int
+    partition: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    id: int
+    address: str
+    rack: str | None
+    is_fenced: bool
+    role: str | None
+    """In the quorum."""
+    is_silent: bool = False
+    """It could not be reached when nobody was there to tell whether it lives."""
+    leads: int = 0
+    holds: int = 0
+    in_sync: int = 0
+    under_replicated: int = 0
+    """Of those that it leads."""
+    lag: Lag | None = None
+    """The greatest of its copies; None if it is not known."""
+
+    @property
+    def state(self) -> str:
+        if self.is_silent:
+            return "unreachable"
+        return "fenced" if self.is_fenced else "up"
+
+    def described(self) -> dict[str, object]:
+        return {
+            "id": self.id, "address": self.address, "rack": self.rack,
+            "state": self.state, "quorum": self.role,
+            "leaders": self.leads, "replicas": self.holds, "in_sync": self.in_sync,
+            "under_replicated": self.under_replicated,
+            "lag": None if self.lag is None else self.lag.records,
+            "lag_partition": None if self.lag is None else self.lag.partition,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A partition that is not as it should be."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    def described(self) -> dict[str, object]:
+        return {
+            "topic": self.topic, "partition": self.partition, "leader": self.leader,
+            "replicas": list(self.replicas), "isr": list(self.isr),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    cluster_id: str
+    quorum: Quorum
+    brokers: tuple[Broker, ...]
+    topics: int
+    partitions: int
+    offline: tuple[Trouble, ...]
+    under_replicated: tuple[Trouble, ...]
+    under_min_isr: tuple[Trouble, ...] = ()
+    """Those of them that refuse acks=all."""
+    features: dict[str, int] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """In words, the worst first; none for a cluster that is well."""
+        found = []
+        if self.quorum.leader is None:
+            found.append("the quorum has no leader: metadata cannot change")
+        silent = [str(broker.id) for broker in self.brokers if broker.is_silent]
+        if silent:
+            found.append(f"{counted(len(silent), 'broker')} unreachable: {', '.join(silent)}")
+        if self.offline:
+            found.append(f"{counted(len(self.offline), 'partition')} without a leader")
+        if self.under_min_isr:
+            found.append(
+                f"{counted(len(self.under_min_isr), 'partition')} with fewer replicas in sync than "
+                "min.insync.replicas"
+            )
+        fenced = [one for one in self.brokers if one.is_fenced and not one.is_silent]
+        if fenced:
+            ids = ", ".join(str(broker.id) for broker in fenced)
+            found.append(f"{counted(len(fenced), 'broker')} fenced: {ids}")
+        if self.under_replicated:
+            found.append(
+                f"{counted(len(self.under_replicated), 'partition')} with replicas out of sync"
+            )
+        return found
+
+    def described(self) -> dict[str, object]:
+        return {
+            "cluster_id": self.cluster_id,
+            "healthy": not self.problems(),
+            "problems": self.problems(),
+            "quorum": self.quorum.described(),
+            "brokers": [broker.described() for broker in self.brokers],
+            "topics": self.topics,
+            "partitions": self.partitions,
+            "offline_partitions": [trouble.described() for trouble in self.offline],
+            "under_replicated_partitions": [row.described() for row in self.under_replicated],
+            "under_min_isr_partitions": [row.described() for row in self.under_min_isr],
+            **({"features": self.features} if self.features else {}),
+        }
+
+
+# -- Asking ---------------------------------------------------------------------------------------
+
+
+async def ask_brokers(pool: Pool) -> DescribeClusterResponse:
+    """All that are registered, also those that are fenced."""
+    answer: DescribeClusterResponse = await pool.request(
+        ApiKey.DESCRIBE_CLUSTER,
+        DescribeClusterRequest(
+            include_cluster_authorized_operations=False, include_fenced_brokers=True
+        ),
+    )
+    check(answer.error_code, answer.error_message, "cluster")
+    return answer
+
+
+async def ask_report(pool: Pool, *, with_features: bool = False, with_lag: bool = True) -> Report:
+    quorum = await ask_quorum_or_none(pool)
+    cluster = await ask_brokers(pool)
+    # Without a leader nobody notices who dies, and what nodes know of each other is old.
+    silent = await _silent(cluster) if quorum.leader is None else set()
+    topics = (await pool.metadata(None)).topics
+    rows = [
+        Trouble(
+            topic=topic.name or "",
+            partition=row.partition_index,
+            leader=None if row.leader_id == NOBODY else row.leader_id,
+            replicas=row.replica_nodes,
+            isr=row.isr_nodes,
+        )
+        for topic in topics
+        for row in topic.partitions
+    ]
+    lags = await _lags(pool, topics) if with_lag else {}
+    behind = tuple(
+        row for row in rows if row.leader is not None and len(row.isr) < len(row.replicas)
+    )
+    brokers = tuple(
+        Broker(
+            id=broker.broker_id,
+            address=f"{broker.host}:{broker.port}",
+            rack=broker.rack,
+            is_fenced=broker.is_fenced,
+            role=quorum.role_of(broker.broker_id),
+            is_silent=broker.broker_id in silent,
+            leads=sum(row.leader == broker.broker_id for row in rows),
+            holds=sum(broker.broker_id in row.replicas for row in rows),
+            in_sync=sum(broker.broker_id in row.isr for row in rows),
+            under_replicated=sum(row.leader == broker.broker_id for row in behind),
+            lag=lags.get(broker.broker_id),
+        )
+        for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
+    )
+    return Report(
+        cluster_id=cluster.cluster_id,
+        quorum=quorum,
+        brokers=brokers,
+        topics=len(topics),
+        partitions=len(rows),
+        offline=tuple(row for row in rows if row.leader is None),
+        under_replicated=behind,
+        under_min_isr=await _under_min_isr(pool, behind),
+        features=await _features(pool) if with_features else {},
+    )
+
+
+async def _lags(pool: Pool, topics: Sequence[MetadataResponseTopic]) -> dict[int, Lag]:
+    """By node, what is known. Who leads everything that it holds is behind nobody."""
+    copies = await ask_copies(pool, topics, with_sizes=False)
+    known = {node: Lag(records=0, partition=None) for node in pool.cluster.nodes}
+    late: dict[int, list[Lag]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            at = place_of(topic, row)
+            for one in copies.followers(at, row.leader_id, row.replica_nodes):
+                if one.lag is None:
+                    known.pop(one.node, None)
+                else:
+                    late.setdefault(one.node, []).append(Lag(records=one.lag, partition=str(at)))
+    worst = {node: max(lags, key=lambda lag: lag.records) for node, lags in late.items()}
+    answering = {node: lag for node, lag in known.items() if node not in copies.silent}
+    return {**answering, **worst}
+
+
+async def _under_min_isr(pool: Pool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
+    """min.insync.replicas never asks for more replicas than there are, so others need no look."""
+    names = sorted({row.topic for row in behind})
+    if not names:
+        return ()
+    message = DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=(MIN_ISR,)
+            )
+            for name in names
+        )
+    )
+    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    needed = {
+        result.resource_name: int(row.value)
+        for result in answer.results
+        for row in result.configs
+        if row.name == MIN_ISR and row.value is not None
+    }
+    return tuple(
+        row for row in behind if len(row.isr) < min(needed.get(row.topic, 0), len(row.replicas))
+    )
+
+
+async def _silent(cluster: DescribeClusterResponse) -> set[int]:
+    """Brokers where nobody answers a call from here."""
+
+    async def is_there(host: str, port: int) -> bool:
+        try:
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    calls = [is_there(broker.host, broker.port) for broker in cluster.brokers]
+    found = await asyncio.gather(*calls)
+    pairs = zip(cluster.brokers, found, strict=True)
+    return {broker.broker_id for broker, answers in pairs if not answers}
+
+
+async def _features(pool: Pool) -> dict[str, int]:
+    message = ApiVersionsRequest(
+        client_software_name="riverrun", client_software_version=riverrun.__version__
+    )
+    answer: ApiVersionsResponse = await pool.request(ApiKey.API_VERSIONS, message)
+    return {row.name: row.max_version_level for row in answer.finalized_features}
+
+
+# -- Layout ---------------------------------------------------------------------------------------
+
+
+def status_table(report: Report) -> Table:
+    """A few lines for a person, the same values as rows for a program."""
+    quorum = report.quorum
+    up = sum(broker.state == "up" for broker in report.brokers)
+    # Only a leader knows them, and there may be none.
+    voters = counted(len(quorum.voters), "voter") if quorum.voters else "voters unknown"
+    metadata = f"epoch {quorum.epoch}, committed up to {quorum.high_watermark}"
+    if quorum.epoch < 0:
+        metadata = "unknown"
+    rows: list[tuple[str, str | int | None]] = [
+        ("cluster", report.cluster_id),
+        ("health", "; ".join(report.problems()) or "healthy"),
+        ("brokers", f"{up} of {len(report.brokers)} up"),
+        ("controllers", f"{voters}, leader {_named(quorum.leader)}"),
+        ("metadata", metadata),
+        ("topics", report.topics),
+        ("partitions", report.partitions),
+        ("offline", len(report.offline)),
+        ("under min.insync.replicas", len(report.under_min_isr)),
+        ("under-replicated", len(report.under_replicated)),
+        ("greatest lag", _greatest_lag(report.brokers)),
+    ]
+    return Table(columns=("", ""), rows=list(rows))
+
+
+def nodes_table(report: Report, *, kind: str | None = None) -> Table:
+    return Table(
+        kind=kind,
+        columns=(
+            "node", "address", "rack", "state", "quorum", "leaders", "replicas", "in sync",
+            "short", "lag",
+        ),
+        optional=("rack",),
+        rows=[
+            (
+                str(b.id), b.address, b.rack, b.state, b.role, b.leads, b.holds, b.in_sync,
+                b.under_replicated, "?" if b.lag is None else b.lag.records,
+            )
+            for b in report.brokers
+        ],
+        empty="No broker is registered.",
+    )  # fmt: skip
+
+
+def _greatest_lag(brokers: Sequence[Broker]) -> str:
+    """``0``, or ``1500, of events-0 on node 3``; and who cannot be asked."""
+    known = [(broker.lag, broker.id) for broker in brokers if broker.lag is not None]
+    unknown = [str(broker.id) for broker in brokers if broker.lag is None]
+    lag, node = max(known, key=lambda pair: pair[0].records, default=(None, None))
+    words = []
+    if lag is not None:
+        words.append(f"{lag.records}, of {lag.partition} on node {node}" if lag.records else "0")
+    if unknown:
+        words.append(f"unknown of node {', '.join(unknown)}")
+    return "; ".join(words) or UNKNOWN
+
+
+def trouble_tables(report: Report) -> list[Table]:
+    columns = ("topic", "partition", "leader", "replicas", "in sync")
+    tables = []
+    for kind, title, rows in (
+        ("offline", "Without a leader", report.offline),
+        ("out-of-sync", "With replicas out of sync", report.under_replicated),
+    ):
+        shown = [
+            (t.topic, t.partition, _named(t.leader), _joined(t.replicas), _joined(t.isr))
+            for t in rows[:SHOWN_MAX]
+        ]
+        more = f" (the first {SHOWN_MAX} of {len(rows):,})" if len(rows) > SHOWN_MAX else ""
+        if rows:
+            tables.append(Table(kind=kind, columns=columns, rows=list(shown), title=title + more))
+    return tables
+
+
+def _named(node: int | None) -> str:
+    return "none" if node is None else str(node)
+
+
+def _joined(nodes: Sequence[int]) -> str:
+    return ",".join(str(node) for node in nodes)

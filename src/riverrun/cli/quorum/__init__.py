@@ -1,0 +1,1 @@
+"""`riverrun quorum`."""

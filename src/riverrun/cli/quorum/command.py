@@ -1,0 +1,142 @@
+"""``riverrun quorum``: who votes on the cluster's metadata, and how to change that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, AsJson, Bootstrap, confirm
+from riverrun.cli.support.watching import Watch
+
+if TYPE_CHECKING:
+    from riverrun.client.pool import Pool
+
+
+def register(app: typer.Typer) -> None:
+    quorum = typer.Typer(
+        help="Show, add and remove the controllers that vote.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    quorum.command("status")(status)
+    quorum.command("add")(add)
+    quorum.command("remove")(remove)
+    app.add_typer(quorum, name="quorum")
+
+
+def status(
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
+) -> None:
+    """Show who votes, who leads, and how far each is.
+
+    Columns: node, role, endpoint, end of its log, records that it lacks, time of its last fetch,
+    time when it last had everything, directory id. The role is leader, follower, observer, or
+    silent for a voter that does not answer: what it lacks is unknown.
+
+    \b
+    riverrun quorum status
+    riverrun quorum status --watch
+    """
+    import time
+
+    from riverrun.cli.quorum.report import ask_quorum, quorum_table
+    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.cli.support.session import run
+    from riverrun.cli.support.watching import show
+
+    def once() -> None:
+        quorum = run(bootstrap, ask_quorum)
+        if as_json:
+            print_json(quorum.described())
+            return
+        table = quorum_table(quorum, int(time.time() * 1000))
+        if is_terminal():
+            table.title = quorum.in_words()
+        print_tables([table])
+
+    show(once, is_watched=watch)
+
+
+def add(
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE",
+            show_default=False,
+            help="Number of a node that has joined, or HOST:PORT of its listener for controllers.",
+        ),
+    ],
+    print_properties: Annotated[
+        bool,
+        typer.Option(
+            "--print-properties",
+            help="Change nothing; print what Apache's kafka-metadata-quorum add-controller "
+            "--command-config needs. To be used where the node's data is.",
+        ),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The node's data directory, for --print-properties."),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Let a node vote on the cluster's metadata.
+
+    It has to have joined with the role controller. The change holds when a majority of the new
+    voters has it.
+
+    \b
+    riverrun quorum add 4
+    riverrun quorum add 4 --print-properties > controller.properties
+    """
+    from riverrun.cli.quorum.admin import add_voter, find_candidate, properties_of
+    from riverrun.cli.support.output import print_json
+    from riverrun.cli.support.session import run
+
+    if print_properties:
+        place = None if data is None else str(data.absolute())
+        print(run(bootstrap, lambda pool: properties_of(pool, node, place)), end="")
+        return
+
+    async def work(pool: Pool) -> dict[str, object]:
+        candidate = await find_candidate(pool, node)
+        await add_voter(pool, candidate)
+        return candidate.described()
+
+    added = run(bootstrap, work)
+    if as_json:
+        print_json(added)
+        return
+    print(f"Node {added['id']} votes now.")
+
+
+def remove(
+    node: Annotated[
+        int, typer.Argument(metavar="NODE", show_default=False, help="Number of a voter.")
+    ],
+    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Take the vote from a node.
+
+    From one that is gone for good, or is to go. It goes on as an observer if it runs. Remove one
+    voter at a time, and add a new one first where you can: of two voters both are needed.
+
+    \b
+    riverrun quorum remove 3 --yes
+    """
+    from riverrun.cli.quorum.admin import find_voter, remove_voter
+    from riverrun.cli.support.output import print_json
+    from riverrun.cli.support.session import run
+
+    voter = run(bootstrap, lambda pool: find_voter(pool, node))
+    confirm(f"Take the vote from node {node}?", is_agreed=is_agreed)
+    run(bootstrap, lambda pool: remove_voter(pool, voter))
+    if as_json:
+        print_json(voter.described())
+        return
+    print(f"Node {node} votes no more.")

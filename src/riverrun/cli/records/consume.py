@@ -1,0 +1,180 @@
+"""``riverrun consume``: records of a topic to standard output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from riverrun.cli.support.completion import group_names, topic_names
+from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, FAILED, USAGE, AsJson, Bootstrap, fail
+
+if TYPE_CHECKING:
+    from riverrun.cli.records.consuming import Start
+    from riverrun.cli.records.formats import Formatter
+
+
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        autocompletion=group_names,
+        help="Be a member of this group: share the partitions with its other members, go on "
+        "where it left off, and commit what was printed.",
+    ),
+]
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        help="Start at the oldest record; with --group, where nothing is committed.",
+    ),
+]
+Offset = Annotated[
+    str | None,
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="N|-N|earliest|latest",
+        help="Start at this offset; -N is so many before the end of each partition.",
+    ),
+]
+Partitions = Annotated[
+    list[int],
+    typer.Option(
+        "--partition", "-p", min=0, show_default=False, help="Only this one; may be repeated."
+    ),
+]
+MaxMessages = Annotated[
+    int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", help="End when no record comes for so long."
+    ),
+]
+UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="End at what is the end of the topic now.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="text|json|TEMPLATE",
+        help="text: values in lines. json: an object in each line. Or a template of %t topic, "
+        "%p partition, %o offset, %T timestamp, %k key, %v value, %h headers, %K and %V sizes "
+        "of key and value, %%, \\n, \\t.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notices on standard error.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("consume")(consume)
+
+
+def consume(
+    topic: Topic,
+    group: Group = None,
+    from_beginning: FromBeginning = False,
+    offset: Offset = None,
+    partitions: Partitions = [],  # noqa: B006 (typer reads it and never changes it)
+    max_messages: MaxMessages = None,
+    timeout: Timeout = None,
+    until_end: UntilEnd = False,
+    form: Format = "text",
+    quiet: Quiet = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Print the records of a topic as they come, until Ctrl-C.
+
+    Starts with what comes next, or as the options say. --json is short for --format json.
+
+    \b
+    riverrun consume greetings --from-beginning
+    riverrun consume greetings --from-beginning --until-end | wc -l
+    riverrun consume orders --offset -10 --partition 0
+    riverrun consume orders --group billing               one of these in each of two terminals
+    riverrun consume orders --format '%p %o %k %v\\n' --max-messages 5
+    riverrun consume orders --json | jq .value
+
+    Ends with 0 when it was stopped or has printed what was asked, and with 1 when --timeout came
+    before --max-messages.
+    """
+    from riverrun.cli.records.consuming import Outcome, Plan, print_records
+    from riverrun.cli.support.session import run
+
+    _check(topic, group, offset, partitions, from_beginning=from_beginning, until_end=until_end)
+    plan = Plan(
+        topic=topic,
+        group=group,
+        start=_start_of(offset, from_beginning=from_beginning),
+        partitions=tuple(sorted(set(partitions))),
+        max_messages=max_messages,
+        timeout_s=timeout,
+        is_until_end=until_end,
+        form_record=_formatter_of("json" if as_json else form),
+        is_quiet=quiet,
+    )
+    ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=plan.retry)
+    if ended.outcome is Outcome.SILENT and max_messages is not None:
+        fail(f"{ended.count} of {max_messages} records came before the timeout", FAILED)
+
+
+def _check(
+    topic: str,
+    group: str | None,
+    offset: str | None,
+    partitions: list[int],
+    *,
+    from_beginning: bool,
+    until_end: bool,
+) -> None:
+    """Refuse what cannot be meant together."""
+    if sys.stdout is None:
+        fail("standard output is closed", USAGE)
+    if group is not None and (offset is not None or partitions):
+        fail(
+            "--group shares partitions and goes on at committed offsets: it takes neither "
+            "--partition nor --offset.\n"
+            f"  Move the group with `riverrun groups reset-offsets {group} --topic {topic}`.",
+            USAGE,
+        )
+    if group is not None and until_end:
+        fail("--until-end is not for --group; use --timeout or --max-messages", USAGE)
+    if group == "":
+        fail("--group is empty", USAGE)
+    if offset is not None and from_beginning:
+        fail("give either --from-beginning or --offset", USAGE)
+
+
+def _formatter_of(form: str) -> Formatter:
+    from riverrun.cli.records.formats import BadInput, formatter
+
+    try:
+        return formatter(form)
+    except BadInput as error:
+        fail(str(error), USAGE)
+
+
+def _start_of(offset: str | None, *, from_beginning: bool) -> Start:
+    from riverrun.cli.records.consuming import Start
+
+    if offset is None:
+        return Start.earliest() if from_beginning else Start.latest()
+    if offset in ("earliest", "beginning"):
+        return Start.earliest()
+    if offset in ("latest", "end"):
+        return Start.latest()
+    try:
+        number = int(offset)
+    except ValueError:
+        fail(f"--offset {offset}: expected a number, earliest or latest", USAGE)
+    return Start.before_end(-number) if offset.startswith("-") else Start.at(number)

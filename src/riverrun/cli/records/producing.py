@@ -1,0 +1,238 @@
+"""The work of ``riverrun produce``: lines in, batches out, and a count of what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from riverrun.cli.records.descriptors import Reader
+from riverrun.cli.records.formats import BadInput, parse_json, parse_line
+from riverrun.cli.support.interrupts import stop_on_signals, unless
+from riverrun.cli.support.options import FAILED, NOT_FOUND
+from riverrun.cli.support.output import bytes_in_words, counted
+from riverrun.cli.support.patience import Patience
+from riverrun.cli.support.session import in_words
+from riverrun.client.pool import Pool
+from riverrun.client.producer import PartitionState, Producer
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.clock import Clock, SystemClock
+from riverrun.records.compression import Compression
+from riverrun.records.record import Headers
+
+LINGER_S = 0.02
+"""How long to wait for more lines before sending those that there are."""
+LINE_BYTES_MAX = 128 * 1024 * 1024
+PROGRESS_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the flags say."""
+
+    topic: str
+    is_json: bool = False
+    separator: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    compression: Compression = Compression.NONE
+    acks: int = -1
+    is_quiet: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What came of it."""
+
+    topic: str
+    records: int = 0
+    batch_bytes: int = 0
+    seconds: float = 0.0
+    partitions: list[PartitionState] = field(default_factory=list)
+    failure: str | None = None
+    exit_code: int = FAILED
+
+    def described(self) -> dict[str, object]:
+        return {
+            "topic": self.topic,
+            "records": self.records,
+            "batch_bytes": self.batch_bytes,
+            "seconds": round(self.seconds, 3),
+            "partitions": [
+                {
+                    "partition": state.index,
+                    "records": state.count,
+                    "first_offset": None if state.first_offset < 0 else state.first_offset,
+                    "end_offset": None if state.end_offset < 0 else state.end_offset,
+                }
+                for state in self.partitions
+                if state.count
+            ],
+        }
+
+
+class LineBuffer:
+    """Bytes in, whole lines out; a line may end in CR LF."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self.number = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._rest += data
+        if b"\n" not in data:
+            if len(self._rest) > LINE_BYTES_MAX:
+                text = f"line {self.number + 1} is longer than {bytes_in_words(LINE_BYTES_MAX)}"
+                raise BadInput(text)
+            return
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in lines:
+            self.number += 1
+            yield line.removesuffix(b"\r")
+
+    def finish(self) -> Iterator[bytes]:
+        """The last line, if nothing ends it."""
+        if self._rest:
+            rest, self._rest = bytes(self._rest), bytearray()
+            self.number += 1
+            yield rest.removesuffix(b"\r")
+
+
+async def write_lines(
+    pool: Pool, plan: Plan, descriptor: int, *, clock: Clock | None = None
+) -> Summary:
+    """Everything up to the end of the input, or to the first thing that is wrong."""
+    summary = Summary(topic=plan.topic)
+    is_shown = sys.stderr.isatty() and not plan.is_quiet
+    progress = _Progress(summary, is_shown=is_shown, is_quiet=plan.is_quiet)
+    loop = asyncio.get_running_loop()
+    patience = Patience(progress.tell, loop.call_later)
+    pool.tried = patience.failed
+    started = loop.time()
+
+    def sent(records: int, size: int) -> None:
+        progress.sent(records, size)
+        patience.moved()
+
+    try:
+        producer = await Producer.open(
+            pool, plan.topic, acks=plan.acks, compression=plan.compression,
+            sent=sent, waits=patience.wait_for,
+        )  # fmt: skip
+    finally:
+        patience.done()
+    summary.partitions = list(producer.partitions.values())
+    if plan.partition is not None and plan.partition not in producer.partitions:
+        count = counted(len(producer.partitions), "partition")
+        text = f"topic {plan.topic} has {count}, numbered from 0: there is no {plan.partition}"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock(), patience)
+    try:
+        await writing.run()
+    except BadInput as error:
+        summary.failure = f"line {writing.lines.number}: {error}"
+    except KafkaError as error:
+        summary.failure = in_words(error)
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            summary.exit_code = NOT_FOUND
+    summary.seconds = loop.time() - started
+    if summary.failure is not None:
+        were = "was" if summary.records == 1 else "were"
+        summary.failure += f"\n  {counted(summary.records, 'record')} before that {were} written."
+    progress.finish(is_shown=not plan.is_quiet and summary.failure is None)
+    return summary
+
+
+class _Writing:
+    """One input on its way into one topic."""
+
+    def __init__(
+        self, plan: Plan, producer: Producer, reader: Reader, clock: Clock, patience: Patience
+    ) -> None:
+        self._plan = plan
+        self._producer = producer
+        self._reader = reader
+        self._clock = clock
+        self._patience = patience
+        self.lines = LineBuffer()
+
+    async def run(self) -> None:
+        """Ctrl-C ends the input: what was read is written."""
+        with stop_on_signals() as stop:
+            while data := await unless(stop, self._reader.read()):
+                await self._add(self.lines.feed(data))
+                if not await self._reader.is_ready_within(LINGER_S):
+                    await self._flush()
+        await self._add(self.lines.finish())
+        await self._flush()
+
+    async def _flush(self) -> None:
+        self._patience.wait_for(f"topic {self._plan.topic} to take what was sent")
+        try:
+            await self._producer.flush()
+        finally:
+            self._patience.done()
+
+    async def _add(self, lines: Iterator[bytes]) -> None:
+        plan = self._plan
+        now_ms = self._clock.now_ms()
+        try:
+            for line in lines:
+                partition = plan.partition
+                if plan.is_json:
+                    if not line.strip():
+                        continue
+                    record, named = parse_json(line, headers=plan.headers, timestamp=now_ms)
+                    partition = named if partition is None else partition
+                else:
+                    record = parse_line(
+                        line, separator=plan.separator, headers=plan.headers, timestamp=now_ms
+                    )
+                if self._producer.add(record, partition):
+                    await self._flush()
+        except BadInput:
+            # The lines before it are good, and were accepted.
+            await self._flush()
+            raise
+
+
+class _Progress:
+    """Counts what is acknowledged; a person watching sees it move, and hears why it does not."""
+
+    def __init__(self, summary: Summary, *, is_shown: bool, is_quiet: bool) -> None:
+        self._summary = summary
+        self._is_shown = is_shown
+        self._is_quiet = is_quiet
+        self._loop = asyncio.get_running_loop()
+        self._started = self._shown_at = self._loop.time()
+
+    def sent(self, records: int, size: int) -> None:
+        self._summary.records += records
+        self._summary.batch_bytes += size
+        now = self._loop.time()
+        if self._is_shown and now - self._shown_at >= PROGRESS_S:
+            self._shown_at = now
+            print(f"\r\033[K{self._text(now)}", end="", file=sys.stderr, flush=True)
+
+    def tell(self, text: str) -> None:
+        if not self._is_quiet:
+            start = "\r\033[K" if self._is_shown else ""
+            print(f"{start}riverrun: {text}", file=sys.stderr, flush=True)
+
+    def finish(self, *, is_shown: bool) -> None:
+        if self._is_shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if is_shown:
+            print(self._text(self._loop.time()), file=sys.stderr)
+
+    def _text(self, now: float) -> str:
+        seconds = max(now - self._started, 1e-6)
+        summary = self._summary
+        rate = f", {summary.records / seconds:,.0f} records/s" if summary.records else ""
+        size = bytes_in_words(summary.batch_bytes)
+        return (
+            f"{counted(summary.records, 'record')} to {summary.topic} "
+            f"({size} in batches) in {seconds:.2f} s{rate}"
+        )

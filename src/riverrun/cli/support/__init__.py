@@ -1,0 +1,1 @@
+"""Shared by all commands: options, output, sessions, interrupts."""

@@ -1,0 +1,57 @@
+"""Names for the shell to complete, asked from the cluster; none if it does not answer at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
+
+if TYPE_CHECKING:
+    from riverrun.client.pool import Pool
+
+ANSWER_S_MAX = 1.0
+
+
+def topic_names(context: typer.Context, incomplete: str) -> list[str]:
+    async def ask(pool: Pool) -> list[str]:
+        topics = (await pool.metadata(None)).topics
+        return [topic.name for topic in topics if topic.name and not topic.is_internal]
+
+    return _complete(context, incomplete, ask)
+
+
+def group_names(context: typer.Context, incomplete: str) -> list[str]:
+    async def ask(pool: Pool) -> list[str]:
+        from riverrun.cli.groups.admin import list_all
+
+        return [row.group for row in await list_all(pool)]
+
+    return _complete(context, incomplete, ask)
+
+
+def _complete(
+    context: typer.Context, incomplete: str, ask: Callable[[Pool], Awaitable[list[str]]]
+) -> list[str]:
+    import asyncio
+
+    from riverrun.client.connection import UnsupportedApi
+    from riverrun.client.pool import Pool, parse_bootstrap
+    from riverrun.model.errors import KafkaError
+
+    given = context.params.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE)
+
+    async def names() -> list[str]:
+        addresses = parse_bootstrap(given or BOOTSTRAP_DEFAULT)
+        async with asyncio.timeout(ANSWER_S_MAX), Pool(addresses) as pool:
+            await pool.any_connection()
+            return await ask(pool)
+
+    try:
+        found = asyncio.run(names())
+    except (OSError, ValueError, KafkaError, UnsupportedApi):
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))

@@ -1,0 +1,187 @@
+"""Changes of topics, as requests to the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from riverrun.cli.support.options import FAILED
+from riverrun.cli.support.session import alike, check, find_topic, in_words
+from riverrun.client.pool import Pool
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.create_partitions_request import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from riverrun.wire.messages.create_partitions_response import CreatePartitionsResponse
+from riverrun.wire.messages.create_topics_request import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
+from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from riverrun.wire.messages.delete_topics_response import DeleteTopicsResponse
+from riverrun.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from riverrun.wire.messages.incremental_alter_configs_response import (
+    IncrementalAlterConfigsResponse,
+)
+
+TIMEOUT_MS = 30_000
+TOPIC_RESOURCE = 2
+SET = 0
+DELETE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic:
+    name: str
+    partitions: int
+    replication_factor: int
+    is_new: bool
+
+    def described(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "partitions": self.partitions,
+            "replication_factor": self.replication_factor,
+            "created": self.is_new,
+        }
+
+
+@dataclass(slots=True)
+class Creation:
+    """What came of creating topics: each stands for itself."""
+
+    created: list[CreatedTopic] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    exit_code: int = FAILED
+
+
+async def create_topics(
+    pool: Pool,
+    names: Sequence[str],
+    *,
+    partitions: int,
+    replication_factor: int,
+    settings: Mapping[str, str],
+    may_exist: bool,
+) -> Creation:
+    configs = tuple(CreatableTopicConfig(name=key, value=value) for key, value in settings.items())
+    message = CreateTopicsRequest(
+        topics=tuple(
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=(),
+                configs=configs,
+            )
+            for name in dict.fromkeys(names)
+        ),
+        timeout_ms=TIMEOUT_MS,
+    )
+    # Not repeatable: after a lost answer the second try would say that the topic exists.
+    answer: CreateTopicsResponse = await pool.request(
+        ApiKey.CREATE_TOPICS, message, is_repeatable=False
+    )
+    creation = Creation()
+    for row in answer.topics:
+        is_there = row.error_code is ErrorCode.TOPIC_ALREADY_EXISTS and may_exist
+        if row.error_code is ErrorCode.NONE or is_there:
+            creation.created.append(
+                CreatedTopic(
+                    name=row.name,
+                    partitions=row.num_partitions,
+                    replication_factor=row.replication_factor,
+                    is_new=not is_there,
+                )
+            )
+        else:
+            hint = _misspelt(settings) if row.error_code is ErrorCode.INVALID_CONFIG else ""
+            reason = (row.error_message or row.error_code.name) + hint
+            creation.failures.append(_failure(row.error_code, reason, row.name))
+    return creation
+
+
+async def delete_topics(pool: Pool, names: Sequence[str]) -> dict[str, str]:
+    """The topics that were not deleted, with the reason in words."""
+    for name in names:
+        await find_topic(pool, name, may_be_created=False)
+    unique = tuple(dict.fromkeys(names))
+    message = DeleteTopicsRequest(
+        topic_names=unique,
+        topics=tuple(DeleteTopicState(name=name, topic_id=None) for name in unique),
+        timeout_ms=TIMEOUT_MS,
+    )
+    answer: DeleteTopicsResponse = await pool.request(
+        ApiKey.DELETE_TOPICS, message, is_repeatable=False
+    )
+    return {
+        row.name or "": _failure(row.error_code, row.error_message, row.name or "")
+        for row in answer.responses
+        if row.error_code is not ErrorCode.NONE
+    }
+
+
+async def alter_topic(
+    pool: Pool, name: str, *, partitions: int | None, settings: Mapping[str, str | None]
+) -> None:
+    """Change settings (None is the default again) and partitions, or nothing at all."""
+    await find_topic(pool, name)
+    for validate_only in (True, False):
+        if settings:
+            await _alter_settings(pool, name, settings, validate_only=validate_only)
+        if partitions is not None:
+            await _grow(pool, name, partitions, validate_only=validate_only)
+
+
+async def _alter_settings(
+    pool: Pool, name: str, settings: Mapping[str, str | None], *, validate_only: bool
+) -> None:
+    configs = tuple(
+        AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+        for key, value in settings.items()
+    )
+    resource = AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configs=configs
+    )
+    message = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+    answer: IncrementalAlterConfigsResponse = await pool.request(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, message
+    )
+    for row in answer.responses:
+        hint = _misspelt(settings) if row.error_code is ErrorCode.INVALID_CONFIG else ""
+        check(row.error_code, (row.error_message or row.error_code.name) + hint, f"topic {name}")
+
+
+async def _grow(pool: Pool, name: str, count: int, *, validate_only: bool) -> None:
+    message = CreatePartitionsRequest(
+        topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
+        timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
+    )
+    answer: CreatePartitionsResponse = await pool.request(
+        ApiKey.CREATE_PARTITIONS, message, is_repeatable=validate_only
+    )
+    for row in answer.results:
+        check(row.error_code, row.error_message, f"topic {name}")
+
+
+def _failure(code: ErrorCode, message: str | None, name: str) -> str:
+    return in_words(KafkaError(code, f"topic {name}: {message or code.name}"))
+
+
+def _misspelt(settings: Iterable[str]) -> str:
+    """What may have been meant by names that no topic has; the cluster says only that it knows
+    none.
+    """
+    from riverrun.server.settings import declared_settings
+
+    known = [declared.topic for declared in declared_settings() if declared.topic is not None]
+    return next((alike(name, known) for name in settings if name not in known), "")

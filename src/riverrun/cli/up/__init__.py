@@ -1,0 +1,1 @@
+"""The supervisor behind `riverrun up`: files, ports, processes, messages."""

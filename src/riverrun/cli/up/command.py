@@ -1,0 +1,129 @@
+"""``riverrun up``: a cluster on this machine, in the foreground, with one command.
+
+Each node is a process of its own, started from a file that ``riverrun start --config`` takes as
+well. What the files hold is in ``up_files``, whether the ports are free in ``up_ports``, how the
+processes are kept in ``up_processes``, what is said when they are up in ``up_words``, and which
+nodes go on when they are not in ``up_elsewhere``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from riverrun.cli.up.files import Node
+
+OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
+"""Settings that this program chooses, and tells others about."""
+OF_SEVERAL_NODES = ("seed.nodes", "process.roles")
+"""Those that it chooses for more than one node."""
+AUTO_JOIN = "RIVERRUN_CONTROLLER_QUORUM_AUTO_JOIN_ENABLE"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+
+
+def up(
+    nodes: int = typer.Option(3, "--nodes", "-n", min=1, max=100, help="How many nodes."),
+    data: Path = typer.Option(
+        Path("data"), "--data", help="Directory for everything; kept between runs."
+    ),
+    port: int = typer.Option(
+        9092,
+        "--port",
+        min=1,
+        max=64000,
+        help="Client port of the first node; the next two are for controllers and HTTP. "
+        "Each further node is 10 higher.",
+    ),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="A setting for every node; may be repeated."
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one line of JSON when the cluster is ready."
+    ),
+) -> None:
+    """Start a cluster on this machine and run it until Ctrl-C.
+
+    Run it again to go on with the same data. A node that ends is shown, and the rest goes on.
+
+    \b
+    riverrun up
+    riverrun up --nodes 1 --data /var/tmp/demo --port 19092 --set num.partitions=3
+    """
+    from riverrun.cli.support.options import USAGE, fail, parse_settings
+    from riverrun.cli.up.files import plan, prepare_first_start, write_draft
+    from riverrun.cli.up.messages import ourselves
+    from riverrun.cli.up.ports import refusal, taken_ports
+
+    flags = parse_settings(settings)
+    chosen = OF_EACH_NODE if nodes == 1 else (*OF_EACH_NODE, *OF_SEVERAL_NODES)
+    for name in chosen:
+        if name in flags:
+            fail(f"--set {name}: use --port and --data, or riverrun start", USAGE)
+    cluster = plan(data.absolute(), nodes, port)
+    if taken := taken_ports(cluster):
+        fail(refusal(taken, cluster, ourselves()), USAGE)
+    environments = _environments(cluster, [*chosen, *flags])
+    for node in cluster:
+        write_draft(node, cluster, flags)
+    prepared = prepare_first_start(cluster, flags.get("cluster.id"))
+    raise typer.Exit(_run(cluster, environments, prepared, as_json=as_json))
+
+
+def _run(
+    cluster: Sequence[Node],
+    environments: dict[int, dict[str, str]],
+    prepared: Sequence[Path],
+    *,
+    as_json: bool,
+) -> int:
+    """Start, wait, and stop everything; gives the exit code."""
+    from riverrun.cli.up import other_nodes as elsewhere
+    from riverrun.cli.up.messages import announce
+    from riverrun.cli.up.processes import Processes
+
+    processes = Processes(cluster, environments)
+    processes.start()
+    serving, code = processes.wait_ready()
+    if serving and not processes.is_stopping:
+        announce(serving, processes.missing(serving), as_json=as_json)
+        code = processes.watch()
+    found = elsewhere.others(cluster) if processes.is_interrupted else {}
+    processes.stop()
+    if serving and (there := elsewhere.still_there(found, cluster)):
+        processes.say(elsewhere.in_words(there, cluster))
+    for node in cluster:
+        node.draft.unlink(missing_ok=True)
+    if prepared and not serving:
+        from riverrun.server.formation.promise import withdraw
+
+        withdraw(prepared)
+    return code
+
+
+def _environments(cluster: Sequence[Node], told: Iterable[str]) -> dict[int, dict[str, str]]:
+    """By node: ours, without the variables that would beat what the node was told here by flags.
+
+    A blank node beside others that have a cluster makes it grow: it is to vote there as well.
+    """
+    from riverrun.cli.up.files import is_blank
+
+    common = _environment(told)
+    blank = [node for node in cluster if is_blank(node)]
+    grows = [] if len(blank) == len(cluster) else blank
+    return {node.id: common | ({AUTO_JOIN: "true"} if node in grows else {}) for node in cluster}
+
+
+def _environment(told: Iterable[str]) -> dict[str, str]:
+    from riverrun.model.synonyms import family
+
+    names = [synonym for name in (*OF_EACH_NODE, *told) for synonym in family(name)]
+    hidden = {"RIVERRUN_" + name.upper().replace(".", "_") for name in names}
+    return {name: text for name, text in os.environ.items() if name not in hidden}

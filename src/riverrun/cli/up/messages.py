@@ -1,0 +1,102 @@
+"""What ``riverrun up`` says: to people when the cluster is up, to scripts in one line of JSON, and
+why a node is missing, found in the lines that the node has logged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from riverrun.cli.up.files import Node
+
+OF_A_COMMAND = "riverrun: "
+"""How a node begins its last words when it cannot even read its settings."""
+AN_ERROR = re.compile(r"\[(?:error|critical) *\] (?P<event>.*?)(?:  |\s\w+=|$)")
+A_REASON = re.compile(r"""\breason=('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""")
+QUOTES = ("'", '"')
+
+
+def reason_in(line: str) -> str | None:
+    """Why a node cannot go on, if this line of its log says so; both formats of logs are read."""
+    if line.startswith(OF_A_COMMAND):
+        return line.removeprefix(OF_A_COMMAND)
+    if line.startswith("{"):
+        try:
+            told = json.loads(line)
+        except ValueError:
+            return None
+        is_error = told.get("level") in ("error", "critical")
+        return str(told.get("reason") or told.get("event")) if is_error else None
+    error = AN_ERROR.search(line)
+    if error is None:
+        return None
+    reason = A_REASON.search(line)
+    if reason is None:
+        return error["event"]
+    if not reason[1].startswith(QUOTES):
+        return reason[1]
+    import ast
+
+    return str(ast.literal_eval(reason[1]))
+
+
+def announce(serving: Sequence[Node], missing: Mapping[int, str], *, as_json: bool) -> None:
+    """``missing``: by node id, why it is not up."""
+    print(as_line(serving, missing) if as_json else banner(serving, missing), flush=True)
+
+
+def as_line(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
+    told = {
+        "bootstrap": _bootstrap(serving),
+        "nodes": [node.described() for node in serving],
+        "missing": [{"id": number, "reason": reason} for number, reason in missing.items()],
+    }
+    return json.dumps(told)
+
+
+def banner(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
+    riverrun = ourselves()
+    first = serving[0]
+    count = _count(serving, missing)
+    text = (
+        f"\n{count}.\n"
+        f"  bootstrap servers   {_bootstrap(serving)}\n"
+        f"  health              http://{first.http}/health/ready\n"
+        f"  metrics             http://{first.http}/metrics\n"
+        f"  data                {first.data.parent}\n\n"
+        f"Try:  echo hello | {riverrun} produce greetings --bootstrap {first.client}\n"
+        f"      {riverrun} consume greetings --from-beginning --bootstrap {first.client}\n"
+        f"      {riverrun} cluster status --bootstrap {first.client}\n"
+        "Stop with Ctrl-C; the data stays.\n"
+    )
+    if missing:
+        # Last, where somebody looks who has just seen a screen full of log pass by.
+        whys = "; ".join(f"node {number} is not: {why}" for number, why in missing.items())
+        text += f"\n{count}; {whys}\nMend that, stop with Ctrl-C, and give this command again.\n"
+    return text
+
+
+def _count(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
+    if missing:
+        all_of_them = len(serving) + len(missing)
+        return f"{len(serving)} of {all_of_them} nodes {'is' if len(serving) == 1 else 'are'} up"
+    return f"{len(serving)} {'node is' if len(serving) == 1 else 'nodes are'} up"
+
+
+def _bootstrap(serving: Sequence[Node]) -> str:
+    return ",".join(node.client for node in serving)
+
+
+def ourselves() -> str:
+    """How to call this program from where the person is: ``make up`` puts it on no path."""
+    import shutil
+
+    if shutil.which("riverrun"):
+        return "riverrun"
+    path = str(Path(sys.executable).with_name("riverrun"))
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near

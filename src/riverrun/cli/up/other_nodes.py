@@ -1,0 +1,71 @@
+"""Nodes of the cluster that ``riverrun up`` did not start, and so does not stop: one that was
+killed and started again by hand, or one that has joined. Whoever stops the cluster should know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+
+from riverrun.cli.up.files import Node
+
+Address = tuple[str, int]
+
+ASK_SECONDS_MAX = 1.0
+CALL_SECONDS_MAX = 0.5
+"""Somebody has pressed Ctrl-C and waits."""
+
+
+def others(cluster: Sequence[Node]) -> dict[int, Address]:
+    """By id, all that our own nodes know and that are none of our processes."""
+    from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
+    from riverrun.model.errors import KafkaError
+
+    ours = [node for node in cluster if node.process and node.process.poll() is None]
+
+    async def ask() -> dict[int, Address]:
+        places = [parse_bootstrap(node.client)[0] for node in ours]
+        async with asyncio.timeout(ASK_SECONDS_MAX), Pool(places) as pool:
+            await pool.metadata(())
+            return dict(pool.cluster.nodes)
+
+    try:
+        known = asyncio.run(ask()) if ours else {}
+    except (ClusterUnreachable, KafkaError, OSError):
+        known = {}
+    running = [node.id for node in ours]
+    return {number: place for number, place in sorted(known.items()) if number not in running}
+
+
+def still_there(found: Mapping[int, Address], cluster: Sequence[Node]) -> dict[int, Address]:
+    """Those of them that can be called now, and nodes of ours that somebody started again. To be
+    asked when our own processes have ended: until then they hold their ports.
+    """
+    from riverrun.client.pool import parse_bootstrap
+
+    own = {node.id: parse_bootstrap(node.client)[0] for node in cluster}
+    places = dict(sorted({**own, **found}.items()))
+    return {number: place for number, place in places.items() if _answers(place)}
+
+
+def _answers(address: Address) -> bool:
+    try:
+        with socket.create_connection(address, CALL_SECONDS_MAX):
+            return True
+    except OSError:
+        return False
+
+
+def in_words(there: Mapping[int, Address], cluster: Sequence[Node]) -> str:
+    """One line: which go on, and how to stop them."""
+    files = {node.id: node.config for node in cluster}
+    named = ", ".join(f"{number} at {host}:{port}" for number, (host, port) in there.items())
+    is_one = len(there) == 1
+    text = (
+        f"{'node' if is_one else 'nodes'} {named} {'was' if is_one else 'were'} started elsewhere "
+        f"and {'goes' if is_one else 'go'} on; stop {'it' if is_one else 'each'} with Ctrl-C where "
+        "it was started"
+    )
+    known = [f"pkill -f {files[number]}" for number in there if number in files]
+    return f"{text}, or: {'; '.join(known)}" if known else f"{text}, or by SIGTERM"

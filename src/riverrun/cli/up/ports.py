@@ -1,0 +1,122 @@
+"""Whether ``riverrun up`` can have the ports that it needs, and what to say when it cannot.
+
+Asked before anything is written: nodes that found a cluster without the one that found its port in
+use know each other by these ports from then on, and could not follow the advice to take others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from riverrun.cli.up.files import HOST, Node, is_blank
+
+PURPOSES = ("clients", "controllers", "HTTP")
+"""What a node's ports are for, from its first on."""
+SHOWN_MAX = 5
+SUGGESTED_APART = 100
+SUGGESTED_MAX = 32_000
+"""Above, the system gives ports away itself, to whoever connects to somewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The ports of one node that it cannot have; the reason is that of the first."""
+
+    node: Node
+    ports: tuple[int, ...]
+    error: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Somebody has them all: most likely a node."""
+        return len(self.ports) == len(PURPOSES) and self.error == errno.EADDRINUSE
+
+    def __str__(self) -> str:
+        first = self.ports[0]
+        if len(self.ports) == len(PURPOSES):
+            return f"{first}-{self.ports[-1]} (node {self.node.id})"
+        named = [f"{port} for {PURPOSES[port - self.node.port]}" for port in self.ports]
+        return f"{', '.join(named)} (node {self.node.id})"
+
+
+def taken_ports(cluster: Sequence[Node]) -> list[Taken]:
+    found = []
+    for node in cluster:
+        wanted = range(node.port, node.port + len(PURPOSES))
+        errors = {port: error for port in wanted if (error := _bind_error(port))}
+        if errors:
+            first = next(iter(errors.values()))
+            found.append(Taken(node=node, ports=tuple(errors), error=first))
+    return found
+
+
+def _bind_error(port: int) -> int:
+    """The number of the error, or 0. As the nodes bind: what a cluster that has just stopped left
+    behind (TIME_WAIT) is in nobody's way.
+    """
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.errno or errno.EINVAL
+    return 0
+
+
+def refusal(taken: Sequence[Taken], cluster: Sequence[Node], riverrun: str) -> str:
+    """What to tell the person, in few lines; ``riverrun`` is how they call this program."""
+    shown = ", ".join(str(one) for one in taken[:SHOWN_MAX])
+    if len(taken) > SHOWN_MAX:
+        shown += f" and those of {len(taken) - SHOWN_MAX} more nodes"
+    is_one = len(taken) == 1 and len(taken[0].ports) == 1
+    why = os.strerror(taken[0].error)
+    what = "in use" if taken[0].error == errno.EADDRINUSE else f"not to be had ({why})"
+    lines = [
+        f"nothing was started: {'port' if is_one else 'ports'} {shown} {'is' if is_one else 'are'} "
+        f"{what}"
+    ]
+    whole = [one.node for one in taken if one.is_whole]
+    if whole:
+        who = "a cluster seems" if len(whole) == len(cluster) else f"{_numbered(whole)} seem"
+        who += "s" if len(whole) == 1 < len(cluster) else ""
+        see = f"{riverrun} cluster status --bootstrap {whole[0].client}"
+        lines.append(f"{who} to run here already; see: {see}")
+    lines.append(_remedy(cluster, is_running=any(not is_blank(node) for node in whole)))
+    return "\n  ".join(lines)
+
+
+def _numbered(nodes: Sequence[Node]) -> str:
+    numbers = ", ".join(str(node.id) for node in nodes)
+    return f"node {numbers}" if len(nodes) == 1 else f"nodes {numbers}"
+
+
+def _remedy(cluster: Sequence[Node], *, is_running: bool) -> str:
+    directory = cluster[0].data.parent
+    port = _suggested(cluster)
+    beside = f"--port {port} and another --data (make up PORT={port} DATA=...)"
+    if is_running:
+        return f"stop that first, with Ctrl-C where it was started, or start others with {beside}"
+    if len(cluster) > 1 and any(not is_blank(node) for node in cluster):
+        return (
+            f"the nodes in {directory} know each other by their ports: stop what listens there, "
+            f"or start others with {beside}"
+        )
+    return (
+        f"choose others with --port {port} (make up PORT={port}), or stop what listens there; if "
+        "nothing does, a connection that has ended holds it for a minute"
+    )
+
+
+def _suggested(cluster: Sequence[Node]) -> str:
+    """The first port of a range that is free now."""
+    last = cluster[-1].port + len(PURPOSES) - cluster[0].port
+    for first in range(cluster[0].port + SUGGESTED_APART, SUGGESTED_MAX - last, SUGGESTED_APART):
+        numbers = (first + node.port - cluster[0].port for node in cluster)
+        if not any(_bind_error(n + above) for n in numbers for above in range(len(PURPOSES))):
+            return str(first)
+    return "N"

@@ -1,0 +1,257 @@
+"""The processes of ``riverrun up``: starts them, shows what they say, and stops them.
+
+Each node holds one end of a pipe and stops when this program is gone, however it went. What several
+nodes log comes through pipes too, and is printed line by line with the node's name in front. These
+pipes never hold a node up: a line that finds no room in one is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from riverrun.cli.up.files import Node
+from riverrun.cli.up.messages import ourselves, reason_in
+
+READY_SECONDS_MAX: Final = 60.0
+AFTER_FAILURE_SECONDS_MAX: Final = 10.0
+"""How long the others may take when one could not start: they may be unable to do without it."""
+STOP_SECONDS_MAX: Final = 30.0
+READ_BYTES: Final = 65_536
+REFUSED: Final = 2
+COLOURS: Final = (36, 33, 35, 32, 34, 31)
+
+
+class Processes:
+    """All nodes of one cluster on this machine. Single-threaded: ``wait`` does all the work."""
+
+    def __init__(
+        self, cluster: Sequence[Node], environments: Mapping[int, Mapping[str, str]]
+    ) -> None:
+        """``environments`` by node id."""
+        self.cluster = cluster
+        self.is_stopping = False
+        self.is_interrupted = False
+        """By a person, with Ctrl-C."""
+        self._environments = environments
+        self._selector = selectors.DefaultSelector()
+        self._lines: dict[int, bytes] = {}
+        self._reasons: dict[int, str] = {}
+        self._is_starting = True
+        self._width = max(len(node.name) for node in cluster)
+        self._is_coloured = sys.stderr.isatty()
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._request_stop)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._watch(wake_read, lambda: os.read(wake_read, 512))
+        self._parent_read, self._parent_write = os.pipe()
+
+    def _request_stop(self, number: int, _frame: object) -> None:
+        self.is_stopping = True
+        self.is_interrupted |= number == signal.SIGINT
+
+    # -- Starting ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """All at once: they need each other."""
+        for node in self.cluster:
+            self._spawn(node)
+        os.close(self._parent_read)
+
+    def _spawn(self, node: Node) -> None:
+        ready_read, ready_write = os.pipe()
+        log_read, log_write = self._log_pipe()
+        command = [
+            sys.executable,
+            "-m",
+            "riverrun.server",
+            str(node.draft),
+            str(ready_write),
+            str(self._parent_read),
+        ]
+        # A session of its own: Ctrl-C reaches this program alone, which then stops the nodes.
+        node.process = subprocess.Popen(
+            command,
+            pass_fds=(ready_write, self._parent_read),
+            stdin=subprocess.DEVNULL,
+            stdout=log_write,
+            stderr=log_write,
+            start_new_session=True,
+            env=dict(self._environments[node.id]),
+        )
+        os.close(ready_write)
+        node.ready = ready_read
+        if log_read is not None and log_write is not None:
+            os.close(log_write)
+            node.log = log_read
+            self._watch(log_read, lambda: self._show(node, log_read))
+
+    def _log_pipe(self) -> tuple[int | None, int | None]:
+        """None for a single node, which writes where we would."""
+        if len(self.cluster) == 1:
+            return None, None
+        read, write = os.pipe()
+        os.set_blocking(write, False)  # its node rather loses a line than waits for a terminal
+        return read, write
+
+    def wait_ready(self) -> tuple[list[Node], int]:
+        """The nodes that serve, and the exit code of one that could not start, or 0."""
+        end = time.monotonic() + READY_SECONDS_MAX
+        waiting = {node.ready: node for node in self.cluster}
+        serving: list[Node] = []
+        code = 0
+
+        def heard(descriptor: int) -> None:
+            nonlocal code, end
+            node = waiting.pop(descriptor)
+            self._selector.unregister(descriptor)
+            is_ready = os.read(descriptor, 16) == b"ready\n"
+            os.close(descriptor)
+            if is_ready:
+                node.draft.replace(node.config)
+                serving.append(node)
+                return
+            self.say(f"node {node.id} could not start; its log above says why")
+            code = self._exit_code(node)
+            end = min(end, time.monotonic() + AFTER_FAILURE_SECONDS_MAX)
+
+        for descriptor in waiting:
+            self._watch(descriptor, lambda descriptor=descriptor: heard(descriptor))  # type: ignore[misc]
+        while waiting and not self.is_stopping:
+            left = end - time.monotonic()
+            if left <= 0:
+                names = ", ".join(str(node.id) for node in waiting.values())
+                self.say(f"node {names} was not ready in time")
+                code = code or 1
+                break
+            self._wait(left)
+        serving.sort(key=lambda node: node.id)
+        return serving, code
+
+    def missing(self, serving: Sequence[Node]) -> dict[int, str]:
+        """By node id: why it does not serve, in its own words where it had some."""
+        found = {}
+        for node in self.cluster:
+            if node not in serving:
+                while any(key.fd == node.log for key, _ in self._selector.select(0)):
+                    self._wait(0)
+                found[node.id] = self._reasons.get(node.id) or _state_of(node)
+        self._is_starting = False
+        return found
+
+    def _exit_code(self, node: Node) -> int:
+        """How a node ended whose pipe is closed; 2 when it was refused, as ``start`` has it."""
+        assert node.process is not None, f"node {node.id} was never started"
+        try:
+            code = node.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            return 1
+        return code if code > 0 else 1
+
+    # -- Running ----------------------------------------------------------------------------------
+
+    def watch(self) -> int:
+        """Until we are told to stop (0), or no node is left (1); a node that ends is shown."""
+        alive = [node for node in self.cluster if node.process and node.process.poll() is None]
+        while not self.is_stopping:
+            self._wait(None)
+            for node in list(alive):
+                assert node.process is not None, f"node {node.id} was never started"
+                code = node.process.poll()
+                if code is None or self.is_stopping:
+                    continue
+                alive.remove(node)
+                self.say(
+                    f"node {node.id} {_state_of(node)}; "
+                    f"start it again with: {ourselves()} start --config {node.config}"
+                )
+            if not alive:
+                self.say(
+                    "no node that this program started is left, so it ends; "
+                    f"the data stays in {self.cluster[0].data.parent}"
+                )
+                return 1
+        return 0
+
+    def stop(self) -> None:
+        """Ask all to stop, and show what they say meanwhile; by force when that takes too long."""
+        running = [n.process for n in self.cluster if n.process and n.process.poll() is None]
+        for process in running:
+            process.terminate()
+        end = time.monotonic() + STOP_SECONDS_MAX
+        while any(process.poll() is None for process in running) and time.monotonic() < end:
+            self._wait(max(0.0, end - time.monotonic()))
+        for process in running:
+            if process.poll() is None:
+                self.say(f"process {process.pid} did not stop; killing it")
+                process.kill()
+                process.wait()
+        self._drain()
+        os.close(self._parent_write)
+
+    # -- What the nodes say -----------------------------------------------------------------------
+
+    def say(self, message: str) -> None:
+        print(f"riverrun: {message}", file=sys.stderr, flush=True)
+
+    def _watch(self, descriptor: int, callback: Callable[[], object]) -> None:
+        os.set_blocking(descriptor, False)
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def _wait(self, seconds: float | None) -> None:
+        for key, _ in self._selector.select(seconds):
+            key.data()
+
+    def _drain(self) -> None:
+        """What was said last before the end."""
+        while any(key.fd in self._lines for key, _ in self._selector.select(0)):
+            self._wait(0)
+
+    def _show(self, node: Node, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return
+        whole = self._lines.pop(descriptor, b"") + data
+        if not data:  # the node is gone
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+            node.log = -1
+            whole += b"\n" if whole else b""
+        else:
+            whole, newline, rest = whole.rpartition(b"\n")
+            self._lines[descriptor] = rest
+            whole += newline
+        if self._is_starting:
+            for line in whole.decode(errors="replace").splitlines():
+                self._reasons[node.id] = reason_in(line) or self._reasons.get(node.id, "")
+        prefix = self._prefix(node)
+        lines = [prefix + line for line in whole.splitlines(keepends=True)]
+        try:
+            sys.stderr.buffer.write(b"".join(lines))
+            sys.stderr.buffer.flush()
+        except OSError:
+            return  # a terminal that is gone takes no node with it
+
+    def _prefix(self, node: Node) -> bytes:
+        name = f"{node.name:{self._width}} | "
+        if self._is_coloured:
+            name = f"\x1b[{COLOURS[(node.id - 1) % len(COLOURS)]}m{name}\x1b[0m"
+        return name.encode()
+
+
+def _state_of(node: Node) -> str:
+    assert node.process is not None, f"node {node.id} was never started"
+    code = node.process.poll()
+    if code is None:
+        return "is not ready yet"
+    return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"

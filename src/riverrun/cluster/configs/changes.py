@@ -1,0 +1,358 @@
+"""AlterConfigs and IncrementalAlterConfigs: each resource is judged alone, all or nothing.
+
+The order of the checks is Kafka's, for it decides which of several errors a client is told. Topics,
+groups and subscriptions are judged as Kafka's controller does it, brokers as its broker does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, Protocol, TypeVar
+
+from riverrun.cluster.configs.group_configs import check_group, check_metrics
+from riverrun.cluster.configs.sources import CLUSTER, MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
+from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.partitions.eligibility import with_eligibility
+from riverrun.cluster.topics.names import check_topic_name
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.settings import Kind, Setting
+from riverrun.wire.messages import alter_configs_request as replacing_request
+from riverrun.wire.messages import alter_configs_response as replacing_response
+from riverrun.wire.messages import incremental_alter_configs_request as incremental_request
+from riverrun.wire.messages import incremental_alter_configs_response as incremental_response
+
+LOG_LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+
+
+class Operation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Resource)
+Judgement = tuple[ErrorCode, str | None]
+Texts = Mapping[str, str]
+DONE: Final[Judgement] = (ErrorCode.NONE, None)
+
+
+def alter(
+    configs: Configs, image: Image, request: replacing_request.AlterConfigsRequest
+) -> Outcome[replacing_response.AlterConfigsResponse]:
+    """What is not named goes back to its default."""
+
+    def change(resource: replacing_request.AlterConfigsResource) -> list[ConfigRecord]:
+        _check_names([one.name for one in resource.configs])
+        nulls = [one.name for one in resource.configs if one.value is None]
+        _check_nulls(nulls)
+        kind = _kind(resource)
+        if kind is ConfigType.BROKER_LOGGER:
+            raise _unknown_type(resource)
+        texts = {one.name: one.value for one in resource.configs if one.value is not None}
+        if kind is ConfigType.BROKER:
+            _check_broker_name(configs, image, resource.resource_name)
+            configs.check_broker(texts)
+        return _records(configs, image, kind, resource.resource_name, texts, keep=())
+
+    changes, judged = _judge(request.resources, change)
+    records = with_eligibility(configs, image, changes)
+    check_size(len(records))
+    return Outcome(
+        records=() if request.validate_only else tuple(records),
+        response=replacing_response.AlterConfigsResponse(
+            throttle_time_ms=0,
+            responses=tuple(
+                replacing_response.AlterConfigsResourceResponse(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource, (code, message) in zip(request.resources, judged, strict=True)
+            ),
+        ),
+    )
+
+
+def alter_incrementally(
+    configs: Configs, image: Image, request: incremental_request.IncrementalAlterConfigsRequest
+) -> Outcome[incremental_response.IncrementalAlterConfigsResponse]:
+    """Set, delete, append to and subtract from single settings (KIP-339)."""
+
+    def change(resource: incremental_request.AlterConfigsResource) -> list[ConfigRecord]:
+        return _change_incrementally(configs, image, resource)
+
+    changes, judged = _judge(request.resources, change)
+    records = with_eligibility(configs, image, changes)
+    check_size(len(records))
+    return Outcome(
+        records=() if request.validate_only else tuple(records),
+        response=incremental_response.IncrementalAlterConfigsResponse(
+            throttle_time_ms=0,
+            responses=tuple(
+                incremental_response.AlterConfigsResourceResponse(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource, (code, message) in zip(request.resources, judged, strict=True)
+            ),
+        ),
+    )
+
+
+def _judge(
+    resources: Sequence[R], change: Callable[[R], list[ConfigRecord]]
+) -> tuple[list[ConfigRecord], list[Judgement]]:
+    seen: dict[tuple[int, str], int] = {}
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        seen[key] = seen.get(key, 0) + 1
+    records: list[ConfigRecord] = []
+    judged: list[Judgement] = []
+    for resource in resources:
+        try:
+            if seen[(resource.resource_type, resource.resource_name)] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            records += change(resource)
+            judged.append(DONE)
+        except KafkaError as error:
+            judged.append((error.code, error.message))
+    return records, judged
+
+
+def _change_incrementally(
+    configs: Configs, image: Image, resource: incremental_request.AlterConfigsResource
+) -> list[ConfigRecord]:
+    _check_names([one.name for one in resource.configs])
+    operations = [one.config_operation for one in resource.configs]
+    if any(one not in Operation.__members__.values() for one in operations):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    _check_nulls(
+        [
+            one.name
+            for one in resource.configs
+            if one.value is None and one.config_operation != Operation.DELETE
+        ]
+    )
+    kind = _kind(resource)
+    name = resource.resource_name
+    if kind is ConfigType.BROKER_LOGGER:
+        raise _refused_level(configs, resource)
+    current = image.config(kind, name)
+    if kind is ConfigType.BROKER:
+        _check_broker_name(configs, image, name)
+        configs.check_broker(_applied(configs, resource.configs, current, _list_of_broker))
+    applied = _applied(configs, resource.configs, current, _list_of(kind))
+    named = [one.name for one in resource.configs]
+    untouched = [one for one in current if one not in named]
+    return _records(configs, image, kind, name, applied, keep=untouched)
+
+
+ListOf = Callable[[Configs, str, Operation], Setting]
+
+
+def _applied(
+    configs: Configs,
+    changes: Iterable[incremental_request.AlterableConfig],
+    current: Texts,
+    list_of: ListOf,
+) -> dict[str, str]:
+    """The texts of a resource after some changes; ``list_of`` says what may be appended to."""
+    texts = dict(current)
+    for change in changes:
+        operation = Operation(change.config_operation)
+        given = change.value or ""
+        if operation is Operation.SET:
+            texts[change.name] = given
+        elif operation is Operation.DELETE:
+            texts.pop(change.name, None)
+        else:
+            setting = list_of(configs, change.name, operation)
+            text = texts.get(change.name)
+            if text is None:
+                text = setting.render(setting.default)
+            items = [item for item in text.split(",") if item]
+            changed = given.split(",")
+            if operation is Operation.APPEND:
+                items += [item for item in dict.fromkeys(changed) if item not in items]
+            else:
+                items = [item for item in items if item not in changed]
+            texts[change.name] = ",".join(items)
+    return texts
+
+
+def _list_of(kind: ConfigType) -> ListOf:
+    def find(configs: Configs, name: str, operation: Operation) -> Setting:
+        known = configs.topic if kind is ConfigType.TOPIC else configs.node
+        setting = known.get(name)
+        if setting is None or setting.kind is not Kind.LIST:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"Can't {operation.name} to key {name} because its type is not LIST.",
+            )
+        return setting
+
+    return find
+
+
+def _list_of_broker(configs: Configs, name: str, operation: Operation) -> Setting:
+    setting = configs.node.get(name)
+    if setting is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+    if setting.kind is not Kind.LIST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Config value {operation.name.lower()} is not allowed for config key: {name}",
+        )
+    return setting
+
+
+def _records(
+    configs: Configs,
+    image: Image,
+    kind: ConfigType,
+    name: str,
+    texts: Texts,
+    *,
+    keep: Iterable[str],
+) -> list[ConfigRecord]:
+    """Check what the resource would hold, then say what changes; ``keep`` was not asked for."""
+    _check_resource(image, kind, name)
+    _check_texts(configs, image, kind, name, texts)
+    current = image.config(kind, name)
+    kept = list(keep)
+    records = [
+        _record(kind, name, one, text)
+        for one, text in texts.items()
+        # A broker's setting is written again even when it is the same: that is how operators make
+        # brokers read a renewed key store (KAFKA-14136).
+        if one not in kept and (current.get(one) != text or kind is ConfigType.BROKER)
+    ]
+    records += [_record(kind, name, one, None) for one in current if one not in texts]
+    return records
+
+
+def _record(kind: ConfigType, resource: str, name: str, text: str | None) -> ConfigRecord:
+    return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=text)
+
+
+def _check_resource(image: Image, kind: ConfigType, name: str) -> None:
+    if kind is ConfigType.TOPIC:
+        if not name:
+            raise _invalid("Default topic resources are not allowed.")
+        check_topic_name(name)
+        if TopicName(name) not in image.topics_by_name:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
+    elif kind is ConfigType.GROUP and not name:
+        raise _invalid("Default group resources are not allowed.")
+    elif kind is ConfigType.CLIENT_METRICS and not name:
+        raise _invalid("Subscription name can't be empty")
+
+
+def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, texts: Texts) -> None:
+    match kind:
+        case ConfigType.TOPIC:
+            configs.check_topic(texts)
+        case ConfigType.GROUP:
+            check_group(texts)
+        case ConfigType.CLIENT_METRICS:
+            check_metrics(texts)
+        case _ if is_elr_enabled(image):
+            _check_min_insync_replicas(image, name, texts)
+
+
+def _check_min_insync_replicas(image: Image, name: str, texts: Texts) -> None:
+    """With ELR the minimum is the cluster's to say: all must judge by the same (KIP-966)."""
+    current = image.config(ConfigType.BROKER, name)
+    if name != CLUSTER and texts.get(MIN_INSYNC_REPLICAS) != current.get(MIN_INSYNC_REPLICAS):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        )
+    if name == CLUSTER and MIN_INSYNC_REPLICAS in current and MIN_INSYNC_REPLICAS not in texts:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+        )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(dict.fromkeys(names)) < len(names):
+        raise _invalid("Error due to duplicate config keys")
+
+
+def _check_nulls(names: Sequence[str]) -> None:
+    if names:
+        raise _invalid(f"Null value not supported for : {', '.join(names)}")
+
+
+def _check_broker_name(configs: Configs, image: Image, name: str) -> None:
+    if name == CLUSTER:
+        return
+    if _node_id(name) != configs.node_id and NodeId(int(name)) not in image.brokers:
+        raise _invalid(f"Unexpected broker id, expected {configs.node_id}, but received {name}")
+
+
+def _node_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+
+
+def _refused_level(
+    configs: Configs, resource: incremental_request.AlterConfigsResource
+) -> KafkaError:
+    """Levels are checked as Kafka checks them, and then refused: ours are set at the start."""
+    if _node_id(resource.resource_name) != configs.node_id:
+        return _invalid(
+            f"Unexpected node id. Expected {configs.node_id}, but received {resource.resource_name}"
+        )
+    for change in resource.configs:
+        operation = Operation(change.config_operation)
+        if operation in (Operation.APPEND, Operation.SUBTRACT):
+            return _invalid(
+                f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"
+            )
+        if change.name != "root":
+            return KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
+        if operation is Operation.DELETE:
+            return _invalid("Removing the log level of the root logger is not allowed")
+        if change.value not in LOG_LEVELS:
+            return KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"Cannot set the log level of root to {change.value} as it is not a supported log "
+                f"level. Valid log levels are {', '.join(LOG_LEVELS)}",
+            )
+    return _invalid("The log level is set by log.level when the node starts.")
+
+
+def _kind(resource: _Resource) -> ConfigType:
+    try:
+        return ConfigType(resource.resource_type)
+    except ValueError:
+        raise _unknown_type(resource) from None
+
+
+def _unknown_type(resource: _Resource) -> KafkaError:
+    return _invalid(f"Unknown resource type {resource.resource_type}")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,159 @@
+"""Settings of groups and of client metrics subscriptions, which live in the metadata alone.
+
+Nothing here reads them yet: groups of the new protocols and telemetry come later. They are kept and
+described as Kafka keeps and describes them, so that tools find what they look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from riverrun.cluster.configs.values import BadValue, check_texts, parse
+from riverrun.model.dataclasses import dataclass
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.settings import Kind, Setting, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceSetting:
+    """A setting of a group; ``node`` is the broker's name for the same."""
+
+    setting: Setting
+    node: str | None
+    least: tuple[str, int] | None = None
+    most: tuple[str, int] | None = None
+
+
+def _declare(
+    name: str,
+    default: Value,
+    doc: str,
+    *,
+    kind: Kind = Kind.INT,
+    at_least: int | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Setting:
+    return Setting(
+        field="", name=name, topic=None, kind=kind, default=default, at_least=at_least,
+        at_most=None, choices=choices, live=True, doc=doc,
+    )  # fmt: skip
+
+
+def _bounded(
+    name: str, default: int, least: int | None, most: int | None, doc: str
+) -> ResourceSetting:
+    kind, _, rest = name.partition(".")
+    return ResourceSetting(
+        setting=_declare(name, default, doc, at_least=0),
+        node=f"group.{name}",
+        least=None if least is None else (f"group.{kind}.min.{rest}", least),
+        most=None if most is None else (f"group.{kind}.max.{rest}", most),
+    )
+
+
+def _timeouts(kind: str) -> tuple[ResourceSetting, ...]:
+    return (
+        _bounded(f"{kind}.session.timeout.ms", 45000, 45000, 60000, "Silence that ends a session."),
+        _bounded(f"{kind}.heartbeat.interval.ms", 5000, 5000, 15000, "Time between heartbeats."),
+        _bounded(f"{kind}.assignment.interval.ms", 1000, 0, 15000, "Time between assignments."),
+    )
+
+
+_GROUP: Final = (
+    *_timeouts("consumer"),
+    *_timeouts("share"),
+    *_timeouts("streams"),
+    _bounded("share.record.lock.duration.ms", 30000, 15000, 60000, "How long a record is locked."),
+    _bounded("share.delivery.count.limit", 5, 2, 10, "Deliveries of a record at most."),
+    _bounded("share.partition.max.record.locks", 2000, None, None, "Records locked at once."),
+    _bounded("streams.num.standby.replicas", 0, None, 2, "Standby tasks of each stateful task."),
+    _bounded("streams.initial.rebalance.delay.ms", 3000, None, None, "Wait for more members."),
+    ResourceSetting(
+        setting=_declare(
+            "share.isolation.level",
+            "read_uncommitted",
+            "Whether records of open transactions are delivered.",
+            kind=Kind.STRING,
+            choices=("read_committed", "read_uncommitted"),
+        ),
+        node=None,
+    ),
+    ResourceSetting(
+        setting=_declare(
+            "share.auto.offset.reset", "latest", "Where a new group begins.", kind=Kind.STRING
+        ),
+        node=None,
+    ),
+    ResourceSetting(
+        setting=_declare(
+            "share.renew.acknowledge.enable",
+            True,
+            "Whether a lock may be renewed.",
+            kind=Kind.BOOLEAN,
+        ),
+        node=None,
+    ),
+)
+
+GROUP_SETTINGS: Final[Mapping[str, ResourceSetting]] = {one.setting.name: one for one in _GROUP}
+
+METRICS_SETTINGS: Final[Mapping[str, Setting]] = {
+    one.name: one
+    for one in (
+        _declare("interval.ms", 300000, "Time between two pushes of metrics."),
+        _declare("match", (), "Clients that the subscription is for.", kind=Kind.LIST),
+        _declare("metrics", (), "Prefixes of the metrics to push.", kind=Kind.LIST),
+    )
+}
+METRICS_INTERVAL_MS: Final = (100, 3_600_000)
+
+
+def check_group(texts: Mapping[str, str]) -> None:
+    """Raises INVALID_CONFIG."""
+    for name in texts:
+        if name not in GROUP_SETTINGS:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+    try:
+        values = check_texts({name: GROUP_SETTINGS[name].setting for name in texts}, texts)
+    except BadValue as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    for name, value in values.items():
+        _check_bounds(GROUP_SETTINGS[name], value)
+
+
+def _check_bounds(declared: ResourceSetting, value: Value) -> None:
+    if not isinstance(value, int):
+        return
+    name = declared.setting.name
+    if declared.least is not None and value < declared.least[1]:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} must be greater than or equal to {declared.least[0]}",
+        )
+    if declared.most is not None and value > declared.most[1]:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {declared.most[0]}"
+        )
+
+
+def check_metrics(texts: Mapping[str, str]) -> None:
+    """Raises INVALID_REQUEST."""
+    for name, text in texts.items():
+        if name not in METRICS_SETTINGS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}"
+            )
+        if name != "interval.ms":
+            continue
+        low, high = METRICS_INTERVAL_MS
+        try:
+            value = parse(METRICS_SETTINGS[name], name, text)
+        except BadValue as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        if isinstance(value, int) and not low <= value <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Invalid value {value} for {name}, interval must be between {low} and "
+                f"{high} (1 hour)",
+            )

@@ -1,0 +1,1 @@
+"""Partitions and their replicas: placement, elections, in-sync sets."""

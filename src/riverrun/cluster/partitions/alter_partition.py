@@ -1,0 +1,171 @@
+"""AlterPartition, versions 2 and 3: a leader proposes who is in sync (KIP-497).
+
+The proposal counts only when it was made of what is still so: the same leader epoch and the same
+partition epoch. Replicas that are fenced, leaving or not of the named broker epoch may not join
+(KIP-841, KIP-903): such a follower may have restarted without what it acknowledged before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from riverrun.cluster.brokers.heartbeats import check_epoch
+from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.partitions.partition_change import Candidates, change, election_of
+from riverrun.cluster.topics.rules import rules_of
+from riverrun.metadata import partitions
+from riverrun.metadata.image import (
+    DIRECTORY_LOST,
+    Image,
+    LeaderRecoveryState,
+    PartitionImage,
+    TopicImage,
+)
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NodeId, TopicId
+from riverrun.wire.messages import alter_partition_request as asked
+from riverrun.wire.messages.alter_partition_response import (
+    AlterPartitionResponse,
+    PartitionData,
+    TopicData,
+)
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import PartitionChangeRecord
+
+UNKNOWN_EPOCH: Final = -1
+"""Version 2 names brokers without epochs."""
+
+
+def alter_partition(
+    configs: Configs, image: Image, request: asked.AlterPartitionRequest
+) -> Outcome[AlterPartitionResponse]:
+    check_epoch(image, request.broker_id, request.broker_epoch)
+    judgement = _Judgement(configs, image, NodeId(request.broker_id))
+    topics = tuple(
+        TopicData(
+            topic_id=wanted.topic_id,
+            partitions=tuple(judgement.judge(wanted.topic_id, one) for one in wanted.partitions),
+        )
+        for wanted in request.topics
+    )
+    return Outcome(
+        records=tuple(judgement.records),
+        response=AlterPartitionResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, topics=topics
+        ),
+    )
+
+
+class _Judgement:
+    """One request; a partition that it names twice is judged by what the first made of it."""
+
+    def __init__(self, configs: Configs, image: Image, leader: NodeId) -> None:
+        self.records: list[PartitionChangeRecord] = []
+        self._configs = configs
+        self._image = image
+        self._leader = leader
+        self._candidates = Candidates(image)
+        self._changed: dict[tuple[UUID, int], PartitionImage] = {}
+
+    def judge(self, topic_id: UUID | None, wanted: asked.PartitionData) -> PartitionData:
+        topic = None if topic_id is None else self._image.topics_by_id.get(TopicId(topic_id))
+        if topic is None:
+            return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = self._partition(topic, wanted.partition_index)
+        if partition is None:
+            return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        isr = _wanted_isr(wanted)
+        code = self._check(partition, wanted, isr)
+        if code is not ErrorCode.NONE:
+            return _refused(wanted, code)
+        rules = rules_of(self._configs, self._image, topic)
+        record = change(
+            topic.id,
+            wanted.partition_index,
+            partition,
+            rules,
+            self._candidates,
+            isr=tuple(NodeId(node) for node, _ in isr),
+            election=election_of(rules),
+            recovery=LeaderRecoveryState(wanted.leader_recovery_state),
+        )
+        if record is not None:
+            partition = partitions.changed(partition, record)
+            self._changed[topic.id, wanted.partition_index] = partition
+            self.records.append(record)
+            if partition.leader != self._leader:
+                # It may not lead any more (a lost directory); the change holds all the same.
+                return _refused(wanted, ErrorCode.NEW_LEADER_ELECTED)
+        return PartitionData(
+            partition_index=wanted.partition_index,
+            error_code=ErrorCode.NONE,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            isr=partition.isr,
+            leader_recovery_state=int(partition.leader_recovery_state),
+            partition_epoch=partition.partition_epoch,
+        )
+
+    def _partition(self, topic: TopicImage, index: int) -> PartitionImage | None:
+        if not 0 <= index < len(topic.partitions):
+            return None
+        return self._changed.get((topic.id, index)) or topic.partitions[index]
+
+    def _check(
+        self, partition: PartitionImage, wanted: asked.PartitionData, isr: list[tuple[int, int]]
+    ) -> ErrorCode:
+        # Whoever knows more than we do has heard of a controller after us.
+        if wanted.leader_epoch > partition.leader_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if wanted.partition_epoch > partition.partition_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if wanted.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if partition.leader != self._leader:
+            return ErrorCode.INVALID_REQUEST
+        if wanted.partition_epoch < partition.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        nodes = [node for node, _ in isr]
+        if len(frozenset(nodes)) != len(nodes) or any(n not in partition.replicas for n in nodes):
+            return ErrorCode.INVALID_REQUEST
+        if self._leader not in nodes:
+            return ErrorCode.INVALID_REQUEST
+        if wanted.leader_recovery_state not in tuple(LeaderRecoveryState):
+            return ErrorCode.INVALID_REQUEST
+        if wanted.leader_recovery_state == LeaderRecoveryState.RECOVERING and (
+            len(nodes) > 1 or partition.leader_recovery_state is LeaderRecoveryState.RECOVERED
+        ):
+            return ErrorCode.INVALID_REQUEST
+        if any(not self._is_eligible(partition, node, epoch) for node, epoch in isr):
+            return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+    def _is_eligible(self, partition: PartitionImage, node: int, epoch: int) -> bool:
+        broker = self._image.brokers.get(NodeId(node))
+        if broker is None or broker.is_fenced or broker.in_controlled_shutdown:
+            return False
+        directory = partition.directories[partition.replicas.index(NodeId(node))]
+        if directory == DIRECTORY_LOST and node not in partition.isr:
+            # It was reported as damaged, and is about to be cut; Kafka would let it in.
+            return False
+        return epoch in (UNKNOWN_EPOCH, broker.epoch)
+
+
+def _wanted_isr(wanted: asked.PartitionData) -> list[tuple[int, int]]:
+    """Brokers with their epochs."""
+    if wanted.new_isr_with_epochs:
+        return [(one.broker_id, one.broker_epoch) for one in wanted.new_isr_with_epochs]
+    return [(node, UNKNOWN_EPOCH) for node in wanted.new_isr]
+
+
+def _refused(wanted: asked.PartitionData, code: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=wanted.partition_index,
+        error_code=code,
+        leader_id=0,
+        leader_epoch=0,
+        partition_epoch=0,
+    )

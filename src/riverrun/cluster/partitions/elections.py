@@ -1,0 +1,147 @@
+"""ElectLeaders, and leadership that returns to preferred replicas by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.partitions.partition_change import Candidates, Election, change
+from riverrun.cluster.topics.rules import rules_of
+from riverrun.metadata.image import NO_LEADER, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName
+from riverrun.wire.messages.elect_leaders_response import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+if TYPE_CHECKING:
+    from riverrun.cluster.configs.sources import Configs
+    from riverrun.metadata.records import PartitionChangeRecord
+    from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+
+BALANCED_MAX: Final = 1000
+"""Leaders that return in one go, as in Kafka: clients of all of them look for the new ones."""
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+REASONS: Final = {
+    ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: (
+        "Eligible topic partition leaders are not available."
+    ),
+}
+
+
+def elect_leaders(
+    configs: Configs, image: Image, request: ElectLeadersRequest
+) -> Outcome[ElectLeadersResponse]:
+    """Asked for all partitions, those that need no election are left out of the answer."""
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+        )
+    election = Election.UNCLEAN if request.election_type == UNCLEAN else Election.PREFERRED
+    if request.topic_partitions is None:
+        wanted = [
+            (topic.name, tuple(range(len(topic.partitions))))
+            for topic in image.topics_by_name.values()
+        ]
+    else:
+        wanted = [(TopicName(one.topic), one.partitions) for one in request.topic_partitions]
+    candidates = Candidates(image)
+    records: dict[tuple[TopicName, int], PartitionChangeRecord] = {}
+    results = []
+    for topic, indexes in wanted:
+        outcomes = []
+        for index in indexes:
+            code, message = _elect(configs, image, topic, index, election, candidates, records)
+            if request.topic_partitions is not None or code is not ErrorCode.ELECTION_NOT_NEEDED:
+                outcomes.append(
+                    PartitionResult(partition_id=index, error_code=code, error_message=message)
+                )
+        results.append(ReplicaElectionResult(topic=topic, partition_result=tuple(outcomes)))
+    check_size(len(records))
+    return Outcome(
+        records=tuple(records.values()),
+        response=ElectLeadersResponse(throttle_time_ms=0, replica_election_results=tuple(results)),
+    )
+
+
+def _elect(
+    configs: Configs,
+    image: Image,
+    name: TopicName,
+    index: int,
+    election: Election,
+    candidates: Candidates,
+    records: dict[tuple[TopicName, int], PartitionChangeRecord],
+) -> tuple[ErrorCode, str | None]:
+    topic = image.topics_by_name.get(name)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
+    partition = image.partition(name, PartitionIndex(index))
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
+    is_preferred = election is Election.PREFERRED
+    is_done = partition.leader == partition.replicas[0] if is_preferred else (
+        partition.leader != NO_LEADER
+    )  # fmt: skip
+    if is_done or (name, index) in records:
+        return _refused(ErrorCode.ELECTION_NOT_NEEDED)
+    rules = rules_of(configs, image, topic)
+    record = change(topic.id, index, partition, rules, candidates, election=election)
+    if record is None or record.leader < 0:
+        return _refused(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if is_preferred
+            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
+    records[name, index] = record
+    return ErrorCode.NONE, None
+
+
+def _refused(code: ErrorCode) -> tuple[ErrorCode, str | None]:
+    return code, REASONS[code]
+
+
+def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Outcome[bool]:
+    """Preferred replicas lead again where they may; True: there are more of them."""
+    candidates = Candidates(image)
+    records: list[PartitionChangeRecord] = []
+    for topic in image.topics_by_name.values():
+        for index, partition in enumerate(topic.partitions):
+            preferred = partition.replicas[0]
+            if partition.leader == preferred or preferred not in partition.isr:
+                continue
+            if not candidates.may_lead(partition, preferred):
+                continue
+            if len(records) == limit:
+                return Outcome(records=tuple(records), response=True)
+            rules = rules_of(configs, image, topic)
+            record = change(
+                topic.id, index, partition, rules, candidates, election=Election.PREFERRED
+            )
+            if record is not None:
+                records.append(record)
+    return Outcome(records=tuple(records), response=False)
+
+
+def imbalanced(image: Image) -> int:
+    """Partitions that have a leader, but not the preferred one."""
+    return sum(
+        partition.leader not in (NO_LEADER, partition.replicas[0])
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions
+    )
+
+
+def leaderless(image: Image) -> int:
+    """Partitions that nobody leads."""
+    return sum(
+        partition.leader == NO_LEADER
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions
+    )

@@ -1,0 +1,312 @@
+"""CreateTopics and DeleteTopics: what the controller answers, and the records that make it so.
+
+Each topic is judged alone; those that pass are made in one atomic batch. Sentences and the order of
+the checks are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from riverrun.cluster.configs.rows import CreatedRows, created_rows, with_own
+from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.partitions.creation import (
+    PARTITIONS_MAX,
+    check_assignment,
+    partition_records,
+    repeated,
+    too_many_partitions,
+)
+from riverrun.cluster.partitions.placement import candidates, place
+from riverrun.cluster.topics.names import METADATA_TOPIC, check_topic_name, collision_key
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.ports.randomness import Randomness
+from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from riverrun.wire.messages.create_topics_response import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+)
+from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from riverrun.wire.messages.delete_topics_response import (
+    DeletableTopicResult,
+    DeleteTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
+
+DEFAULT: Final = -1
+"""Means num.partitions or default.replication.factor, or that replicas are given by hand."""
+
+
+def create_topics(
+    configs: Configs, image: Image, request: CreateTopicsRequest, randomness: Randomness
+) -> Outcome[CreateTopicsResponse]:
+    duplicates = repeated(topic.name for topic in request.topics)
+    wanted = [t for t in request.topics if t.name not in duplicates and t.name != METADATA_TOPIC]
+    records: list[Record] = []
+    results: list[CreatableTopicResult] = []
+    too_many = _total_partitions(configs, wanted) > PARTITIONS_MAX
+    taken = _collisions(image, wanted)
+    inherited = created_rows(configs, image)
+    for topic in wanted:
+        try:
+            if too_many:
+                raise too_many_partitions()
+            made, result = _create(configs, image, topic, taken, inherited, randomness)
+        except KafkaError as error:
+            results.append(_refused(topic.name, error.code, error.message))
+        else:
+            records += made
+            results.append(result)
+    results += (
+        _refused(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
+    )
+    if any(t.name == METADATA_TOPIC for t in request.topics) and METADATA_TOPIC not in duplicates:
+        reason = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        results.append(_refused(METADATA_TOPIC, ErrorCode.INVALID_REQUEST, reason))
+    check_size(len(records))
+    return Outcome(
+        records=() if request.validate_only else tuple(records),
+        response=CreateTopicsResponse(throttle_time_ms=0, topics=tuple(results)),
+    )
+
+
+def _total_partitions(configs: Configs, topics: Iterable[CreatableTopic]) -> int:
+    return sum(_partition_count(configs, topic) for topic in topics)
+
+
+def _partition_count(configs: Configs, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == DEFAULT:
+        return configs.static_int("num.partitions")
+    return max(topic.num_partitions, 0)
+
+
+def _collisions(image: Image, wanted: Iterable[CreatableTopic]) -> Mapping[str, str]:
+    """For the keys of the wanted names, the first existing topic in order of names."""
+    keys = {collision_key(topic.name) for topic in wanted} - {None}
+    taken: dict[str, str] = {}
+    for name in image.topics_by_name if keys else ():
+        key = collision_key(name)
+        if key is not None and key in keys:
+            taken[key] = min(name, taken.get(key, name))
+    return taken
+
+
+def _create(
+    configs: Configs,
+    image: Image,
+    topic: CreatableTopic,
+    taken: Mapping[str, str],
+    inherited: CreatedRows,
+    randomness: Randomness,
+) -> tuple[list[Record], CreatableTopicResult]:
+    _check_name(image, topic.name, taken)
+    texts = _checked_texts(configs, topic)
+    assignments = _assignments(configs, image, topic, randomness)
+    topic_id = randomness.uuid()
+    records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records += (
+        ConfigRecord(
+            resource_type=ConfigType.TOPIC, resource_name=topic.name, name=name, value=text
+        )
+        for name, text in texts.items()
+    )
+    records += partition_records(image, topic_id, assignments)
+    return records, CreatableTopicResult(
+        name=topic.name,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=with_own(inherited, texts),
+        topic_id=topic_id,
+    )
+
+
+def _check_name(image: Image, name: str, taken: Mapping[str, str]) -> None:
+    check_topic_name(name)
+    if TopicName(name) in image.topics_by_name:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = taken.get(collision_key(name) or "")
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {other}",
+        )
+
+
+def _checked_texts(configs: Configs, topic: CreatableTopic) -> dict[str, str]:
+    """A topic's own settings; of a name that comes twice the last one holds."""
+    nulls = [one.name for one in topic.configs if one.value is None]
+    if nulls:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {','.join(nulls)}",
+        )
+    texts = {one.name: one.value for one in topic.configs if one.value is not None}
+    configs.check_topic(texts)
+    return texts
+
+
+def _assignments(
+    configs: Configs, image: Image, topic: CreatableTopic, randomness: Randomness
+) -> list[tuple[NodeId, ...]]:
+    if topic.assignments:
+        return _manual(image, topic)
+    replicas = topic.replication_factor
+    if replicas < DEFAULT or replicas == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < DEFAULT or topic.num_partitions == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
+        )
+    if replicas == DEFAULT:
+        replicas = configs.static_int("default.replication.factor")
+    return place(
+        candidates(image),
+        partitions=_partition_count(configs, topic),
+        replicas=replicas,
+        randomness=randomness,
+    )
+
+
+def _manual(image: Image, topic: CreatableTopic) -> list[tuple[NodeId, ...]]:
+    for value, what in (
+        (topic.replication_factor, "replication factor"),
+        (topic.num_partitions, "numPartitions"),
+    ):
+        if value != DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {what} was not set to -1.",
+            )
+    assigned: dict[int, tuple[NodeId, ...]] = {}
+    factor: int | None = None
+    for one in topic.assignments:
+        index = one.partition_index
+        if index in assigned:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        assigned[index] = check_assignment(image, index, one.broker_ids, factor)
+        factor = len(one.broker_ids)
+    if any(index not in assigned for index in range(len(assigned))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    return [assigned[index] for index in range(len(assigned))]
+
+
+def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
+
+
+# -- Deletion ------------------------------------------------------------------------------------
+
+
+def delete_topics(image: Image, request: DeleteTopicsRequest) -> Outcome[DeleteTopicsResponse]:
+    """By name or, from version 6 on, by id (KIP-516). Settings of the topic go with it."""
+    wanted = request.topics or tuple(
+        DeleteTopicState(name=name, topic_id=None) for name in request.topic_names
+    )
+    refused, found = _find(image, wanted)
+    results = refused + [
+        DeletableTopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
+        for topic_id, name in found.items()
+    ]
+    check_size(len(found))
+    return Outcome(
+        records=tuple(RemoveTopicRecord(topic_id=topic_id) for topic_id in found),
+        response=DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results)),
+    )
+
+
+def _find(
+    image: Image, wanted: Sequence[DeleteTopicState]
+) -> tuple[list[DeletableTopicResult], dict[UUID, str]]:
+    refused: list[DeletableTopicResult] = []
+    names: list[str] = []
+    ids: list[UUID] = []
+    for topic in wanted:
+        if topic.name is not None and topic.topic_id is not None:
+            reason = "You may not specify both topic name and topic id."
+            refused.append(_invalid(topic.name, topic.topic_id, reason))
+        elif topic.name is not None:
+            names.append(topic.name)
+        elif topic.topic_id is not None:
+            ids.append(topic.topic_id)
+        else:
+            refused.append(_invalid(None, None, "Neither topic name nor id were specified."))
+    found: dict[UUID, str] = {}
+    _find_ids(image, ids, found, refused)
+    _find_names(image, names, found, refused)
+    return refused, found
+
+
+def _find_ids(
+    image: Image, ids: list[UUID], found: dict[UUID, str], refused: list[DeletableTopicResult]
+) -> None:
+    twice = repeated(ids)
+    for topic_id in dict.fromkeys(ids):
+        topic = image.topics_by_id.get(TopicId(topic_id))
+        if topic_id in twice:
+            refused.append(_invalid(None, topic_id, "Duplicate topic id."))
+        elif topic is None:
+            refused.append(
+                DeletableTopicResult(
+                    name=None,
+                    topic_id=topic_id,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                    error_message="This server does not host this topic ID.",
+                )
+            )
+        else:
+            found[topic_id] = topic.name
+
+
+def _find_names(
+    image: Image, names: list[str], found: dict[UUID, str], refused: list[DeletableTopicResult]
+) -> None:
+    twice = repeated(names)
+    for name in dict.fromkeys(names):
+        topic = image.topics_by_name.get(TopicName(name))
+        if name in twice:
+            refused.append(_invalid(name, None, "Duplicate topic name."))
+        elif topic is None:
+            refused.append(
+                DeletableTopicResult(
+                    name=name,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    error_message="This server does not host this topic-partition.",
+                )
+            )
+        elif topic.id in found:
+            del found[topic.id]
+            reason = "The provided topic name maps to an ID that was already supplied."
+            refused.append(_invalid(name, topic.id, reason))
+        else:
+            found[topic.id] = name
+
+
+def _invalid(name: str | None, topic_id: UUID | None, message: str) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message=message,
+    )

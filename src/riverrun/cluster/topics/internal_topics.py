@@ -1,0 +1,41 @@
+"""Topics that the cluster keeps for itself, and the form in which any topic is made by itself."""
+
+from __future__ import annotations
+
+from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.topics.changes import DEFAULT
+from riverrun.cluster.topics.names import INTERNAL_TOPICS, OFFSETS_TOPIC
+from riverrun.metadata.image import Image
+from riverrun.wire.messages.create_topics_request import CreatableTopic, CreatableTopicConfig
+
+
+def offsets_topic(configs: Configs, image: Image) -> CreatableTopic:
+    """__consumer_offsets, as Kafka makes it, but with no more replicas than there are brokers."""
+    replicas = configs.static_int("offsets.topic.replication.factor") or 1
+    texts = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": configs.static_text("offsets.topic.segment.bytes") or "104857600",
+    }
+    return CreatableTopic(
+        name=OFFSETS_TOPIC,
+        num_partitions=configs.static_int("offsets.topic.num.partitions") or 50,
+        replication_factor=min(replicas, max(len(image.brokers), 1)),
+        assignments=(),
+        configs=tuple(CreatableTopicConfig(name=name, value=text) for name, text in texts.items()),
+    )
+
+
+def creatable(configs: Configs, image: Image, name: str) -> CreatableTopic | None:
+    """A topic that somebody asked for by name alone; None for those that are not served yet."""
+    if name == OFFSETS_TOPIC:
+        return offsets_topic(configs, image)
+    if name in INTERNAL_TOPICS:
+        return None
+    return CreatableTopic(
+        name=name,
+        num_partitions=DEFAULT,
+        replication_factor=DEFAULT,
+        assignments=(),
+        configs=(),
+    )

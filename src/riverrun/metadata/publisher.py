@@ -1,0 +1,169 @@
+"""Publishes what is committed, in the order of the log: from a snapshot, from the log itself, or
+what this node wrote and has an image of already.
+
+Long work goes in slices, and an image is prepared before it is published, so that whoever
+subscribes can be quick. Nothing is ever published that is not committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from riverrun.metadata import opening
+from riverrun.metadata.delta import Delta
+from riverrun.metadata.difference import Difference
+from riverrun.metadata.image import Image
+from riverrun.metadata.images import Images, Publication
+from riverrun.metadata.loading import Loading
+from riverrun.metadata.log_store import READ_BYTES_MAX, MetadataStore
+from riverrun.metadata.quorum import MetadataError, Voter
+from riverrun.metadata.snapshot import Snapshot
+from riverrun.metadata.snapshotter import Snapshots
+from riverrun.metadata.waiting import Waiting
+from riverrun.model.dataclasses import replace
+from riverrun.model.errors import KafkaError
+from riverrun.model.ids import Offset
+from riverrun.raft.types import SnapshotId
+
+Subscriber = Callable[[Delta, Image], None]
+Preparation = Callable[[Delta, Image], Iterator[None]]
+
+
+class Publisher:
+    """Told by ``committed`` what may be published; ``run`` does it."""
+
+    def __init__(
+        self, store: MetadataStore, images: Images, snapshots: Snapshots, committed: Offset
+    ) -> None:
+        self.is_stopped = False
+        """Nothing more may be published: the disk has failed."""
+        self.high_watermark = committed
+        self.waiting = Waiting()
+        self.preparation: Preparation | None = None
+        self.subscribers: list[Subscriber] = []
+        self.replayed: Callable[[], None] = lambda: None
+        """Called when all that is committed was replayed, and after each image."""
+        self._store = store
+        self._images = images
+        self._snapshots = snapshots
+        self._work = asyncio.Event()
+
+    def committed(self, high_watermark: Offset) -> None:
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.wake()
+
+    def wake(self) -> None:
+        self._work.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self.publish_committed()
+
+    async def publish_committed(self) -> None:
+        while (publication := await self._next()) is not None:
+            if self.preparation is not None:
+                await in_slices(self.preparation(publication.delta, publication.image))
+            if self.is_stopped:
+                return
+            self._publish(publication)
+        self.replayed()
+
+    async def _next(self) -> Publication | None:
+        images = self._images
+        while True:
+            if (installed := self._store.installed) is not None:
+                self._store.installed = None
+                self._snapshots.installed(installed[0])
+                if installed[0].offset > images.current.offset + 1:
+                    return await self._from_snapshot(*installed)
+            written = images.first_written()
+            if written is not None and written.image.offset < self.high_watermark:
+                return written
+            end = self.high_watermark
+            if written is not None:
+                end = min(end, written.start)
+            if images.next_offset >= end:
+                return None
+            data = await self._read(end)
+            if data is not None:
+                await in_slices(images.replay(data))
+                if (publication := images.replayed()) is not None:
+                    return publication
+
+    async def _read(self, end: Offset) -> bytes | None:
+        """None when a snapshot took the place of the log meanwhile."""
+        try:
+            data = await self._store.read(self._images.next_offset, READ_BYTES_MAX, end)
+        except KafkaError as error:
+            if self._store.installed is not None:
+                return None
+            raise MetadataError(f"the metadata log cannot be read: {error}") from error
+        assert data, f"nothing from {self._images.next_offset} to {end}"
+        return data
+
+    async def _from_snapshot(self, snapshot_id: SnapshotId, snapshot: Snapshot) -> Publication:
+        image = await image_of(snapshot_id, snapshot)
+        difference = Difference(self._images.current, image)
+        await in_slices(difference.steps())
+        return Publication(delta=difference.delta, image=difference.image, start=Offset(0), size=0)
+
+    def _publish(self, publication: Publication) -> None:
+        self._images.published(publication)
+        self._snapshots.published(publication.size)
+        for subscriber in self.subscribers:
+            subscriber(publication.delta, publication.image)
+        if publication.waiter is not None and not publication.waiter.done():
+            publication.waiter.set_result(publication.image)
+        self.waiting.reached(publication.image.offset)
+        self.replayed()
+
+    def forget_written(self, error: BaseException) -> None:
+        """Nobody knows what becomes of what we wrote and is not committed."""
+        for publication in self._images.forget_written(self.high_watermark):
+            if publication.waiter is not None and not publication.waiter.done():
+                publication.waiter.set_exception(error)
+        self.waiting.fail(error, self.high_watermark)
+
+    def stop(self, error: BaseException) -> None:
+        """Nothing that was not published may be spoken of any more."""
+        self.is_stopped = True
+        for publication in self._images.forget_written(Offset(0)):
+            if publication.waiter is not None and not publication.waiter.done():
+                publication.waiter.set_exception(error)
+        self.waiting.fail_all(error)
+
+
+async def image_of(snapshot_id: SnapshotId, snapshot: Snapshot) -> Image:
+    loading = Loading(snapshot_id, snapshot)
+    await in_slices(loading.steps())
+    return loading.image()
+
+
+async def in_slices(work: Iterator[None]) -> None:
+    for _ in work:
+        await asyncio.sleep(0)
+
+
+async def load(
+    store: MetadataStore,
+    me: Voter,
+    renew_directory: Callable[[], UUID] | None,
+    *,
+    may_vote: bool,
+    knows_others: bool,
+) -> tuple[Voter, Images]:
+    """Who we are after that, and the image of the newest snapshot."""
+    found, loss = await store.load()
+    if loss is not None:
+        if opening.gives_up_its_directory(
+            loss, store.voters.voters, me, may_vote=may_vote, knows_others=knows_others
+        ):
+            if renew_directory is None:
+                raise MetadataError(loss)
+            me = replace(me, directory_id=await store.in_thread(renew_directory))
+        await store.start_over(found[0] if found is not None else None, loss)
+    return me, Images(Image() if found is None else await image_of(*found))

@@ -1,1 +1,0 @@
-"""How committed metadata becomes images that everybody sees."""

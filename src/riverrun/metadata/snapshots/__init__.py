@@ -1,1 +1,0 @@
-"""When snapshots of the metadata are written, and what goes with them."""

@@ -1,0 +1,129 @@
+"""Writes a snapshot when enough was published since the last one, or enough time has passed.
+
+Enough is what would take longer to replay at a start than the snapshot itself takes to load, so a
+node that comes back has to read twice its cluster's metadata at most, and at run time no more is
+written in snapshots than in the log. The settings, which are Kafka's, bound that from above.
+
+Each snapshot ends a segment of the log, so that there are segments to drop, and what a start has to
+look through stays short. A full disk costs a snapshot, never the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from riverrun.metadata.image import Image
+from riverrun.metadata.images import Images
+from riverrun.metadata.log_store import MetadataStore
+from riverrun.metadata.settings import MetadataSettings
+from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
+from riverrun.model.ids import Offset
+from riverrun.model.settings import MiB
+from riverrun.ports.clock import Clock
+from riverrun.raft.types import SnapshotId, VoterSet
+
+EARLY_BYTES: Final = MiB
+"""So much is replayed in less than a second: not worth a snapshot, however small that would be."""
+RETRY_SECONDS: Final = 60.0
+"""After a snapshot found no room on the disk."""
+
+log = structlog.get_logger(__name__)
+
+
+class FailedSync(Exception):
+    """Nobody knows what the disk holds: the node must stop."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Snapshots:
+    """Told of each image by ``published``; ``run`` writes."""
+
+    def __init__(
+        self, store: MetadataStore, images: Images, *, settings: MetadataSettings, clock: Clock
+    ) -> None:
+        self._store = store
+        self._images = images
+        self._settings = settings
+        self._clock = clock
+        self._due = asyncio.Event()
+        self._writing = asyncio.Lock()
+        newest = store.latest_snapshot
+        self._end = newest.offset if newest is not None else Offset(0)
+        self._bytes_behind = 0
+
+    def published(self, size: int) -> None:
+        self._bytes_behind += size
+        if self._is_enough():
+            self._due.set()
+
+    def _is_enough(self) -> bool:
+        newest = self._store.latest_snapshot
+        last = self._store.snapshot_size(newest) if newest is not None else None
+        return self._bytes_behind >= min(self._settings.snapshot_bytes, max(last or 0, EARLY_BYTES))
+
+    def installed(self, snapshot: SnapshotId) -> None:
+        """The leader's took the place of all before."""
+        self._end = max(self._end, snapshot.offset)
+        self._bytes_behind = 0
+
+    async def run(self) -> None:
+        interval = self._settings.snapshot_interval_ms / 1000 or None
+        while True:
+            try:
+                async with asyncio.timeout(interval):
+                    await self._due.wait()
+            except TimeoutError:
+                if not self._bytes_behind:
+                    continue
+            try:
+                await self.take()
+            except OSError as error:
+                log.warning("no room for a metadata snapshot", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._due.set()
+                continue
+            if not self._is_enough():  # what came meanwhile
+                self._due.clear()
+
+    async def take(self) -> None:
+        """Write a snapshot of what is current, and delete what nobody needs beside it."""
+        async with self._writing:
+            image = self._images.current
+            if image.offset < self._end:
+                self._bytes_behind = 0
+                return
+            covered = self._bytes_behind
+            end = Offset(image.offset + 1)
+            await self.write(image, self._store.voters_at(end))
+            self._end = max(self._end, end)
+            self._bytes_behind -= min(covered, self._bytes_behind)
+            if self._store.log.active.size:
+                self._store.log.roll(self._clock.now_ms())
+            await self._store.remove_old_snapshots()
+
+    async def write(self, image: Image, voters: VoterSet) -> None:
+        """In slices of a few milliseconds; the file has its name only once it is durable."""
+        snapshot = SnapshotId(Offset(image.offset + 1), image.epoch)
+        assert image.offset >= 0 or snapshot == BOOTSTRAP, f"no name for {snapshot}"
+        folder, in_thread = self._store.snapshots, self._store.in_thread
+        file = await in_thread(lambda: folder.begin(snapshot))
+        place = 0
+        try:
+            for batch in snapshot_batches(image, voters.voters, self._clock.now_ms()):
+                file.write_at(place, batch)
+                place += len(batch)
+                await asyncio.sleep(0)
+        except (OSError, asyncio.CancelledError):
+            folder.abandon(snapshot, file)
+            raise
+        try:
+            size = await in_thread(lambda: folder.finish(snapshot, file))
+        except OSError as error:
+            raise FailedSync(error) from error
+        self._store.add_snapshot(snapshot, size)

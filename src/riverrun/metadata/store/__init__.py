@@ -1,1 +1,0 @@
-"""The metadata log on its disk, as the quorum needs it."""

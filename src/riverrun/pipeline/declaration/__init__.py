@@ -1,0 +1,1 @@
+"""What a pipeline file declares: parsing, checks, templates."""

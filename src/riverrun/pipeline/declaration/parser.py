@@ -1,0 +1,458 @@
+"""From a file to a ``Pipeline``, or to all that is wrong in it: the line, the field, the remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from riverrun.client.pool import parse_bootstrap
+from riverrun.pipeline.declaration.columns import ORIGIN, check_query, columns_of, names_in
+from riverrun.pipeline.declaration.document import Document, read_document
+from riverrun.pipeline.declaration.model import (
+    FILE_FORMATS,
+    INFER,
+    ON_DATA_LOSS,
+    STARTS,
+    STOP,
+    TABLE_FORMATS,
+    TOMBSTONES,
+    VALUES,
+    FileSource,
+    Pipeline,
+    PythonTransform,
+    Sink,
+    Source,
+    SqlTransform,
+    TableSink,
+    TopicSink,
+    TopicSource,
+    Transform,
+    Watermark,
+)
+from riverrun.pipeline.declaration.section import Reporter, Section
+from riverrun.pipeline.errors import DeclarationError
+
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+TRIGGER_DEFAULT = "1 second"
+COMPACT_EVERY_DEFAULT = 50
+DURATION = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*$")
+NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
+OUR_SETTINGS = {
+    "bootstrap.servers": "set bootstrap in [pipeline]: all parts must ask one cluster",
+    "group.id": "the group is named after the pipeline and the sink",
+}
+OUTPUTS = ("append", "update", "complete")
+
+
+def read_pipeline(path: Path, *, bootstrap: str | None = None) -> Pipeline:
+    """The pipeline that a file declares; DeclarationError names all that is wrong."""
+    return pipeline_of(read_document(path), path, bootstrap=bootstrap)
+
+
+def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None) -> Pipeline:
+    reporter = Reporter(document)
+    root = Section(reporter, (), document.values)
+    head = root.section("pipeline")
+    name = head.text("name", path.stem)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        head.report("name", f"{name!r} is no name", "use letters, digits, '.', '_' and '-'")
+    folder = path.absolute().parent
+    state = folder / head.text("state", f".riverrun/{name}")
+    known = dict.fromkeys(part for part in ("sources", "transforms") for part in root.names(part))
+    sources = {n: _source(root.section("sources", n), n, folder) for n in root.names("sources")}
+    transforms = {
+        n: _transform(root.section("transforms", n), n, folder, list(known))
+        for n in root.names("transforms")
+    }
+    sinks = {n: _sink(root.section("sinks", n), n, folder, known) for n in root.names("sinks")}
+    if not sources:
+        root.report("sources", "there is no source", "declare one as [sources.NAME]")
+    if not sinks:
+        root.report("sinks", "there is no sink", "declare one as [sinks.NAME]")
+    declared = head.text("bootstrap", BOOTSTRAP_DEFAULT)
+    address = bootstrap or declared
+    try:
+        parse_bootstrap(address)
+    except ValueError as error:
+        head.report("bootstrap", str(error), "write host:port, several with commas between")
+    client = head.pairs("client")
+    _check_client(head, client)
+    checkpoints = head.optional("checkpoints") or str(state / "checkpoints")
+    environment = head.optional("environment")
+    pipeline = Pipeline(
+        name=name,
+        file=path,
+        bootstrap=address,
+        state=state,
+        checkpoints=checkpoints,
+        environment=None if environment is None else _placed(folder, environment),
+        spark=head.pairs("spark"),
+        client=client,
+        sources=sources,
+        transforms=transforms,
+        sinks=sinks,
+    )
+    head.finish()
+    root.finish()
+    _check_whole(root, pipeline)
+    if reporter.problems:
+        raise DeclarationError(document.file, reporter.problems)
+    return pipeline
+
+
+def _check_client(head: Section, client: Mapping[str, str]) -> None:
+    """Each setting by itself, so that each is named that is wrong."""
+    for name, value in client.items():
+        if name.startswith("kafka."):
+            head.report("client", f"{name} would be kafka.{name}", f"write {name[6:]}")
+        elif name in OUR_SETTINGS:
+            head.report("client", f"{name} is not set here", OUR_SETTINGS[name])
+        elif find_spec("pyspark") is not None:
+            remedy = "see the settings of Kafka's consumers and producers"
+            _check_text(head, "client", partial(_check_setting, name, value), remedy)
+
+
+def _check_setting(name: str, value: str) -> None:
+    from pyspark_riverrun.options import read_options, write_options
+
+    given = {"kafka.bootstrap.servers": "h:1", f"kafka.{name}": value}
+    read_options({**given, "subscribe": "t"}, is_streaming=True)
+    write_options(given)
+
+
+def _source(section: Section, name: str, folder: Path) -> Source:
+    _check_name(section, name)
+    watermark = _watermark(section)
+    if section.has("files"):
+        format_ = section.choice("format", FILE_FORMATS, "json")
+        schema = section.text("schema", "value STRING" if format_ == "text" else "")
+        if not schema:
+            section.report("schema", "files need a schema", 'as schema = "id BIGINT, name STRING"')
+        _check_columns(section, schema)
+        file_source = FileSource(
+            name=name,
+            path=_placed(folder, section.text("files")),
+            format=format_,
+            schema=schema,
+            files_per_batch=section.number("files_per_batch", at_least=1),
+            watermark=watermark,
+        )
+        section.finish()
+        return file_source
+    topics = section.texts("topics")
+    if section.has("topic"):
+        topics = (*topics, section.text("topic"))
+    if not topics:
+        section.report("topic", "nothing to read from", 'name a topic, as topic = "clicks"')
+    values = section.choice("values", VALUES, "json")
+    schema = _schema(section, values, folder)
+    source = TopicSource(
+        name=name,
+        topics=topics,
+        values=values,
+        schema=schema,
+        required=section.texts("required"),
+        tombstones=section.choice("tombstones", TOMBSTONES, "dead-letter"),
+        dead_letters=section.text("dead_letters", f"{topics[0] if topics else name}.dead-letters"),
+        start=section.choice("start", STARTS, "earliest"),
+        on_data_loss=section.choice("on_data_loss", ON_DATA_LOSS, STOP),
+        rows_per_batch=section.number("rows_per_batch", at_least=1),
+        has_registry_header=section.flag("registry_header"),
+        watermark=watermark,
+    )
+    if source.dead_letters in topics:
+        section.report("dead_letters", "is a topic that is read", "choose another topic")
+    section.finish()
+    return source
+
+
+def _schema(section: Section, values: str, folder: Path) -> str:
+    if values == "raw":
+        return section.text("schema", "")
+    if values == "json":
+        declared = section.text("schema", INFER)
+        if declared != INFER:
+            _check_columns(section, declared)
+        return declared
+    schema = section.text("schema", "")
+    remedy = "give the JSON of the schema, or schema_file with the path of an .avsc"
+    file = section.optional("schema_file")
+    if file is not None:
+        try:
+            schema = (folder / file).read_text()
+        except OSError as error:
+            section.report("schema_file", f"{file}: {error.strerror}", remedy)
+            return ""
+    try:
+        declared_avro = json.loads(schema)
+    except ValueError:
+        section.report("schema", "Avro needs its schema, which is JSON", remedy)
+        return schema
+    field = "schema" if file is None else "schema_file"
+    _check_text(section, field, lambda: _check_avro(declared_avro), remedy)
+    return schema
+
+
+def _check_columns(section: Section, ddl: str) -> None:
+    remedy = 'as schema = "id BIGINT, name STRING"'
+    _check_text(section, "schema", lambda: columns_of(ddl), remedy)
+
+
+def _check_avro(schema: object) -> None:
+    if find_spec("pyspark") is not None:  # without Spark nothing runs anyway
+        from riverrun.pipeline.sources.avro import spark_schema_of
+
+        spark_schema_of(schema)
+
+
+def _check_text(section: Section, field: str, check: Callable[[], object], remedy: str) -> None:
+    try:
+        check()
+    except ValueError as error:
+        section.report(field, str(error), remedy)
+
+
+def _watermark(section: Section) -> Watermark | None:
+    if not section.has("watermark"):
+        return None
+    inner = section.section("watermark")
+    watermark = Watermark(column=inner.text("column"), delay=inner.text("delay", "0 seconds"))
+    _check_duration(inner, "delay", watermark.delay)
+    inner.finish()
+    return watermark
+
+
+def _transform(section: Section, name: str, folder: Path, known: list[str]) -> Transform:
+    _check_name(section, name)
+    others = [other for other in known if other != name]
+    given = section.texts("inputs")
+    if section.has("sql") == section.has("python"):
+        section.report("", "either sql or python makes a transform", "declare one of them")
+    if section.has("python"):
+        target = section.text("python")
+        module, colon, function = target.rpartition(":")
+        if not colon or not module or not function:
+            section.report("python", f"{target!r} names no function", 'write "file.py:function"')
+        if module.endswith(".py"):
+            module = _placed(folder, module)
+            if not Path(module).is_file():
+                section.report("python", f"there is no file {module}", "paths begin at this file")
+        if not given:
+            section.report("inputs", "a function needs its inputs", 'as inputs = ["clicks"]')
+        transform: Transform = PythonTransform(
+            name=name, module=module, function=function, inputs=given
+        )
+    else:
+        sql = section.text("sql")
+        found = tuple(word for word in names_in(sql) if word in others)
+        if sql:
+            _check_text(section, "sql", lambda: check_query(sql), "write a query of Spark's SQL")
+        if not given and not found:
+            section.report("sql", "reads from no source", f"known are {', '.join(others)}")
+        transform = SqlTransform(name=name, sql=sql, inputs=given or found)
+    for needed in given:
+        if needed != name:  # a circle, which is told elsewhere
+            section.check_known("inputs", needed, others)
+    section.finish()
+    return transform
+
+
+def _sink(section: Section, name: str, folder: Path, known: Mapping[str, None]) -> Sink:
+    _check_name(section, name)
+    if section.is_empty:
+        # All that is left out has a default, but nobody means to write by saying nothing.
+        first = next(iter(known), "NAME")
+        section.report(
+            "",
+            "is empty: neither what to write nor where to is said",
+            f'add input = "{first}" and path = "tables/{name}", or input = "{first}" and '
+            f'topic = "{name}"',
+        )
+    is_clear = len(known) == 1 or section.is_empty
+    source = section.text("input", next(iter(known), "") if is_clear else None)
+    if source:
+        section.check_known("input", source, list(known))
+    trigger = section.text("trigger", TRIGGER_DEFAULT)
+    _check_duration(section, "trigger", trigger)
+    output = section.choice("output", OUTPUTS, "append")
+    if section.has("topic"):
+        sink: Sink = TopicSink(
+            name=name,
+            input=source,
+            topic=section.text("topic"),
+            key=section.optional("key"),
+            trigger=trigger,
+            output=output,
+        )
+        section.ignore("format", allowed=("topic",), remedy="a sink with a topic writes to it")
+    else:
+        sink = _table_sink(section, name, folder, source, trigger, output)
+    section.finish()
+    return sink
+
+
+def _table_sink(
+    section: Section, name: str, folder: Path, source: str, trigger: str, output: str
+) -> TableSink:
+    format_ = section.choice("format", (*TABLE_FORMATS, "topic"), "delta")
+    if format_ == "topic":
+        section.report("format", "which topic is not said", 'add topic = "NAME"')
+    mode = section.choice("mode", ("append", "merge"), "append")
+    keys = section.texts("keys")
+    if mode == "merge" and format_ != "delta":
+        section.report("mode", f"{format_} tables are append only", 'use format = "delta"')
+    if mode == "merge" and not keys:
+        section.report("keys", "a merge needs keys", 'as keys = ["id"]')
+    if mode == "append" and output != "append":
+        remedy = 'use mode = "merge" with keys'
+        section.report("output", f"{output} would write rows again and again", remedy)
+    path = section.text("path", f"tables/{name}")
+    if format_ == "parquet" and "://" in path and not path.startswith("file://"):
+        remedy = "use a mounted file system, or Delta"
+        section.report("path", "a Parquet table needs a file system that renames", remedy)
+    return TableSink(
+        name=name,
+        input=source,
+        format=format_,
+        path=_placed(folder, path),
+        table=section.text("table", name),
+        catalog=section.optional("catalog"),
+        is_merged=mode == "merge",
+        keys=keys,
+        order=section.optional("order"),
+        delete=section.optional("delete"),
+        compact_every=section.number("compact_every", at_least=0, default=COMPACT_EVERY_DEFAULT)
+        or 0,
+        trigger=trigger,
+        output=output,
+    )
+
+
+def _check_whole(root: Section, pipeline: Pipeline) -> None:
+    for name in pipeline.transforms:
+        if name in pipeline.sources:
+            root.report(f"transforms.{name}", "a source has this name too", "rename one")
+    cycle = _find_cycle(pipeline)
+    if cycle:
+        where = f"transforms.{cycle[0]}"
+        root.report(where, f"{' needs '.join(cycle)}", "break the circle")
+        return
+    for source in pipeline.sources.values():
+        _check_source(root, source)
+    known = [*pipeline.sources, *pipeline.transforms]
+    inputs = [name for one in pipeline.transforms.values() for name in one.inputs]
+    if any(name not in known for name in inputs):
+        return  # told already, and what hangs together by it cannot be judged
+    paths: dict[str, str] = {}
+    for sink in pipeline.sinks.values():
+        if sink.input not in known:
+            continue
+        _check_sink(root, pipeline, sink)
+        if isinstance(sink, TableSink):
+            place = f"{sink.path} {sink.table if sink.format == 'iceberg' else ''}"
+            if place in paths:
+                text = f"writes to the same table as sinks.{paths[place]}"
+                root.report(f"sinks.{sink.name}.path", text, "unite them in one transform")
+            paths[place] = sink.name
+
+
+def _check_source(root: Section, source: Source) -> None:
+    columns = _declared(source)
+    if columns is None:
+        return
+    where = f"sources.{source.name}"
+    if source.watermark is not None:
+        _check_column(root, f"{where}.watermark.column", source.watermark.column, columns)
+    for name in source.required if isinstance(source, TopicSource) else ():
+        _check_column(root, f"{where}.required", name, columns)
+
+
+def _check_written(root: Section, pipeline: Pipeline, sink: Sink) -> None:
+    """Columns that a sink names must be there, as far as they are declared."""
+    source = pipeline.sources.get(sink.input)
+    columns = None if source is None else _declared(source)
+    if columns is None:
+        return
+    where = f"sinks.{sink.name}"
+    match sink:
+        case TopicSink():
+            named = [("key", sink.key)]
+        case TableSink():
+            named = [("keys", key) for key in sink.keys]
+            named += [("order", sink.order), ("delete", sink.delete)]
+    for field, name in named:
+        if name is not None:
+            _check_column(root, f"{where}.{field}", name, columns)
+
+
+def _check_column(root: Section, where: str, name: str, columns: list[str]) -> None:
+    if name.partition(".")[0].strip("`").lower() not in [column.lower() for column in columns]:
+        root.report(where, f"there is no column {name}", f"there are {', '.join(columns)}")
+
+
+def _declared(source: Source) -> list[str] | None:
+    """The columns of a source; None if they are found in its records, or not understood."""
+    try:
+        match source:
+            case FileSource():
+                return columns_of(source.schema)
+            case TopicSource(values="raw"):
+                return ["key", "value", *ORIGIN]
+            case TopicSource(values="json") if source.schema != INFER:
+                return [*columns_of(source.schema), "_key", *ORIGIN]
+            case _:
+                return None
+    except ValueError:
+        return None  # told already
+
+
+def _check_sink(root: Section, pipeline: Pipeline, sink: Sink) -> None:
+    _check_written(root, pipeline, sink)
+    sources, _ = pipeline.needed(sink)
+    read: dict[str, str] = {}
+    for source in sources:
+        for topic in source.topics if isinstance(source, TopicSource) else ():
+            if topic in read:
+                text = f"reads topic {topic} by two sources, {read[topic]} and {source.name}"
+                root.report(f"sinks.{sink.name}.input", text, "read it once, and name it twice")
+            read[topic] = source.name
+    if isinstance(sink, TopicSink) and sink.topic in read:
+        remedy = "choose another topic"
+        root.report(f"sinks.{sink.name}.topic", "would feed itself for ever", remedy)
+
+
+def _find_cycle(pipeline: Pipeline) -> list[str]:
+    done: dict[str, None] = {}
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done or name not in pipeline.transforms:
+            return []
+        for needed in pipeline.transforms[name].inputs:
+            found = visit(needed, [*path, name])
+            if found:
+                return found
+        done[name] = None
+        return []
+
+    return next((found for name in pipeline.transforms if (found := visit(name, []))), [])
+
+
+def _check_name(section: Section, name: str) -> None:
+    if not NAME.match(name):
+        remedy = "names are used in SQL: letters, digits and '_', a letter first"
+        section.report("", f"{name!r} is no name", remedy)
+
+
+def _check_duration(section: Section, field: str, text: str) -> None:
+    if not DURATION.match(text):
+        section.report(field, f"{text!r} is no duration", 'write "10 seconds" or "5 minutes"')
+
+
+def _placed(folder: Path, path: str) -> str:
+    return path if "://" in path else str(folder / path)

@@ -1,0 +1,1 @@
+"""A running pipeline: queries, supervision, checkpoints, progress."""

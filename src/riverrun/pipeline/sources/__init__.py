@@ -1,0 +1,1 @@
+"""From topics and files to typed rows."""

@@ -1,0 +1,109 @@
+"""From sources to what a sink writes: transforms in order, on batches and on streams alike."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from pyspark.sql import DataFrame, SparkSession
+
+from riverrun.pipeline.declaration.model import PythonTransform, SqlTransform, Transform
+from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.run.failures import passing_errors
+
+_STATEFUL = re.compile(
+    r"^[\s:|+-]*~?(Aggregate|Deduplicate\w*|Distinct|Join|Window|Sort|GlobalLimit|LocalLimit|Offset"
+    r"|Intersect|Except|\w*MapGroups\w*|TransformWithState\w*|\w*StatefulOperator\w*)\b",
+    re.MULTILINE,
+)
+
+
+def transformed(
+    spark: SparkSession,
+    frames: Mapping[str, DataFrame],
+    transforms: Sequence[Transform],
+    output: str,
+) -> DataFrame:
+    """What the transforms make of the sources; views are the session's own."""
+    known = dict(frames)
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    for transform in transforms:
+        match transform:
+            case SqlTransform():
+                made = spark.sql(transform.sql)
+            case PythonTransform():
+                made = _call(transform, [known[name] for name in transform.inputs])
+        known[transform.name] = made
+        made.createOrReplaceTempView(transform.name)
+    return known[output]
+
+
+def has_state(frame: DataFrame) -> bool:
+    """Whether rows of several batches meet in it. On a batch of its own, such a transform would
+    quietly mean something else.
+    """
+    plan = frame._jdf.queryExecution().analyzed().toString()
+    return _STATEFUL.search(plan) is not None
+
+
+def load_function(transform: PythonTransform) -> object:
+    """The function, fresh from its file; CannotContinue when it is not there."""
+    with _blamed(transform):
+        function = getattr(_module(transform.module), transform.function, None)
+    if not callable(function):
+        text = f"{transform.module} has no function {transform.function}"
+        raise CannotContinue(f"transforms.{transform.name}.python: {text}")
+    return function
+
+
+def _call(transform: PythonTransform, inputs: Sequence[DataFrame]) -> DataFrame:
+    function = load_function(transform)
+    assert callable(function)
+    with _blamed(transform):
+        made = function(*inputs)
+    if not isinstance(made, DataFrame):
+        text = f"{transform.function} gives {type(made).__name__}, not a DataFrame"
+        raise CannotContinue(f"transforms.{transform.name}.python: {text}")
+    return made
+
+
+@contextlib.contextmanager
+def _blamed(transform: PythonTransform) -> Iterator[None]:
+    """What goes wrong in code of others is theirs to mend, and they need the line; but what may
+    pass (Spark, files, the network) is left as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, passing_errors()):
+            raise
+        where = _line_of(error, transform.module)
+        text = f"{where}: {type(error).__name__}: {error}"
+        raise CannotContinue(f"transforms.{transform.name}.python: {text}") from error
+
+
+def _line_of(error: Exception, file: str) -> str:
+    """The last line of the file that the error came by, or of wherever it was raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}"
+
+
+def _module(name: str) -> ModuleType:
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+    assert spec is not None, "a file that ends with .py can be loaded"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

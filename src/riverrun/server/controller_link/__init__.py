@@ -1,0 +1,1 @@
+"""The broker's relation to the active controller: registration, heartbeats, requests."""

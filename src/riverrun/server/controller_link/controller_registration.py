@@ -1,0 +1,81 @@
+"""Every controller says where it is reached and what it supports (KIP-919).
+
+Not needed to vote: voters know each other by the log. But who raises a feature must know that no
+controller is too old for it, and tools list the controllers by their registrations. So this runs
+beside everything else, and is repeated when the metadata does not say the same as we do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
+from riverrun.metadata.image import Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.controller_link.channel import ControllerChannel
+from riverrun.server.parts import Parts
+from riverrun.server.settings import Address
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.controller_registration_request import (
+    ControllerRegistrationRequest,
+    Feature,
+    Listener,
+)
+
+ANSWER_SECONDS_MAX: Final = 10.0
+LOOK_SECONDS: Final = 30.0
+PAUSE_SECONDS: Final = 1.0
+
+log = structlog.get_logger("riverrun.lifecycle")
+
+
+class ControllerRegistration:
+    def __init__(
+        self, parts: Parts, channel: ControllerChannel, address: Address, incarnation: UUID
+    ) -> None:
+        self._parts = parts
+        self._channel = channel
+        self._address = address
+        self._incarnation = incarnation
+
+    def _is_known(self, image: Image) -> bool:
+        known = image.controllers.get(self._parts.settings.node_id)
+        return known is not None and known.incarnation == self._incarnation
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        waits = self._parts.image_waits
+        while True:
+            if self._is_known(self._parts.metadata.current):
+                await waits.until(lambda image: not self._is_known(image), LOOK_SECONDS)
+            elif await self._register():
+                await waits.until(self._is_known, ANSWER_SECONDS_MAX)
+            else:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _register(self) -> bool:
+        at = self._address
+        request = ControllerRegistrationRequest(
+            controller_id=self._parts.settings.node_id,
+            incarnation_id=self._incarnation,
+            zk_migration_ready=False,
+            listeners=(Listener(name=at.name, host=at.host, port=at.port, security_protocol=0),),
+            features=tuple(
+                Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
+            ),
+        )
+        try:
+            answer = await self._channel.ask(
+                ApiKey.CONTROLLER_REGISTRATION, request, timeout_s=ANSWER_SECONDS_MAX
+            )
+        except KafkaError:
+            return False  # no controller is active: there is nobody to register with yet
+        if answer.error_code is not ErrorCode.NONE:
+            log.warning("controller not registered", reason=answer.error_code.name)
+        is_registered: bool = answer.error_code is ErrorCode.NONE
+        return is_registered

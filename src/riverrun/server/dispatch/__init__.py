@@ -1,0 +1,1 @@
+"""From a frame to its handler and back; forwarding to the controller."""

@@ -1,0 +1,318 @@
+"""From a frame to its handler and back to a frame.
+
+Each API is served by the module ``server/requests/<name>.py``, imported when it is first asked for.
+Its ``handle(parts, context, request)`` gives a response, the bytes of one, or something to await.
+Produce and Fetch have ``handle_frame(parts, context, buffer, at)`` instead, get the raw frame, and
+may give None for "no answer". A ``KafkaError`` becomes a response here and nowhere else, by the
+module's ``failed(request, code, message)`` or, where it has none, by the response's error code.
+
+What a client must not send, and what can only be our bug, raises ``Refused``: it costs the
+connection and nothing more. A handler may raise it too, where Kafka answers by closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from types import UnionType
+from typing import Any, Final, get_origin
+
+from riverrun.model.dataclasses import dataclass
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Counter, Histogram, Metrics
+from riverrun.server.dispatch.context import Peer, RequestContext
+from riverrun.wire.apis import FORWARDED, ROUTES, Api, ApiKey
+from riverrun.wire.codec import decode_request, encode_response, message_class
+from riverrun.wire.headers import flexible_header_from, response_start
+from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from riverrun.wire.primitives import Buffer, MalformedRequest, skip_tagged_fields
+from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_produce
+
+HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
+OVERLAPPING: Final = (ApiKey.PRODUCE, ApiKey.ENVELOPE)
+BULKY: Final = (*HOT, ApiKey.ENVELOPE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+"""Mostly bytes that are not looked into. All others are read item by item, in one turn of the loop,
+and some bytes are an item: what may be that large would hold up everybody for seconds."""
+ITEMS_BYTES_MAX: Final = 16 * 1024 * 1024
+ADMIN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Requests for the controller: they are judged item by item as well, and have 10,000 at most."""
+JOINED_BYTES_MAX: Final = 16 * 1024
+_HEADER: Final = struct.Struct(">hhih")
+
+Frame = bytes | list[Buffer]
+"""A framed response, whole or as the buffers to be written one after the other."""
+
+
+Failed = Callable[[Any, ErrorCode, str | None], Any]
+Handle = Callable[[Any, RequestContext, Any], Any]
+Forward = Callable[[Api, RequestContext, Any, Handle], Any]
+
+
+class Refused(Exception):
+    """The connection cannot go on. ``kind`` is counted, the text is logged."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class Route:
+    """One API, ready to be called."""
+
+    api: Api
+    handle: Callable[..., Any]
+    failed: Failed | None
+    is_hot: bool
+    flexible_header_from: int
+    requests: Counter
+    seconds: Histogram
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that is being handled; ``wait`` is set when its answer comes later."""
+
+    route: Route
+    context: RequestContext
+    request: Any
+    started: float
+    wait: Awaitable[Any] | None = None
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether it may be given up when nobody waits for the answer any more."""
+        return self.route.api.key is ApiKey.FETCH
+
+
+class Router:
+    """The APIs of one node, on one kind of listener."""
+
+    def __init__(
+        self,
+        parts: object,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        apis: Mapping[int, Api] = ROUTES,
+        modules: Mapping[int, Any] | None = None,
+        names: Mapping[int, str] | None = None,
+        forward: Forward | None = None,
+        on_bug: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """``modules`` replaces the real request modules, ``names`` the names of some of them.
+        ``forward`` gets what the active controller has to answer. ``on_bug`` hears of every
+        exception that a handler let out, after which the connection is closed: the node may decide
+        to stop.
+        """
+        self._parts = parts
+        self._metrics = metrics
+        self._clock = clock
+        self._apis = apis
+        self._modules = modules
+        self._names = names or {}
+        self._forward = forward
+        self._on_bug = on_bug
+        self._routes: dict[int, Route] = {}
+
+    def overlaps(self, api_key: int) -> bool:
+        """Whether requests of this API may be handled before earlier ones of it are answered.
+
+        Produce may: batches are appended in order, and only their acknowledgement waits. All others
+        are handled one after the other, as Kafka does: a client that sends a commit and then asks
+        for offsets on the same connection expects to see the commit. Envelopes may too: what is
+        in them comes from different clients.
+        """
+        return api_key in OVERLAPPING
+
+    def handle(self, frame: memoryview, peer: Peer) -> Frame | Call | None:
+        """The framed answer, None for no answer, or the call whose answer comes later.
+
+        Nothing of ``frame`` is used after this returns. Raises ``Refused``.
+        """
+        try:
+            key, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
+            at = 10 if size < 0 else 10 + size
+            if at > len(frame):
+                raise MalformedRequest(f"client id of {size} bytes in {len(frame)}")
+            client_id = None if size < 0 else str(frame[10:at], "utf-8")
+            api = self._apis.get(key)
+            if api is None:
+                raise Refused("unknown_api", f"there is no API {key} here")
+            if len(frame) > ADMIN_BYTES_MAX and key not in BULKY:
+                self._check_size(api, len(frame))
+            if not api.min_version <= version <= api.max_version:
+                return self._answer_other_version(api, version, correlation_id, frame, at)
+            if version >= api.flexible_from:
+                at = skip_tagged_fields(frame, at, len(frame)) if frame[at] else at + 1
+        except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
+            raise Refused("malformed", f"request header: {error}") from error
+        route = self._routes.get(key) or self._route(key)
+        route.requests.value += 1
+        context = RequestContext(version, correlation_id, client_id, *peer)
+        return self._begin(route, context, frame, at)
+
+    def _check_size(self, api: Api, size: int) -> None:
+        limit = ADMIN_BYTES_MAX if api.key in FORWARDED else ITEMS_BYTES_MAX
+        if size > limit:
+            raise Refused("oversized", f"{api.name} of {size} bytes: {limit} are allowed")
+
+    def _begin(
+        self, route: Route, context: RequestContext, frame: memoryview, at: int
+    ) -> Frame | Call | None:
+        started = self._clock.monotonic()
+        request = None
+        try:
+            if route.is_hot:
+                result = route.handle(self._parts, context, frame, at)
+            else:
+                request = decode_request(route.api.key, context.api_version, frame, at)
+                if self._forward is not None and route.api.key in FORWARDED:
+                    result = self._forward(route.api, context, request, route.handle)
+                else:
+                    result = route.handle(self._parts, context, request)
+        except KafkaError as error:
+            call = Call(route, context, request, started)
+            return self._end(call, self._failure(call, error))
+        except MalformedRequest as error:
+            raise Refused("malformed", str(error)) from error
+        except Refused:
+            raise
+        except Exception as error:
+            raise self._bug(Call(route, context, request, started), error) from error
+        kind = type(result)
+        if kind is bytes or kind is list or (result is None and route.is_hot):
+            route.seconds.observe(self._clock.monotonic() - started)
+            return None if result is None else self._framed(route, context, result)
+        call = Call(route, context, request, started)
+        if inspect.isawaitable(result):
+            call.wait = result
+            return call
+        return self._end(call, result)
+
+    def finish(self, call: Call, done: asyncio.Future[Any]) -> Frame | None:
+        """The framed answer of a call whose wait is over. Raises ``Refused``."""
+        if done.cancelled():
+            raise Refused("cancelled", f"{call.route.api.name} was given up")
+        error = done.exception()
+        if error is None:
+            return self._end(call, done.result())
+        if isinstance(error, KafkaError):
+            return self._end(call, self._failure(call, error))
+        if isinstance(error, MalformedRequest):
+            raise Refused("malformed", str(error)) from error
+        if isinstance(error, Refused):
+            raise error
+        raise self._bug(call, error) from error
+
+    def _end(self, call: Call, result: Any) -> Frame | None:
+        """Frame a body: bytes, buffers, or a message that is yet to be written."""
+        route, context = call.route, call.context
+        route.seconds.observe(self._clock.monotonic() - call.started)
+        if result is None and route.is_hot:
+            return None
+        if type(result) is not bytes and type(result) is not list:
+            try:
+                result = encode_response(route.api.key, context.api_version, result)
+            except AssertionError as error:
+                raise self._bug(call, error) from error
+        return self._framed(route, context, result)
+
+    def _framed(self, route: Route, context: RequestContext, body: bytes | list[Buffer]) -> Frame:
+        is_flexible = context.api_version >= route.flexible_header_from
+        if type(body) is list:
+            size = sum(map(len, body))
+            start = response_start(context.correlation_id, size, is_flexible=is_flexible)
+            return [start, *body]
+        assert type(body) is bytes, f"a body is bytes or a list of buffers, not {type(body)}"
+        start = response_start(context.correlation_id, len(body), is_flexible=is_flexible)
+        return start + body if len(body) <= JOINED_BYTES_MAX else [start, body]
+
+    def _failure(self, call: Call, error: KafkaError) -> Any:
+        """The response that says what went wrong with the request as a whole."""
+        response = failure_of(call.route.api.key, call.route.failed, call.request, error)
+        if response is None:
+            raise self._bug(call, error) from error
+        return response
+
+    def _bug(self, call: Call, error: BaseException) -> Refused:
+        if self._on_bug is not None:
+            self._on_bug(error)
+        name = call.route.api.name
+        return Refused("bug", f"{name} v{call.context.api_version}: {error!r}")
+
+    def _answer_other_version(
+        self, api: Api, version: int, correlation_id: int, frame: memoryview, at: int
+    ) -> Frame:
+        """Two APIs have an answer for versions that they do not serve; the rest is refused."""
+        code = ErrorCode.UNSUPPORTED_VERSION
+        if api.key is ApiKey.API_VERSIONS:  # KIP-511: in the oldest form, with our range in it
+            known = ApiVersion(
+                api_key=api.key, min_version=api.min_version, max_version=api.max_version
+            )
+            message = ApiVersionsResponse(error_code=code, api_keys=(known,))
+            body = encode_response(api.key, 0, message)
+            return response_start(correlation_id, len(body), is_flexible=False) + body
+        if api.key is ApiKey.PRODUCE and 0 <= version < api.min_version:
+            produce = parse_produce(frame, at, version)
+            if produce.acks != 0:
+                results = [ProduceResult(p.topic, p.partition, code) for p in produce.partitions]
+                body = encode_produce_response(version, results)
+                return response_start(correlation_id, len(body), is_flexible=False) + body
+        raise Refused("unsupported_version", f"{api.name} has no version {version} here")
+
+    def _route(self, key: int) -> Route:
+        api = self._apis[key]
+        if self._modules is None:
+            name = self._names.get(key, api.name)
+            module: Any = import_module(f"riverrun.server.requests.{name}")
+        else:
+            module = self._modules[key]
+        is_hot = key in HOT
+        route = Route(
+            api=api,
+            handle=module.handle_frame if is_hot else module.handle,
+            failed=getattr(module, "failed", None),
+            is_hot=is_hot,
+            flexible_header_from=flexible_header_from(api),
+            requests=self._metrics.counter(
+                "riverrun_requests_total", "Requests received.", api=api.title
+            ),
+            seconds=self._metrics.histogram(
+                "riverrun_request_seconds", "Time from a request to its answer.", api=api.title
+            ),
+        )
+        self._routes[key] = route
+        return route
+
+
+def failure_of(key: ApiKey, failed: Failed | None, request: Any, error: KafkaError) -> Any:
+    """The answer to a request that failed as a whole; None if the API has no word for that."""
+    if failed is not None:
+        return failed(request, error.code, error.message)
+    response = message_class(key, "response")
+    known, defaults = response.types(), response.defaults()
+    if "error_code" not in known:
+        return None
+    values: dict[str, Any] = {
+        name: _empty(kind)
+        for name, kind in known.items()
+        if name not in defaults and name != "error_code"
+    }
+    if "error_message" in known:
+        values["error_message"] = error.message
+    return response(error_code=error.code, **values)
+
+
+def _empty(kind: Any) -> Any:
+    """The least that a field without a default can hold."""
+    if get_origin(kind) is tuple:
+        return ()
+    if isinstance(kind, UnionType):
+        return None
+    assert kind in (int, str, bool, bytes), f"{kind} has no empty value"
+    return kind()

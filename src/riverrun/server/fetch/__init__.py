@@ -1,0 +1,1 @@
+"""Fetch for consumers and followers: sessions, long polling, responses."""

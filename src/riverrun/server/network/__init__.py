@@ -1,0 +1,1 @@
+"""Client connections: listeners, receive buffers, responses, and HTTP."""

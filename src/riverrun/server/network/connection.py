@@ -1,0 +1,394 @@
+"""One client connection: bytes to frames, frames to the router, answers back in order.
+
+The frames that one read brought are handled in one go and their answers written together. A request
+whose answer comes later holds a slot, so that answers leave in the order of the requests; later
+requests wait in the buffer meanwhile, as in Kafka, but for Produce after Produce. Whoever does not
+read his answers, or has too many requests in flight, is not read from either.
+
+The receive buffer starts small, grows with the bytes that came (never with a length that was only
+declared), and is given back when the connection is idle. uvloop keeps the views that it is given to
+write, so nothing of this buffer is ever written or kept: handlers copy what they need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.router import Call, Frame, Refused
+from riverrun.wire.headers import LENGTH
+
+if TYPE_CHECKING:
+    from riverrun.server.network.listener import Listener
+
+BUFFER_BYTES_MIN: Final = 16 * 1024
+READ_AHEAD_BYTES_MAX: Final = 256 * 1024
+"""A buffer that small requests fill grows so far, to take many of them in one read."""
+FLUSH_BYTES: Final = 128 * 1024
+FRAMES_PER_TURN: Final = 256
+"""Then the other connections have their turn, for no turn of the loop should take 10 ms."""
+
+
+class Slot:
+    """The place of an answer among the answers of a connection."""
+
+    __slots__ = ("answer", "call", "future", "is_done")
+
+    def __init__(self, call: Call | None, future: asyncio.Future[Any] | None) -> None:
+        self.call = call
+        self.future = future
+        self.answer: Frame | None = None
+        self.is_done = False
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol that asyncio or uvloop drives."""
+
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_is_held",
+        "_is_reading",
+        "_is_stopping",
+        "_is_waiting_for_memory",
+        "_is_write_paused",
+        "_listener",
+        "_out",
+        "_out_bytes",
+        "_request_bytes_max",
+        "_router",
+        "_slots",
+        "_slots_key",
+        "_start",
+        "_transport",
+        "_unsent_bytes",
+        "_view",
+        "_was_full",
+        "frames",
+        "is_closed",
+        "peer",
+        "received",
+    )
+
+    def __init__(self, listener: Listener, listener_name: str, connection_id: int) -> None:
+        self._listener = listener
+        self._router = listener.router(listener_name)
+        self._request_bytes_max = listener.settings.request_bytes_max
+        self.peer = Peer("", listener_name, connection_id)
+        self._transport: asyncio.Transport | None = None
+        self._buffer: bytearray | None = None
+        self._view = memoryview(b"")
+        self._start = 0
+        self._end = 0
+        self._was_full = False
+        self._slots: deque[Slot] = deque()
+        self._slots_key = -1
+        self._out: list[Any] = []
+        self._out_bytes = 0
+        self._unsent_bytes = 0
+        self._is_held = False
+        self._is_reading = True
+        self._is_waiting_for_memory = False
+        self._is_write_paused = False
+        self._is_stopping = False
+        self.is_closed = False
+        self.frames = 0
+        self.received = 0
+
+    # What the transport tells us
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        host = str(address[0]) if address else "unknown"
+        self.peer = self.peer._replace(client_host=host)
+        raw: socket.socket | None = transport.get_extra_info("socket")
+        if raw is not None:
+            self._listener.tune(raw)
+        if not self._listener.admit(self):
+            self.is_closed = True
+            transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closed = True
+        self._listener.forget(self)
+        self._note_unsent(0)
+        self._transport = None
+        for slot in self._slots:
+            # A read that nobody waits for is given up; what changes state is carried through.
+            if slot.future is not None and slot.call is not None and slot.call.changes_nothing:
+                slot.future.cancel()
+        self._slots.clear()
+        self._out.clear()
+        self._drop_buffer()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        if self._transport is not None:
+            self._note_unsent(self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._note_unsent(0)
+        self._go_on()
+
+    def _note_unsent(self, count: int) -> None:
+        self._listener.outgoing.unsent_bytes += count - self._unsent_bytes
+        self._unsent_bytes = count
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._buffer is None:
+            self._use_buffer(bytearray(BUFFER_BYTES_MIN))
+        return self._view[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._end += count
+        self.received += count
+        self._listener.bytes_received.value += count
+        buffer = self._buffer
+        assert buffer is not None, "bytes came without a buffer"
+        self._was_full = self._end == len(buffer)
+        if self.is_closed:
+            self._start = self._end = 0
+        else:
+            self._process()
+
+    # Frames
+
+    def _process(self) -> None:
+        """Handle every whole frame that may be handled now, then write the answers."""
+        buffer = self._buffer
+        last = self.frames + FRAMES_PER_TURN
+        while buffer is not None and self._end - self._start >= 4:
+            size: int = LENGTH.unpack_from(buffer, self._start)[0]
+            if not 0 <= size <= self._request_bytes_max:
+                kind = "negative_length" if size < 0 else "oversized"
+                self._refuse(Refused(kind, f"a frame of {size} bytes"))
+                return
+            begin = self._start + 4
+            stop = begin + size
+            if stop > self._end:
+                break
+            frame = self._view[begin:stop]
+            if not self._may_begin(frame):
+                self._hold()
+                break
+            if self.frames == last:
+                self._hold()
+                self._listener.soon(self._go_on)
+                break
+            self._start = stop
+            self.frames += 1
+            try:
+                self._begin(frame)
+            except Refused as refused:
+                self._refuse(refused)
+                return
+            if self._out_bytes > FLUSH_BYTES:
+                self._flush()
+        self._flush()
+        self._make_room()
+
+    def _may_begin(self, frame: memoryview) -> bool:
+        if self._is_write_paused or self._is_stopping:
+            return False
+        if not self._slots:
+            return True
+        # Two bytes of API key; a frame that has not even those is refused when its turn comes.
+        key = frame[0] << 8 | frame[1] if len(frame) >= 2 else -1
+        return (
+            key == self._slots_key
+            and self._router.overlaps(key)
+            and len(self._slots) < self._listener.settings.in_flight_max
+        )
+
+    def _begin(self, frame: memoryview) -> None:
+        answer = self._router.handle(frame, self.peer)
+        if isinstance(answer, Call):
+            assert answer.wait is not None, "a call without answer that waits for nothing"
+            future = asyncio.ensure_future(answer.wait)
+            slot = Slot(answer, future)
+            self._slots.append(slot)
+            self._slots_key = answer.route.api.key
+            self._listener.pending[future] = None
+            future.add_done_callback(partial(self._finished, slot))
+        elif self._slots:
+            slot = Slot(None, None)
+            slot.answer, slot.is_done = answer, True
+            self._slots.append(slot)
+        elif answer is not None:
+            self._add(answer)
+
+    def _finished(self, slot: Slot, future: asyncio.Future[Any]) -> None:
+        self._listener.pending.pop(future, None)
+        assert slot.call is not None, "an answer came for a request that waits for none"
+        try:
+            answer = self._router.finish(slot.call, future)
+        except Refused as refused:
+            if not (future.cancelled() and self.is_closed):
+                self._refuse(refused)
+            return
+        if self.is_closed:
+            return
+        slot.answer, slot.is_done = answer, True
+        while self._slots and self._slots[0].is_done:
+            ready = self._slots.popleft().answer
+            if ready is not None:
+                self._add(ready)
+        self._flush()
+        if self._is_stopping and not self._slots:
+            self.close()
+        else:
+            self._go_on()
+
+    # Answers
+
+    def _add(self, frame: Frame) -> None:
+        if isinstance(frame, bytes):
+            self._out.append(frame)
+            self._out_bytes += len(frame)
+        else:
+            self._out += frame
+            self._out_bytes += sum(map(len, frame))
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._listener.bytes_sent.value += self._out_bytes
+        self._out = []
+        self._out_bytes = 0
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    # Reading on and off
+
+    def _hold(self) -> None:
+        """A frame is there that may not begin yet: take no more until it may."""
+        self._is_held = True
+        self._set_reading(False)
+
+    def _go_on(self) -> None:
+        if self._is_held and not self.is_closed:
+            self._is_held = False
+            self._process()
+            if not self._is_held and not self._is_waiting_for_memory:
+                self._set_reading(True)
+
+    def _set_reading(self, is_reading: bool) -> None:
+        if self._transport is None or is_reading is self._is_reading:
+            return
+        self._is_reading = is_reading
+        if is_reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # The buffer
+
+    def _use_buffer(self, buffer: bytearray) -> None:
+        held = 0 if self._buffer is None else len(self._buffer)
+        self._listener.buffer_bytes += len(buffer) - held
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def _drop_buffer(self) -> None:
+        if self._buffer is not None:
+            self._listener.buffer_bytes -= len(self._buffer)
+            self._buffer = None
+            self._view = memoryview(b"")
+            self._start = self._end = 0
+            self._listener.released(self)
+
+    def _make_room(self) -> None:
+        """See to it that the next read finds room for the frame that it belongs to."""
+        buffer = self._buffer
+        if buffer is None or self.is_closed:
+            return
+        capacity, held = len(buffer), self._end - self._start
+        if held == 0:
+            self._start = self._end = 0
+            if capacity > READ_AHEAD_BYTES_MAX or self._listener.favoured is self:
+                self._listener.settle(self)
+            elif self._was_full and capacity < READ_AHEAD_BYTES_MAX:
+                self._grow(capacity * 2)
+            return
+        if self._was_full and capacity < READ_AHEAD_BYTES_MAX:
+            self._grow(capacity * 2)
+            return
+        wanted = 4 + (LENGTH.unpack_from(buffer, self._start)[0] if held >= 4 else 0)
+        if self._start + wanted <= capacity and self._end < capacity:
+            return
+        if self._start > 0:
+            self._view[:held] = self._view[self._start : self._end]
+            self._start, self._end = 0, held
+        if self._end == capacity and not self._is_held:
+            larger = min(max(wanted, READ_AHEAD_BYTES_MAX), capacity * 2)
+            if self._listener.may_grow(self, larger - capacity):
+                self._grow(larger)
+            else:
+                self._is_waiting_for_memory = True
+                self._set_reading(False)
+
+    def _grow(self, capacity: int) -> None:
+        held = self._end - self._start
+        larger = bytearray(capacity)
+        larger[:held] = self._view[self._start : self._end]
+        self._start, self._end = 0, held
+        self._use_buffer(larger)
+
+    def memory_came_free(self) -> None:
+        """The listener has room for a larger buffer again."""
+        if self._is_waiting_for_memory and not self.is_closed:
+            self._is_waiting_for_memory = False
+            self._make_room()
+            if not self._is_waiting_for_memory and not self._is_held:
+                self._set_reading(True)
+
+    def give_back_buffer(self) -> None:
+        """Nothing has come for a while: an idle connection costs no buffer."""
+        if self._end == self._start:
+            self._drop_buffer()
+
+    # The end
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._slots)
+
+    @property
+    def has_partial_frame(self) -> bool:
+        return self._end > self._start and not self._is_held
+
+    def _refuse(self, refused: Refused) -> None:
+        self._listener.refused(self.peer, refused)
+        self._flush()  # what was asked for properly is answered
+        self.close()
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def begin_stop(self) -> None:
+        """Take no new request; close when those in flight that change something are answered."""
+        self._is_stopping = True
+        calls = [slot.call for slot in self._slots if not slot.is_done and slot.call is not None]
+        if all(call.changes_nothing for call in calls):
+            self.close()
+        else:
+            self._set_reading(False)

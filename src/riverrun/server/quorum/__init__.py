@@ -1,0 +1,1 @@
+"""This node's member of the metadata quorum, over the network."""

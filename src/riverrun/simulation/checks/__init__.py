@@ -1,0 +1,1 @@
+"""What clients and nodes were told, and whether it stays true."""

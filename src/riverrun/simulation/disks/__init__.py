@@ -1,0 +1,1 @@
+"""The simulated disk: page cache, directories, faults."""

@@ -1,0 +1,1 @@
+"""The simulated network: links, streams, transports."""

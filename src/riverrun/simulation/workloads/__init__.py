@@ -1,0 +1,1 @@
+"""Scenarios drawn from a seed: nodes, clients, faults."""

@@ -1,0 +1,224 @@
+"""A cluster and its clients under faults: first safe, then whole again.
+
+While faults last nothing that was promised may break; then they stop, and within a time limit every
+node is in every in-sync set that it belongs to, every client gets on, the logs are read from one
+end to the other, and the copies of each partition are equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+from riverrun.metadata.image import NO_LEADER
+from riverrun.simulation.checks.checker import Checker, LivenessViolation, SafetyViolation
+from riverrun.simulation.checks.wholeness import Wholeness
+from riverrun.simulation.cluster import Cluster, data_directory, node_name, node_settings
+from riverrun.simulation.disks.damage import logs_on, whole_batches
+from riverrun.simulation.failures import SimulationFailure
+from riverrun.simulation.faults import CONTROLLER, FOLLOWER, LEADER, OTHER, PARTS
+from riverrun.simulation.injector import Injector
+from riverrun.simulation.outcome import Outcome
+from riverrun.simulation.story_logs import story_logs
+from riverrun.simulation.workloads.cluster_flaws import planted
+from riverrun.simulation.workloads.cluster_plan import ADMIN, AUDITOR, READERS, ClusterPlan
+from riverrun.simulation.workloads.cluster_workload import ClusterWorkload
+from riverrun.simulation.world import Environment, World
+
+TOPIC = "orders"
+FORMING_SECONDS_MAX = 30.0
+CALM_SECONDS_MAX = 45.0
+QUIET_SECONDS = 5.0
+
+
+def run_cluster(plan: ClusterPlan) -> Outcome:
+    """Run a plan to its end, or to its first failure."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        world = stack.enter_context(World(plan.seed))
+        stack.enter_context(story_logs(world))
+        stack.enter_context(planted(plan.flaw))
+        scenario = ClusterScenario(world, plan)
+        failure: SimulationFailure | None = None
+        try:
+            scenario.run()
+        except SimulationFailure as error:
+            failure = error
+        return Outcome(
+            plan=plan,
+            failure=failure,
+            fingerprint=world.fingerprint(),
+            story=world.story,
+            history=list(world.history),
+            simulated_seconds=world.now,
+            wall_seconds=time.monotonic() - began,
+            acknowledged=scenario.checker.acknowledged,
+            reads=scenario.checker.reads,
+            commits=scenario.workload.commits,
+        )
+
+
+class ClusterScenario:
+    """The run itself."""
+
+    def __init__(self, world: World, plan: ClusterPlan) -> None:
+        self._world = world
+        self._plan = plan
+        settings = [
+            node_settings(
+                number,
+                nodes=plan.nodes,
+                controllers=plan.controllers,
+                texts=plan.settings,
+                segment_bytes=plan.segment_bytes,
+            )
+            for number in range(1, plan.nodes + 1)
+        ]
+        self.cluster = Cluster(world, settings)
+        self.checker = Checker(is_synced_before_ack=plan.is_synced_before_ack)
+        self.workload = ClusterWorkload(
+            world,
+            self.checker,
+            self.cluster,
+            bootstrap=self.cluster.bootstrap,
+            topic=TOPIC,
+            partitions=plan.partitions,
+            replicas=plan.replicas,
+        )
+        self._judged: tuple[object, ...] = ()
+        self._wholeness = Wholeness(world, self.cluster, self.checker)
+        self.workload.may_dismiss = lambda: self._wholeness.is_whole
+        supervisor = self.cluster.supervisor
+        self._injector = Injector(
+            world,
+            self.cluster.names,
+            supervisor.restart_after,
+            self._wholeness.may_damage,
+            self._who_is,
+        )
+        for producer in plan.producers:
+            supervisor.add(producer.name, partial(self.workload.produce, plan=producer))
+        for reader in READERS:
+            supervisor.add(reader, self.workload.consume)
+        supervisor.add(ADMIN, self.workload.administer)
+        supervisor.add(AUDITOR, self.workload.audit)
+
+    def _who_is(self, name: str) -> str:
+        """The machine of whoever plays a part now; the first node if nobody does."""
+        cluster = self.cluster
+        if name not in PARTS:
+            return name
+        if name == CONTROLLER:
+            return cluster.leader or cluster.names[0]
+        partition = cluster.partition(TOPIC, 0)
+        if partition is None:
+            return cluster.names[0]
+        others = [node for node in partition.replicas if node != partition.leader]
+        playing = {
+            LEADER: partition.leader,
+            FOLLOWER: others[0] if others else NO_LEADER,
+            OTHER: others[-1] if others else NO_LEADER,
+        }
+        place = int(playing[name])
+        return node_name(place) if place >= 0 else cluster.names[0]
+
+    def run(self) -> None:
+        world, plan = self._world, self._plan
+        world.tell(f"{plan.nodes} nodes, {plan.controllers} of them vote")
+        world.tell(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
+        self.cluster.supervisor.begin()
+        if not plan.forms_under_faults:
+            self._until(
+                lambda: self.workload.topics_created > 0,
+                "the cluster forms and has its topic, before any fault",
+                FORMING_SECONDS_MAX,
+            )
+        self._injector.schedule(plan.faults, world.now)
+        world.run(plan.faulty_seconds)
+        world.tell("faults stop")
+        self._injector.calm()
+        self._expect_progress()
+        self._expect_everything_read()
+
+    def _expect_progress(self) -> None:
+        world, calm = self._world, self._world.now
+        names = [producer.name for producer in self._plan.producers]
+        last_ack = self.workload.last_ack
+        self._until(
+            lambda: all(last_ack.get(name, 0.0) > calm for name in names),
+            "every producer gets an acknowledgement",
+        )
+        self.workload.is_administering = False
+        self._until_whole()
+        self.workload.is_producing = False
+        world.tell("producers stop")
+        self._until(
+            lambda: (
+                all(world.hosts[name].process is None for name in names)
+                or all(world.now - last_ack[name] > QUIET_SECONDS for name in names)
+            ),
+            "the producers end",
+        )
+        for name in names:
+            self.cluster.supervisor.remove(name)
+
+    def _expect_everything_read(self) -> None:
+        world, supervisor = self._world, self.cluster.supervisor
+        done: list[bool] = []
+
+        async def audit(environment: Environment) -> None:
+            await self.workload.final_audit()
+            done.append(True)
+
+        world.kill(AUDITOR)
+        supervisor.add(AUDITOR, audit)
+        world.tell("final audit")
+        self._until(lambda: bool(done), "the whole log can be read")
+        supervisor.remove(AUDITOR)
+        self._until(self.workload.has_read_all, "the group reads everything")
+        self._until_whole()
+        for partition in self.workload.partitions:
+            self._check_copies(*partition)
+
+    def _check_copies(self, topic: str, index: int) -> None:
+        """In sync, and nobody writes: the replicas must be equal, byte for byte."""
+        known = self.cluster.partition(topic, index)
+        if known is None:
+            raise SafetyViolation(f"{topic}-{index} is gone")
+        copies = {}
+        for name, settings in self.cluster.settings.items():
+            if settings.node_id in known.replicas and name not in self._wholeness.rotten:
+                files = self._world.hosts[name].disk.files()
+                segments = logs_on(files, data_directory(name)).get((topic, index), [])
+                copies[name] = whole_batches(segments)
+        names = list(copies)
+        for name in names[1:]:
+            for one, other in zip(copies[names[0]], copies[name], strict=False):
+                if one != other:
+                    raise SafetyViolation(
+                        f"{topic}-{index}: {names[0]} and {name} differ at offset {one[0]}"
+                    )
+            if len(copies[name]) != len(copies[names[0]]):
+                raise SafetyViolation(f"{topic}-{index}: {names[0]} and {name} differ in length")
+
+    def _until_whole(self) -> None:
+        self._judged = ()
+        if not self._world.run_until(self._is_whole, CALM_SECONDS_MAX):
+            why = self.cluster.unsettled()
+            raise LivenessViolation(f"{CALM_SECONDS_MAX:.0f} s after the faults {why}")
+
+    def _is_whole(self) -> bool:
+        # Asked after every event; nothing can have changed unless somebody learnt or came up.
+        state = (self.cluster.observer.images, *self.cluster.ready)
+        if state == self._judged:
+            return False
+        self._judged = state
+        return self.cluster.unsettled() is None
+
+    def _until(
+        self, condition: Callable[[], bool], what: str, limit: float = CALM_SECONDS_MAX
+    ) -> None:
+        if not self._world.run_until(condition, limit):
+            raise LivenessViolation(f"after {limit:.0f} s it does not hold that {what}")

@@ -1,0 +1,1 @@
+"""Retention and compaction: which segments and records are removed, and how."""

@@ -1,0 +1,383 @@
+"""Compaction: of all records with the same key only the latest stays, at its own offset.
+
+A pure function over ``Files``: it reads the segments that it is given, writes what is to be kept
+into files that end in ``.cleaned``, and changes nothing else. So it runs as well in a process of
+its own (a million records would hold the interpreter for seconds) as inside the simulation.
+Choosing a log and putting the new segments into the place of the old is left to ``cleaner``.
+
+What stays, besides the latest records: tombstones until their delete horizon (KIP-534), the last
+batch of each active producer, empty if need be, for its sequence numbers; transaction markers
+until their transaction's records are gone; and the last batch of each new segment, empty if need
+be, so that a segment always says up to which offset it replaces others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from riverrun.model.dataclasses import dataclass
+from riverrun.ports.files import Files
+from riverrun.records.batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    LENGTH_MIN,
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    crc_matches,
+    read_header,
+)
+from riverrun.records.record import (
+    Span,
+    payload_of,
+    rebuild_batch,
+    shifted,
+    spans,
+)
+from riverrun.storage.cleaning.cleaned_segment import CleanedSegment
+from riverrun.storage.cleaning.cleaned_transactions import CleanedTransactions
+from riverrun.storage.cleaning.offset_map import OffsetMap
+from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
+from riverrun.storage.segment import LOG_SUFFIX, file_name
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A segment to be compacted; never the active one."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRecord:
+    """What must stay of an active producer: its last batch of data, or a marker of its epoch."""
+
+    offset: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """All that compaction needs to know, as values that can be sent to another process."""
+
+    directory: str
+    sources: tuple[Source, ...]
+    """All segments that may be cleaned, from the log's first on."""
+    first_dirty_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes_max: int
+    index_bytes_max: int
+    index_interval_bytes: int
+    map_bytes_max: int
+    map_load_factor: float
+    last_records: Mapping[int, LastRecord]
+    aborted: tuple[AbortedTransaction, ...]
+
+    @property
+    def end_offset(self) -> int:
+        return self.sources[-1].next_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """One new segment, lying beside those that it is to replace."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    replaced: tuple[int, ...]
+    """Base offsets of the segments that went into it."""
+    max_timestamp: int
+    max_timestamp_offset: int
+    first_timestamp: int | None
+    has_transactions: bool
+    cleaned_to: int
+    """The first offset that remains dirty when all of a task's segments are in place."""
+    records_read: int
+    records_kept: int
+
+
+class CompactionAborted(Exception):
+    """Nobody wants the result any more."""
+
+
+def compact(
+    files: Files, task: Task, go_on: Callable[[int], bool] = lambda _: True
+) -> Iterator[Cleaned]:
+    """Write the new segments, oldest first, each when the one before has been taken.
+
+    ``go_on`` is asked before each read, with its size; it may slow the work down, or end it.
+    Raises ``CorruptBatch`` rather than copy damage, ``CompactionAborted`` and ``OSError``.
+    """
+    offsets, cleaned_to = _map_keys(files, task, go_on)
+    transactions = CleanedTransactions(task.aborted, task.sources[0].base_offset)
+    sources = [source for source in task.sources if source.base_offset < cleaned_to]
+    for group in _groups(sources, task):
+        yield _clean_group(files, task, group, offsets, cleaned_to, transactions, go_on)
+
+
+def _path(task: Task, source: Source) -> str:
+    return os.path.join(task.directory, file_name(source.base_offset, LOG_SUFFIX))
+
+
+def _groups(sources: list[Source], task: Task) -> Iterator[list[Source]]:
+    """Neighbours that fit into one segment together, so that segments do not dwindle."""
+    group: list[Source] = []
+    for source in sources:
+        if group and (
+            sum(member.size for member in group) + source.size > task.segment_bytes_max
+            or sum(member.index_bytes for member in group) + source.index_bytes
+            > task.index_bytes_max
+            or source.next_offset - 1 - group[0].base_offset > OFFSETS_SPAN_MAX
+        ):
+            yield group
+            group = []
+        group.append(source)
+    if group:
+        yield group
+
+
+def _read_batches(
+    files: Files, path: str, size: int, go_on: Callable[[int], bool]
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch of a segment, its CRC checked."""
+    with contextlib.closing(files.open(path)) as file:
+        position = 0
+        while position < size:
+            length = min(_READ_BYTES, size - position)
+            if not go_on(length):
+                raise CompactionAborted(path)
+            chunk = memoryview(file.read_at(position, length))
+            if len(chunk) < HEADER_BYTES:
+                raise CorruptBatch(f"{path} ends within the batch at {position}")
+            first = read_header(chunk)
+            _check(first, path, position, size)
+            if first.size > len(chunk):
+                chunk = memoryview(file.read_at(position, first.size))
+                if first.size > len(chunk):
+                    raise CorruptBatch(f"{path} ends within the batch at {position}")
+            at = 0
+            while len(chunk) - at >= HEADER_BYTES:
+                header = read_header(chunk, at)
+                _check(header, path, position + at, size)
+                if header.size > len(chunk) - at:
+                    break
+                if not crc_matches(chunk, at, header.size):
+                    raise CorruptBatch(f"the batch at {position + at} of {path} is damaged")
+                yield header, chunk[at : at + header.size]
+                at += header.size
+            position += at
+
+
+def _check(header: BatchHeader, path: str, position: int, size: int) -> None:
+    if header.magic != MAGIC or header.length < LENGTH_MIN or position + header.size > size:
+        raise CorruptBatch(f"no batch at {position} of {path}")
+
+
+def _map_keys(files: Files, task: Task, go_on: Callable[[int], bool]) -> tuple[OffsetMap, int]:
+    """The latest offset of each key in the dirty part, as far as memory allows, and how far."""
+    dirty = [source for source in task.sources if source.next_offset > task.first_dirty_offset]
+    capacity = OffsetMap.capacity_of(task.map_bytes_max, task.map_load_factor)
+    records_max = sum(source.next_offset - source.base_offset for source in dirty)
+    offsets = OffsetMap(max(min(capacity, records_max), 1), task.map_load_factor)
+    transactions = CleanedTransactions(task.aborted, task.first_dirty_offset)
+    mapped_to = task.first_dirty_offset
+    for source in dirty:
+        path = _path(task, source)
+        for header, batch in _read_batches(files, path, source.size, go_on):
+            if header.last_offset < task.first_dirty_offset:
+                continue
+            if header.is_control:
+                transactions.pass_marker(header, batch)
+            elif not transactions.pass_data(header):
+                if offsets.size + header.count > offsets.capacity:
+                    if offsets.size:
+                        return offsets, mapped_to
+                    # However small the memory, one batch at a time must be possible.
+                    offsets = OffsetMap(header.count, task.map_load_factor)
+                payload = payload_of(batch, header)
+                for span in spans(payload, header.count):
+                    offset = header.base_offset + span[3]
+                    if span[5] >= 0 and offset >= task.first_dirty_offset:
+                        offsets.put(payload[span[4] : span[4] + span[5]], offset)
+            mapped_to = header.next_offset
+        mapped_to = source.next_offset
+    return offsets, mapped_to
+
+
+def _clean_group(
+    files: Files,
+    task: Task,
+    group: list[Source],
+    offsets: OffsetMap,
+    cleaned_to: int,
+    transactions: CleanedTransactions,
+    go_on: Callable[[int], bool],
+) -> Cleaned:
+    new = CleanedSegment(
+        files, task.directory, group[0].base_offset, interval_bytes=task.index_interval_bytes
+    )
+    with contextlib.closing(new) as output:
+        judge = _Judge(task, offsets, cleaned_to, transactions)
+        for header, batch, is_last in _read_group(files, task, group, go_on):
+            kept = judge.keep(header, batch, must_remain=is_last)
+            if kept is not None:
+                output.append(kept)
+        output.flush()
+        # That may have taken long: if our node died and was started anew, it may be writing files
+        # of these names by now.
+        if not go_on(0):
+            raise CompactionAborted(task.directory)
+        output.finish(transactions.kept)
+        transactions.kept = []
+    return Cleaned(
+        base_offset=group[0].base_offset,
+        next_offset=output.next_offset,
+        size=output.size,
+        replaced=tuple(source.base_offset for source in group),
+        max_timestamp=output.max_timestamp,
+        max_timestamp_offset=output.max_timestamp_offset,
+        first_timestamp=output.first_timestamp,
+        has_transactions=output.has_transactions,
+        cleaned_to=cleaned_to,
+        records_read=judge.records_read,
+        records_kept=judge.records_kept,
+    )
+
+
+def _read_group(
+    files: Files, task: Task, group: list[Source], go_on: Callable[[int], bool]
+) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
+    """Every batch of a group, and whether it is the last."""
+    previous: tuple[BatchHeader, memoryview] | None = None
+    for source in group:
+        path = _path(task, source)
+        for found in _read_batches(files, path, source.size, go_on):
+            if previous is not None:
+                yield *previous, False
+            previous = found
+    if previous is not None:
+        yield *previous, True
+
+
+class _Judge:
+    """Decides what stays of each batch."""
+
+    def __init__(
+        self,
+        task: Task,
+        offsets: OffsetMap,
+        cleaned_to: int,
+        transactions: CleanedTransactions,
+    ) -> None:
+        self._task = task
+        self._offsets = offsets
+        self._cleaned_to = cleaned_to
+        self._transactions = transactions
+        self.records_read = 0
+        self.records_kept = 0
+
+    def keep(
+        self, header: BatchHeader, batch: memoryview, *, must_remain: bool
+    ) -> bytes | memoryview | None:
+        """The batch as it is to be kept: as it was, thinned, emptied, or not at all."""
+        self.records_read += header.count
+        if header.is_control:
+            is_unneeded = self._transactions.pass_marker(header, batch)
+            horizon = header.delete_horizon
+            is_dropped = is_unneeded and horizon is not None and horizon <= self._task.now_ms
+            kept = (
+                None
+                if is_dropped or header.count == 0
+                else self._keep_marker(header, batch, is_unneeded)
+            )
+        elif self._transactions.pass_data(header) or header.count == 0:
+            kept = None
+        else:
+            kept = self._keep_data(header, batch)
+        if kept is None and (must_remain or self._is_last_of_producer(header)):
+            return _emptied(header)
+        return kept
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._task.last_records.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return False
+        if last.offset is not None:
+            return header.last_offset == last.offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+    def _keep_marker(
+        self, header: BatchHeader, batch: memoryview, is_unneeded: bool
+    ) -> bytes | memoryview:
+        self.records_kept += header.count
+        if not is_unneeded or header.delete_horizon is not None:
+            return batch
+        # From now on it waits like a tombstone, so that slow readers still learn of it.
+        payload = payload_of(batch, header)
+        return self._rebuilt(header, payload, list(spans(payload, header.count)), new_horizon=True)
+
+    def _keep_data(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
+        payload = payload_of(batch, header)
+        horizon = header.delete_horizon
+        may_drop_tombstones = horizon is not None and horizon <= self._task.now_ms
+        get, base, cleaned_to = self._offsets.get, header.base_offset, self._cleaned_to
+        kept: list[Span] = []
+        has_tombstones = False
+        for span in spans(payload, header.count):
+            _, _, _, offset_delta, key_at, key_length, _, value_length = span
+            offset = base + offset_delta
+            if offset < cleaned_to:
+                if key_length < 0:
+                    continue  # the topic was not compacted once; such a record has no meaning now
+                if value_length < 0 and may_drop_tombstones:
+                    continue
+                if get(payload[key_at : key_at + key_length]) > offset:
+                    continue
+            has_tombstones = has_tombstones or value_length < 0
+            kept.append(span)
+        self.records_kept += len(kept)
+        if not kept:
+            return None
+        needs_horizon = has_tombstones and horizon is None
+        if len(kept) == header.count and not needs_horizon:
+            return batch
+        return self._rebuilt(header, payload, kept, new_horizon=needs_horizon)
+
+    def _rebuilt(
+        self, header: BatchHeader, payload: bytes, kept: list[Span], *, new_horizon: bool
+    ) -> bytes:
+        """The batch with some of its records, at their offsets; its sequences stay as they were."""
+        if not header.has_log_append_time:
+            latest = header.base_timestamp + max(span[2] for span in kept)
+            header = header._replace(max_timestamp=latest)
+        if new_horizon:
+            horizon = self._task.now_ms + self._task.delete_retention_ms
+            shift = header.base_timestamp - horizon
+            body = b"".join([shifted(payload, span, shift) for span in kept])
+            header = header._replace(
+                base_timestamp=horizon, attributes=header.attributes | DELETE_HORIZON_BIT
+            )
+        else:
+            body = b"".join([payload[span[0] : span[1]] for span in kept])
+        return bytes(rebuild_batch(header._replace(count=len(kept)), body))
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    """A batch without records that still has its offsets and its producer's sequences."""
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
+    return bytes(
+        rebuild_batch(
+            header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0), b""
+        )
+    )

@@ -1,0 +1,94 @@
+"""Puts a compacted segment into the place of those that it was made of, whatever happens meanwhile.
+
+Four steps, by turns in a thread, which may wait for the disk, and on the event loop, where the log
+and the names of its files change together:
+
+    thread  complete   .cleaned -> .swap, durable: from here on a restart finishes the rest
+    loop    enter      the log reads the new segment under its .swap name, the old are .deleted
+    thread  settle     that is durable
+    loop    finish     .swap -> the final name
+
+So at every moment a restart finds either all that is old, or the new with or without remains of the
+old; ``leftovers`` tells them apart.
+"""
+
+from __future__ import annotations
+
+import os
+
+from riverrun.ports.files import Files
+from riverrun.storage.cleaning.compaction import Cleaned
+from riverrun.storage.segment import (
+    CLEANED_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    Segment,
+    file_name,
+)
+from riverrun.storage.upkeep import Upkeep
+
+
+class Swap:
+    """One new segment for one or more old ones."""
+
+    def __init__(self, files: Files, log: Upkeep, cleaned: Cleaned) -> None:
+        self._files = files
+        self._log = log
+        self._directory = log.path
+        self._cleaned = cleaned
+        self._new: Segment | None = None
+
+    def complete(self) -> None:
+        """Declare the new files complete. Waits for the disk."""
+        for path in self._paths():
+            if self._files.exists(path + CLEANED_SUFFIX):
+                self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        self._files.sync_directory(self._directory)
+
+    def abandon(self) -> None:
+        """Remove new files that are not wanted any more. Waits for the disk."""
+        for path in self._paths():
+            for ending in (CLEANED_SUFFIX, SWAP_SUFFIX):
+                if self._files.exists(path + ending):
+                    self._files.unlink(path + ending)
+
+    def can_enter(self) -> bool:
+        """Whether the log still has the segments that were compacted."""
+        return self._log.find_run(self._cleaned.replaced) is not None
+
+    def enter(self) -> list[Segment]:
+        """Let the log use the new segment; the old ones, whose files may go."""
+        cleaned = self._cleaned
+        first = self._log.find_run(cleaned.replaced)
+        assert first is not None, f"{self._log.partition} no longer has {cleaned.replaced}"
+        new = self._log.new_segment(cleaned.base_offset)
+        new.alias = SWAP_SUFFIX
+        new.size = new.synced_size = new.checked_from = cleaned.size
+        new.max_timestamp = cleaned.max_timestamp
+        new.max_timestamp_offset = cleaned.max_timestamp_offset
+        new.first_timestamp = cleaned.first_timestamp
+        new.has_own_transactions = cleaned.has_transactions
+        self._new = new
+        return self._log.replace(first, len(cleaned.replaced), new)
+
+    def settle(self) -> None:
+        """Wait until the old files are gone for good."""
+        self._files.sync_directory(self._directory)
+
+    def finish(self) -> None:
+        """Give the new files their names, unless the log gave the segment up meanwhile."""
+        new = self._new
+        assert new is not None, "a swap that has not begun cannot be finished"
+        if new not in self._log.segments or self._log.is_offline:
+            return
+        for path in self._paths():
+            if self._files.exists(path + SWAP_SUFFIX):
+                self._files.rename(path + SWAP_SUFFIX, path)
+        new.alias = ""
+        self._log.layout_changed()
+
+    def _paths(self) -> list[str]:
+        base = self._cleaned.base_offset
+        return [
+            os.path.join(self._directory, file_name(base, suffix)) for suffix in SEGMENT_SUFFIXES
+        ]

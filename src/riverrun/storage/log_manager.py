@@ -1,0 +1,497 @@
+"""Everything about logs that waits: for the disk, in threads of its own, and for time to pass.
+
+Producers that want their batches on the disk share a sync (group commit). Beside that: recovery at
+the start, cold reads, the duties that recur (flushing, retention, checkpoints, forgetting silent
+producers, compaction, removing files), and the clean stop. A sync that fails takes the directory
+offline; a disk that is full fails appends until there is room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import Offset
+from riverrun.model.settings import SECOND_MS
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Metrics
+from riverrun.records.batch import CorruptBatch
+from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
+from riverrun.storage.cleaning.cleaner import Cleaner, Steps
+from riverrun.storage.cleaning.compaction import CompactionAborted
+from riverrun.storage.cleaning.worker import StartJob
+from riverrun.storage.directory import LogDirectory, SettingsFor
+from riverrun.storage.duties import Duty, job_starter, slices
+from riverrun.storage.flush import FlushJob, largest_unflushed
+from riverrun.storage.log import ColdRead, Log, Slice
+from riverrun.storage.recovery.leftovers import unlink_all
+from riverrun.storage.room import Room
+from riverrun.storage.segment import DELETED_SUFFIX, Segment
+from riverrun.storage.settings import CleanerSettings
+from riverrun.storage.upkeep import Upkeep
+
+Result = TypeVar("Result")
+
+SYNC_THREADS = 4
+READ_THREADS = 4
+TICK_SECONDS = 1.0
+FIRST_RETENTION_MS = 30 * SECOND_MS
+FLUSH_RETRY_SECONDS = 0.1
+OPEN_LOGS = 20
+"""Logs that a thread recovers before it is asked again."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
+_logger = structlog.get_logger("riverrun.storage")
+
+
+class LogRunner:
+    """The awaiting side of one ``LogDirectory``. ``recover`` first, then ``run`` until ``stop``."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        cleaner: CleanerSettings | None = None,
+        start_job: StartJob | None = None,
+    ) -> None:
+        self._directory = directory
+        self._files = directory.files
+        self._clock = clock
+        self._syncers = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-read")
+        # Waits for a worker process, for minutes; nobody else should wait for it.
+        self._cleaners = ThreadPoolExecutor(1, thread_name_prefix="log-clean")
+        self._flushes: dict[Log, asyncio.Task[None]] = {}
+        self._rolled: dict[Log, None] = {}
+        self._doomed: list[tuple[float, list[str]]] = []
+        self._checkpointing = asyncio.Lock()
+        self.room = Room()
+        self._last_flushed_ms: dict[Log, int] = {}
+        self._cleaner = Cleaner(
+            self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
+            start_job=start_job or job_starter(self._files), metrics=metrics,
+            discard=self._remove_later,
+        )  # fmt: skip
+        directory.on_create = self._attend
+        self._flush_seconds = metrics.histogram(
+            "riverrun_log_flush_seconds", "Time that a sync of a log took"
+        )
+        self._refused = metrics.counter(
+            "riverrun_log_append_failures_total", "Appends that the disk refused"
+        )
+        self._retained = metrics.counter(
+            "riverrun_log_segments_discarded_total", "Segments that retention discarded"
+        )
+
+    # Threads
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Run what may wait for a read from the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def _in_sync_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._syncers, work)
+
+    async def load(self, cold: ColdRead) -> Slice:
+        """Read what is not in memory; raises KafkaError."""
+        while True:
+            try:
+                found = await self.in_thread(cold.load)
+            except KafkaError:
+                if cold.is_current:
+                    cold.adopt()
+                    raise
+            except OSError as error:
+                self._note_write_error(error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+            else:
+                if cold.is_current:
+                    cold.adopt()
+                    return found
+            # Compaction or retention changed the files under it.
+            again = cold.again()
+            if not isinstance(again, ColdRead):
+                return again
+            cold = again
+
+    # The start
+
+    async def recover(self, settings_for: SettingsFor) -> None:
+        """Open all logs, several at a time."""
+        directory = self._directory
+        began = self._clock.monotonic()
+        partitions = await self.in_thread(directory.find)
+        handfuls = iter(
+            [partitions[at : at + OPEN_LOGS] for at in range(0, len(partitions), OPEN_LOGS)]
+        )
+
+        async def open_some() -> None:
+            for handful in handfuls:
+                pairs = [(partition, settings_for(partition.topic)) for partition in handful]
+                for log in await self.in_thread(partial(directory.open_logs, pairs)):
+                    self._adopt(log)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(directory.settings.recovery_threads):
+                    group.create_task(open_some())
+        except ExceptionGroup as failed:
+            # One disk failed, however many threads met it: say so in its own words.
+            raise failed.exceptions[0] from failed
+        await self.in_thread(directory.trust)
+        await self.in_thread(partial(self._cleaner.load, directory.logs))
+        logs = directory.logs.values()
+        state = {
+            "was_clean": directory.was_clean, "cut_bytes": sum(log.cut_bytes for log in logs),
+            "damaged": sum(log.is_corrupt for log in logs),
+        }  # fmt: skip
+        _logger.info(
+            "logs opened", logs=len(logs), bytes=sum(log.size_bytes for log in logs),
+            seconds=round(self._clock.monotonic() - began, 3), **(state if logs else {}),
+        )  # fmt: skip
+
+    def _adopt(self, log: Log) -> None:
+        self._directory.add(log)
+        self._attend(log)
+
+    def _attend(self, log: Log) -> None:
+        log.on_roll = self._note_roll
+        log.on_write_error = self._note_write_error
+
+    def _note_roll(self, log: Upkeep) -> None:
+        assert isinstance(log, Log)
+        self._rolled[log] = None
+
+    def _note_write_error(self, error: OSError) -> None:
+        self._refused.value += 1
+        if error.errno in _FULL:
+            if self.room.refused(self._clock.monotonic() * SECOND_MS):
+                _logger.error("disk full: nothing can be appended", path=self._directory.path)
+        elif error.errno in _BROKEN:
+            self._directory.fail(f"reading or writing failed: {error}")
+
+    # Durability
+
+    async def flushed(self, log: Log, offset: int) -> None:
+        """Return when all below an offset is durable. Callers share syncs. Raises KafkaError."""
+        while log.flushed_offset < offset:
+            if offset > log.end_offset:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The log was truncated")
+            await self._flush(log)
+            if self._directory.is_offline or log.is_offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
+
+    async def _flush(self, log: Log, *, whole: bool = False, closing: bool = False) -> None:
+        """One sync of a log at a time; who comes while it runs waits for it, and looks again."""
+        while (running := self._flushes.get(log)) is not None:
+            await asyncio.shield(running)
+            if not whole:
+                return
+        if self._directory.is_offline or log.is_offline:
+            return
+        try:
+            job = log.begin_flush(whole=whole, closing=closing)
+        except OSError as error:
+            # No descriptor or no room for an index. Who needs the sync asks again, and must not
+            # keep the loop from everybody else meanwhile.
+            self._note_write_error(error)
+            await asyncio.sleep(FLUSH_RETRY_SECONDS)
+            return
+        if job is not None:
+            # A task of its own: whoever waits may be cancelled, what a thread began goes on.
+            task = asyncio.get_running_loop().create_task(self._run_flush(log, job))
+            self._flushes[log] = task
+            await asyncio.shield(task)
+
+    async def _run_flush(self, log: Log, job: FlushJob) -> None:
+        try:
+            await self._sync(log, job)
+        finally:
+            # Here and not in a callback of the task, which would run a turn of the loop later: who
+            # looks in between would wait for a task that is done, which is no waiting, for ever.
+            del self._flushes[log]
+
+    async def _sync(self, log: Log, job: FlushJob) -> None:
+        began = self._clock.monotonic()
+        try:
+            await self._in_sync_thread(job.run)
+        except OSError as error:
+            if log.is_offline:  # deleted meanwhile, with its files
+                log.flush_failed(job)
+                return
+            if error.errno not in _FULL or not job.has_synced:
+                log.flush_failed(job)
+                self._directory.fail(f"a sync failed: {error}")
+                return
+            # The batches are safe, only the files beside them found no room.
+            self._note_write_error(error)
+            job.is_whole = False
+        log.flushed(job)
+        self._last_flushed_ms[log] = self._clock.now_ms()
+        self._flush_seconds.observe(self._clock.monotonic() - began)
+
+    async def checkpoint(self, *names: str) -> bool:
+        """Store offsets of all partitions, in all or some of the files; whether it worked."""
+        async with self._checkpointing:
+            if self._directory.is_offline:
+                return False
+            checkpoint = self._directory.checkpoint(*names)
+            try:
+                await self._in_sync_thread(checkpoint.write)
+            except OSError as error:
+                # The old file stays in place, and is as right as it was.
+                self._note_write_error(error)
+                _logger.warning("checkpoint not written", reason=str(error))
+                return False
+        return True
+
+    async def checkpoint_start_offsets(self) -> bool:
+        """After DeleteRecords: what was deleted stays deleted, if this worked."""
+        return await self.checkpoint(START_OFFSETS)
+
+    async def truncate(
+        self,
+        log: Log,
+        offset: int,
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+        start_at: int | None = None,
+    ) -> bool:
+        """Forget batches from an offset on, so that a crash at any moment is recovered rightly.
+
+        With ``start_at`` all of them, and begin again there. False, and nothing is forgotten, when
+        it is not wanted any more by the time that the disk is ready. The recovery point on disk is
+        lowered first: what is appended now is not yet durable.
+        """
+        keep = offset if start_at is None else 0
+        if log.recovery_point > keep:
+            log.lower_recovery_point(keep)
+            if not await self.checkpoint(RECOVERY_POINTS):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
+        if log.cleaned_to > keep:
+            # What will lie there was not compacted: a tombstone there must not expire before the
+            # records that it supersedes are gone.
+            log.cleaned_to = Offset(keep)
+            await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
+        while log in self._flushes:
+            await asyncio.shield(self._flushes[log])
+        if log.is_offline or not is_wanted():
+            return False
+        segments, start = list(log.segments), log.start_offset
+        if start_at is None:
+            log.truncate_to(offset)
+        else:
+            log.truncate_fully_and_start_at(start_at)
+        self._remove_later(log, [old for old in segments if old not in log.segments])
+        if log.start_offset < start and not await self.checkpoint(START_OFFSETS):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
+        return True
+
+    # What recurs
+
+    async def run(self) -> None:
+        """Do the duties until cancelled."""
+        duties = self._duties()
+        tick = min(TICK_SECONDS, self._directory.settings.flush_check_interval_ms / SECOND_MS)
+        cleaning = asyncio.create_task(self._clean(), name="compaction")
+        try:
+            while True:
+                await asyncio.sleep(tick)
+                now = self._clock.monotonic() * SECOND_MS
+                for duty in duties:
+                    if now >= duty.due_ms:
+                        duty.due_ms = now + duty.interval_ms
+                        await _finish(duty.work())
+                if cleaning.done():
+                    cleaning.result()
+        finally:
+            self._cleaner.abort()
+            cleaning.cancel()
+            await asyncio.gather(cleaning, return_exceptions=True)
+
+    def _duties(self) -> list[Duty]:
+        settings = self._directory.settings
+        now = self._clock.monotonic() * SECOND_MS
+        retention_ms = settings.retention_check_interval_ms
+        expiration_ms = settings.producer_expiration_check_interval_ms
+        checkpoint_ms = settings.recovery_point_interval_ms
+        start_ms = settings.start_offset_interval_ms
+        return [
+            Duty(0, now, self._flush_due_logs),
+            Duty(0, now, self._remove_files),
+            Duty(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
+            Duty(expiration_ms, now + expiration_ms, self._expire_producers),
+            Duty(
+                checkpoint_ms,
+                now + checkpoint_ms,
+                partial(self.checkpoint, RECOVERY_POINTS, HIGH_WATERMARKS),
+            ),
+            Duty(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
+        ]
+
+    def _all_logs(self) -> list[Log]:
+        metadata = self._directory.metadata_log
+        return [*self._directory.logs.values(), *([metadata] if metadata is not None else [])]
+
+    async def _flush_due_logs(self) -> None:
+        """Sync what its settings, a closed segment or the sum of unsynced bytes asks for."""
+        directory = self._directory
+        new, directory.created = directory.created, []
+        rolled, self._rolled = self._rolled, {}
+        whole = [log for log in dict.fromkeys([*new, *rolled]) if not log.is_offline]
+        await self._flush_all(whole, whole=True)
+        now_ms = self._clock.now_ms()
+        dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
+        await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
+        largest = largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
+        await self._flush_all(largest, whole=True)
+        if largest or rolled:
+            await self.checkpoint(RECOVERY_POINTS)
+        if self.room.is_full:
+            await self._look_for_room()
+
+    async def _look_for_room(self) -> None:
+        space = await self.in_thread(self._directory.space)
+        written = sum(log.end_offset for log in self._directory.logs.values())
+        if self.room.look(
+            self._clock.monotonic() * SECOND_MS, written,
+            free_bytes=space.usable_bytes, total_bytes=space.total_bytes,
+        ):  # fmt: skip
+            path, free = self._directory.path, space.usable_bytes
+            _logger.info("disk has room again", path=path, free_bytes=free)
+
+    def _is_due(self, log: Log, now_ms: int) -> bool:
+        settings = log.settings
+        if log.end_offset - log.flushed_offset >= settings.flush_messages:
+            return True
+        return now_ms - self._last_flushed_ms.setdefault(log, now_ms) >= settings.flush_ms
+
+    async def _flush_all(
+        self, logs: Iterable[Log], *, whole: bool = False, closing: bool = False
+    ) -> None:
+        waiting = iter(list(logs))
+
+        async def flush_some() -> None:
+            for log in waiting:
+                await self._flush(log, whole=whole, closing=closing)
+
+        await asyncio.gather(*(flush_some() for _ in range(SYNC_THREADS)))
+
+    async def _retain(self) -> None:
+        """Close segments that are old, and discard those that may go."""
+        if self._directory.is_offline:
+            return
+        now_ms = self._clock.now_ms()
+        for logs in slices(self._all_logs()):
+            for log in logs:
+                if log.is_offline:
+                    continue
+                try:
+                    log.roll_if_due(now_ms)
+                    dropped = log.enforce_retention(now_ms)
+                    self._retained.value += len(dropped)
+                    self._remove_later(log, dropped)
+                except OSError as error:
+                    self._note_write_error(error)
+                    _logger.warning(
+                        "retention failed", partition=str(log.partition), reason=str(error)
+                    )
+            await asyncio.sleep(0)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._clock.now_ms()
+        expiration_ms = self._directory.settings.producer_expiration_ms
+        for logs in slices(self._all_logs()):
+            for log in logs:
+                log.producers.expire(now_ms, expiration_ms)
+            await asyncio.sleep(0)
+
+    # Files that go
+
+    def _remove_later(self, log: Log, segments: list[Segment]) -> None:
+        due = self._clock.monotonic() + log.settings.file_delete_delay_ms / SECOND_MS
+        paths = [path + DELETED_SUFFIX for segment in segments for path in segment.paths()]
+        if paths:
+            self._doomed.append((due, paths))
+
+    async def _remove_files(self) -> None:
+        now = self._clock.monotonic()
+        due = [path for when, paths in self._doomed if when <= now for path in paths]
+        self._doomed = [entry for entry in self._doomed if entry[0] > now]
+        removals, self._directory.removals = self._directory.removals, []
+        try:
+            for removal in removals:
+                await self._in_sync_thread(removal.run)
+            if due:
+                await self._in_sync_thread(partial(unlink_all, self._files, due))
+        except OSError as error:  # the next start removes them
+            _logger.warning("files not removed", reason=str(error))
+
+    # Compaction
+
+    async def _clean(self) -> None:
+        while True:
+            if self._cleaner.settings.enable and not self._directory.is_offline:
+                try:
+                    if await self._drive(self._cleaner.clean_once(self._directory.logs)):
+                        continue
+                except OSError as error:
+                    self._directory.fail(f"compaction failed: {error}")
+            await asyncio.sleep(self._cleaner.settings.backoff_ms / SECOND_MS)
+
+    async def _drive(self, steps: Steps) -> bool:
+        """Run a story that yields what has to wait."""
+        loop = asyncio.get_running_loop()
+        try:
+            work = next(steps)
+            while True:
+                try:
+                    result = await loop.run_in_executor(self._cleaners, work)
+                except (OSError, CorruptBatch, CompactionAborted) as error:
+                    work = steps.throw(error)
+                else:
+                    work = steps.send(result)
+        except StopIteration as end:
+            return bool(end.value)
+        finally:
+            steps.close()
+
+    # The end
+
+    async def stop(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Make everything durable and say so, unless something went wrong. ``run`` has ended."""
+        try:
+            if clean and not self._directory.is_offline:
+                await self._stop_cleanly(broker_epoch)
+        finally:
+            self._syncers.shutdown(wait=False)
+            self._readers.shutdown(wait=False)
+            self._cleaners.shutdown(wait=False)
+
+    async def _stop_cleanly(self, broker_epoch: int) -> None:
+        await self.in_thread(self._directory.note_unread)
+        await self._flush_all(self._all_logs(), whole=True, closing=True)
+        unflushed = [log for log in self._all_logs() if log.recovery_point < log.end_offset]
+        await self._remove_files()
+        await self.checkpoint()
+        if unflushed or self._directory.is_offline:
+            _logger.error("stopped without all data on disk", logs=len(unflushed))
+            return
+        try:
+            await self._in_sync_thread(partial(self._directory.mark_clean, broker_epoch))
+        except OSError as error:
+            _logger.error("clean stop not recorded", reason=str(error))
+
+
+async def _finish(result: object) -> None:
+    if asyncio.iscoroutine(result):
+        await result

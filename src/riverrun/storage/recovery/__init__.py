@@ -1,0 +1,1 @@
+"""Opening a data directory after a clean stop, a kill or a power cut."""

@@ -1,0 +1,206 @@
+"""Loading the index files of a segment at the start, and making them anew where they are amiss.
+
+What is read here is believed only as far as it agrees with the log. Runs in recovery's threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import structlog
+
+from riverrun.ports.files import File, Files, read_whole, write_atomically
+from riverrun.records.batch import (
+    HEADER_BYTES,
+    LENGTH_MIN,
+    NO_TIMESTAMP,
+    crc_matches,
+    read_header,
+)
+from riverrun.storage.epochs import LeaderEpochs
+from riverrun.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from riverrun.storage.producers import Producers
+from riverrun.storage.recovery.scan import Learned, scan
+from riverrun.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from riverrun.storage.settings import LogSettings
+
+_NOTHING_NOTED = 2**63
+_logger = structlog.get_logger("riverrun.storage")
+
+
+def describe(files: Files, segment: Segment, settings: LogSettings) -> str | None:
+    """Learn the largest timestamp of a segment at rest, on which retention depends.
+
+    Its indexes are rebuilt if they are not there, or disagree with the end of the log; then damage
+    that is met is told.
+    """
+    if segment.size == 0:
+        return None
+    entry = _last_entry(files, segment.path_of(INDEX_SUFFIX), OFFSET_ENTRY)
+    time = _last_entry(files, segment.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY)
+    if entry is None or time is None or not _fit_the_end(files, segment, settings, entry, time):
+        return rebuild(files, segment, settings)
+    segment.max_timestamp = time[0]
+    segment.max_timestamp_offset = segment.base_offset + time[1]
+    return None
+
+
+def _last_entry(files: Files, path: str, entry: struct.Struct) -> tuple[int, int] | None:
+    """The newest entry of an index file, zeros if it is empty, None if it cannot be one."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return None
+    with contextlib.closing(file):
+        size = file.size()
+        if size % entry.size:
+            return None
+        data = file.read_at(size - entry.size, entry.size) if size else bytes(entry.size)
+        first, second = entry.unpack(data)
+        return first, second
+
+
+def _fit_the_end(
+    files: Files,
+    segment: Segment,
+    settings: LogSettings,
+    entry: tuple[int, int],
+    time: tuple[int, int],
+) -> bool:
+    """Whether the newest entries of both indexes belong to the last batches of the log.
+
+    From the last entry on there is no room for another one, and no later timestamp.
+    """
+    relative, position = entry
+    since = 0
+    if time[1] >= segment.next_offset - segment.base_offset or position >= segment.size:
+        return False
+    with contextlib.closing(files.open(segment.path)) as file:
+        while position < segment.size:
+            data = file.read_at(position, HEADER_BYTES)
+            if len(data) < HEADER_BYTES or since > settings.index_interval_bytes:
+                return False
+            header = read_header(data)
+            if header.length < LENGTH_MIN or header.max_timestamp > time[0]:
+                return False
+            if since == 0 and relative and header.last_offset - segment.base_offset != relative:
+                return False
+            since += header.size
+            position += header.size
+    return True
+
+
+def rebuild(files: Files, segment: Segment, settings: LogSettings) -> str | None:
+    """Write the indexes of a segment at rest anew, as far as it is sound."""
+    _logger.info("indexes rebuilt", segment=segment.path)
+    size, next_offset = segment.size, segment.next_offset
+    forget(segment)
+    activate(segment, settings)
+    learned = Learned(Producers(), LeaderEpochs(), note_from=_NOTHING_NOTED, seen_ms=0)
+    with contextlib.closing(files.open(segment.path)) as file:
+        problem = scan(file, segment, learned, start=0, size=size)
+    segment.checked_below = segment.size
+    segment.size, segment.next_offset = size, next_offset
+    write_anew(files, segment)
+    segment.rest(files)
+    segment.index = None
+    return problem
+
+
+def forget(segment: Segment) -> None:
+    """Know nothing of a segment but where it begins."""
+    segment.size = 0
+    segment.next_offset = segment.base_offset
+    segment.index = None
+    segment.times = None
+    segment.max_timestamp = NO_TIMESTAMP
+    segment.max_timestamp_offset = segment.base_offset
+    segment.first_timestamp = None
+
+
+def activate(segment: Segment, settings: LogSettings) -> None:
+    segment.activate(
+        interval_bytes=settings.index_interval_bytes, index_bytes_max=settings.segment_index_bytes
+    )
+
+
+def write_anew(files: Files, segment: Segment) -> None:
+    """Let the index files hold what is in memory.
+
+    The next start trusts them below the recovery point, so a loss of power must not leave them half
+    written: what is only missing at the end is appended, anything else replaced as a whole.
+    """
+    assert segment.index is not None
+    assert segment.times is not None
+    for suffix, index in ((INDEX_SUFFIX, segment.index), (TIME_INDEX_SUFFIX, segment.times)):
+        path = segment.path_of(suffix)
+        content = bytes(index.encode())
+        known = read_whole(files, path) if files.exists(path) else b""
+        if not content.startswith(known):
+            write_atomically(files, path, content)
+        elif content != known or not files.exists(path):
+            with contextlib.closing(files.open(path, create=True)) as file:
+                file.write_at(len(known), content[len(known) :])
+        index.pending = bytearray()
+
+
+def load_known_part(
+    files: Files, file: File, segment: Segment, settings: LogSettings, *, trusted_offset: int
+) -> None:
+    """Let a segment know as much as its indexes tell about the log below an offset.
+
+    ``size`` and ``next_offset`` then say from where on the log itself must be read.
+    """
+    size = segment.size
+    forget(segment)
+    index = _parse(files, segment, INDEX_SUFFIX, OFFSET_ENTRY.size, OffsetIndex)
+    times = _parse(files, segment, TIME_INDEX_SUFFIX, TIME_ENTRY.size, TimeIndex)
+    if index is not None and times is not None:
+        assert isinstance(index, OffsetIndex)
+        assert isinstance(times, TimeIndex)
+        resume = _resume_at(file, index, size, trusted_offset)
+        if resume is not None:
+            position, offset = resume
+            index.truncate(position + 1)
+            times.truncate(offset)
+            segment.index, segment.times = index, times
+            segment.size, segment.next_offset = position, offset
+            if times.last is not None:
+                segment.max_timestamp, segment.max_timestamp_offset = times.last
+    activate(segment, settings)
+    if segment.size > 0:
+        segment.first_timestamp = read_header(file.read_at(0, HEADER_BYTES)).max_timestamp
+
+
+def _parse(
+    files: Files,
+    segment: Segment,
+    suffix: str,
+    entry_bytes: int,
+    kind: type[OffsetIndex] | type[TimeIndex],
+) -> OffsetIndex | TimeIndex | None:
+    try:
+        data = read_whole(files, segment.path_of(suffix))
+    except FileNotFoundError:
+        return None
+    return kind.parse(segment.base_offset, data[: len(data) - len(data) % entry_bytes])
+
+
+def _resume_at(
+    file: File, index: OffsetIndex, size: int, trusted_offset: int
+) -> tuple[int, int] | None:
+    """Position and offset of the last batch below an offset that the index knows and that is sound.
+
+    None when the log has to be read from its beginning.
+    """
+    position = index.position_before(trusted_offset - 1)
+    if position == 0 or position + HEADER_BYTES > size:
+        return None
+    header = read_header(file.read_at(position, HEADER_BYTES))
+    if not index.has(header.last_offset, position) or position + header.size > size:
+        return None
+    batch = file.read_at(position, header.size)
+    if len(batch) < header.size or not crc_matches(batch, 0, header.size):
+        return None
+    return position, header.base_offset

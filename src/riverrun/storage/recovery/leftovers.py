@@ -1,0 +1,107 @@
+"""Clears a partition's directory of what an interrupted deletion or compaction left behind.
+
+Compaction writes ``.cleaned`` files, renames all of them to ``.swap`` when they are complete, and
+only then takes the old segments away. So ``.cleaned`` means that nothing happened yet, ``.swap``
+that the rest is to be done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+
+from riverrun.ports.files import Files
+from riverrun.records.batch import CorruptBatch
+from riverrun.storage.recovery.scan import headers
+from riverrun.storage.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+)
+
+_OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
+_KNOWN = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
+
+
+def unlink_all(files: Files, paths: Iterable[str]) -> None:
+    """Remove files for good; those that are gone already are no matter."""
+    directories: dict[str, None] = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)
+            directories[os.path.dirname(path)] = None
+    for directory in directories:
+        with contextlib.suppress(FileNotFoundError):
+            files.sync_directory(directory)
+
+
+def tidy(files: Files, path: str) -> list[str]:
+    """Finish or undo what was under way; the names of the files that remain, sorted."""
+    names = files.list_directory(path)
+    if not any(name.endswith(_PASSING) for name in names):
+        return _without_orphans(files, path, names)
+    parts = [(name, match) for name in names if (match := _OFFSET_FILE.match(name))]
+    stale = [name for name, match in parts if match[3] in (DELETED_SUFFIX, CLEANED_SUFFIX)]
+    stale += [name for name in names if name.endswith((".tmp", SWAP_SUFFIX + DELETED_SUFFIX))]
+    cleaned = [int(match[1]) for _, match in parts if match[3] == CLEANED_SUFFIX]
+    swaps = [(name, match) for name, match in parts if match[3] == SWAP_SUFFIX]
+    # Renaming to .swap goes from the last offset to the first: a .cleaned file that is left says
+    # that everything from there on was not complete.
+    stale += [name for name, match in swaps if cleaned and int(match[1]) >= min(cleaned)]
+    for name in stale:
+        files.unlink(os.path.join(path, name))
+    whole = [(name, match) for name, match in swaps if name not in stale]
+    if whole:
+        _finish_swaps(files, path, whole, [int(m[1]) for _, m in parts if m[2] == LOG_SUFFIX])
+    if stale or whole:
+        files.sync_directory(path)
+        names = files.list_directory(path)
+    return _without_orphans(files, path, names)
+
+
+def _finish_swaps(
+    files: Files, path: str, swaps: list[tuple[str, re.Match[str]]], bases: list[int]
+) -> None:
+    """Take away the segments that a compacted one replaces, then give it its name."""
+    for name, match in swaps:
+        if match[2] != LOG_SUFFIX:
+            continue
+        base = int(match[1])
+        end = _next_offset(files, os.path.join(path, name), base)
+        for old in bases:
+            if base <= old < end:
+                for suffix in SEGMENT_SUFFIXES:
+                    replaced = os.path.join(path, f"{old:020d}{suffix}")
+                    if files.exists(replaced):
+                        files.unlink(replaced)
+    files.sync_directory(path)
+    for name, _ in swaps:
+        old_path = os.path.join(path, name)
+        files.rename(old_path, old_path.removesuffix(SWAP_SUFFIX))
+
+
+def _next_offset(files: Files, path: str, base: int) -> int:
+    next_offset = base + 1
+    with contextlib.closing(files.open(path)) as file, contextlib.suppress(CorruptBatch):
+        for _, header, _ in headers(file, 0, file.size()):
+            next_offset = header.next_offset
+    return next_offset
+
+
+def _without_orphans(files: Files, path: str, names: list[str]) -> list[str]:
+    """Indexes of a log that is gone would belong to the next one of that name."""
+    kept = [name for name in names if name.endswith(_KNOWN) and name[:20].isdigit()]
+    logs = {name[:20] for name in kept if name.endswith(LOG_SUFFIX)}
+    orphans = [
+        name for name in kept if name[:20] not in logs and not name.endswith(SNAPSHOT_SUFFIX)
+    ]
+    for name in orphans:
+        files.unlink(os.path.join(path, name))
+        kept.remove(name)
+    return kept

@@ -1,0 +1,153 @@
+"""Takes one handful of logs after the other and has them scrubbed; tells the log what was found.
+
+Logs that somebody suspects go first, then those that were not looked at for the longest time. What
+is found is believed only if compaction, retention or truncation did not change the files meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from riverrun.model.settings import MINUTE_MS, SECOND_MS, MiB
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Metrics
+from riverrun.ports.randomness import Randomness
+from riverrun.storage.cleaning.compaction import CompactionAborted
+from riverrun.storage.directory import LogDirectory
+from riverrun.storage.duties import scrub_starter
+from riverrun.storage.log import Log
+from riverrun.storage.scrubbing.scrub import (
+    Extent,
+    ScrubAborted,
+    Scrubbed,
+    ScrubJob,
+    ScrubTask,
+    StartScrub,
+    extent_of,
+)
+from riverrun.storage.settings import ScrubSettings
+
+TICK_SECONDS = 1.0
+FIRST_MS_MAX = 10 * MINUTE_MS
+"""After the start, when there is enough to do for everybody."""
+HANDFUL_LOGS = 100
+HANDFUL_BYTES = 256 * MiB
+_logger = structlog.get_logger("riverrun.storage")
+
+
+class ScrubRunner:
+    """Scrubs the logs of one directory. ``run`` until cancelled."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        settings: ScrubSettings,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics,
+        start_job: StartScrub | None = None,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._randomness = randomness
+        self._start_job = start_job or scrub_starter(directory.files)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-scrub")
+        self._due_ms: dict[Log, float] = {}
+        self._job: ScrubJob | None = None
+        self._bytes = metrics.counter(
+            "riverrun_log_scrubbed_bytes_total", "Bytes of logs that were checked in the background"
+        )
+        self._rounds = metrics.counter(
+            "riverrun_log_scrubbed_logs_total", "Logs that were checked in the background"
+        )
+        self._damages = metrics.counter(
+            "riverrun_log_scrub_damages_total", "Logs in which these checks found damage"
+        )
+
+    async def run(self) -> None:
+        try:
+            while True:
+                logs = self._next()
+                if logs and not self._directory.is_offline:
+                    await self._scrub(logs)
+                else:
+                    await asyncio.sleep(TICK_SECONDS)
+        finally:
+            if self._job is not None:
+                self._job.abort()
+            self._thread.shutdown(wait=False)
+
+    def _next(self) -> list[Log]:
+        """The logs that are due, some at a time."""
+        interval_ms = self._settings.interval_ms
+        now = self._clock.monotonic() * SECOND_MS
+        logs = self._directory.logs
+        for gone in [log for log in self._due_ms if logs.get(log.partition) is not log]:
+            del self._due_ms[gone]
+        for log in logs.values():
+            if log not in self._due_ms:
+                # By chance: a node that is restarted often begins with others each time.
+                first = min(interval_ms, FIRST_MS_MAX)
+                self._due_ms[log] = now + first * self._randomness.between(0.5, 1.0)
+        suspects = [log for log in logs.values() if log.is_suspect]
+        if interval_ms < 0:
+            return suspects[:HANDFUL_LOGS]
+        due = sorted(
+            (when, place) for place, when in enumerate(self._due_ms.values()) if when <= now
+        )
+        known = list(self._due_ms)
+        wanted = dict.fromkeys([*suspects, *(known[place] for _, place in due)])
+        return _handful(log for log in wanted if log.damage is None)
+
+    async def _scrub(self, logs: list[Log]) -> None:
+        found = [(log, extent) for log in logs if (extent := self._begin(log)) is not None]
+        if not found:
+            return
+        layouts = [log.layout for log, _ in found]
+        job = self._job = self._start_job(
+            ScrubTask(tuple(extent for _, extent in found)), self._settings.bytes_per_second_max
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            while (result := await loop.run_in_executor(self._thread, job.next)) is not None:
+                log = found[result.place][0]
+                self._bytes.value += result.size
+                if result.problem is not None and log.layout == layouts[result.place]:
+                    self._report(log, result)
+            self._rounds.value += len(found)
+        except (OSError, ScrubAborted, CompactionAborted) as error:
+            _logger.warning("scrub ended early", reason=str(error))
+        finally:
+            job.abort()
+            self._job = None
+
+    def _begin(self, log: Log) -> Extent | None:
+        interval_ms = max(self._settings.interval_ms, TICK_SECONDS * SECOND_MS)
+        self._due_ms[log] = self._clock.monotonic() * SECOND_MS + interval_ms
+        log.is_suspect = False
+        extent = None if log.is_offline else extent_of(log)
+        return extent if extent is not None and extent.pieces else None
+
+    def _report(self, log: Log, result: Scrubbed) -> None:
+        if log.is_offline or log.damage is not None:
+            return
+        assert result.problem is not None, "nothing to report"
+        self._damages.value += 1
+        log.report_damage(result.problem, result.offset)
+
+
+def _handful(logs: Iterable[Log]) -> list[Log]:
+    found: list[Log] = []
+    size = 0
+    for log in logs:
+        found.append(log)
+        size += log.size_bytes
+        if len(found) >= HANDFUL_LOGS or size >= HANDFUL_BYTES:
+            break
+    return found

@@ -71,7 +71,7 @@ class RiverrunSource(DataSource):
         options = write_options(self.options)
         check_schema(schema, options)
         if overwrite:
-            raise BadOption('a topic cannot be overwritten: write with mode("append")')
+            raise BadOption('a topic cannot be overwritten; write with .mode("append")')
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

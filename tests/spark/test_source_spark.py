@@ -98,7 +98,7 @@ def test_both_write_what_both_read(
         create(spark_cluster, name, 3)
         frame.write.format(writer).options(
             **{"kafka.bootstrap.servers": spark_cluster.bootstrap, "topic": name}
-        ).option("includeHeaders", "true").save()
+        ).option("includeHeaders", "true").mode("append").save()
         for reader in ("riverrun", connector):
             found = load(spark, reader, spark_cluster, subscribe=name, includeHeaders="true")
             rows = found.selectExpr("key", "value", "partition", "headers").collect()
@@ -275,13 +275,12 @@ def test_what_is_wrong_reaches_the_user_in_words(
     frame = spark.range(1).selectExpr("id", "'x' as value")
     options = {"kafka.bootstrap.servers": spark_cluster.bootstrap, "topic": topic}
     with pytest.raises(PySparkException, match="a topic has no column id"):
-        frame.write.format("riverrun").options(**options).save()
-    for order in (("mode", "format"), ("format", "mode")):
-        writer = spark.range(1).selectExpr("'x' as value").write.options(**options)
-        for word in order:
-            getattr(writer, word)({"mode": "overwrite", "format": "riverrun"}[word])
-        with pytest.raises(PySparkException, match="a topic cannot be overwritten"):
-            writer.save()
+        frame.write.format("riverrun").mode("append").options(**options).save()
+    writer = spark.range(1).selectExpr("'x' as value").write.format("riverrun").options(**options)
+    with pytest.raises(PySparkException, match='Please use either the "Append"'):
+        writer.save()
+    with pytest.raises(PySparkException, match="a topic cannot be overwritten; write with"):
+        writer.mode("overwrite").save()
 
 
 def test_offsets_in_the_checkpoint_have_the_connectors_form(

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from riverrun.chaos.scenarios.scenario import Scenario
 
 NEEDED = ("confluent_kafka", "aiokafka", "psutil")
-REMEDY = "pip install 'riverrun[chaos]', or in a clone: pip install -e '.[chaos]'"
+REMEDY = "pip install 'riverrun[chaos]'"
 
 
 def register(app: typer.Typer) -> None:
     chaos = typer.Typer(
         help="Put real processes in trouble and check what clients saw. Needs an extra: "
-        "pip install -e '.[chaos]' in a clone.",
+        "pip install 'riverrun[chaos]'.",
         no_args_is_help=True,
     )
     chaos.command("run")(run)

@@ -64,7 +64,7 @@ def simulate(
         from riverrun.simulation.report import Verdict, draw_any, run_seed
         from riverrun.simulation.workloads.cluster_flaws import ClusterFlaw
     except ModuleNotFoundError as error:
-        typer.echo(f"simulate needs {error.name}: pip install -e '.[test]' in a clone", err=True)
+        typer.echo(f"simulate needs {error.name}; pip install 'riverrun[chaos]'", err=True)
         raise typer.Exit(2) from None
     try:
         schedule = None if faults is None else parse_schedule(faults)

@@ -113,8 +113,6 @@ BEHAVIOUR = """\
 - Tagged fields that riverrun does not know are skipped. Bytes behind a request are ignored, as in
   Kafka (librdkafka 2.16 sends three when it asks for all topics), but for Produce and Fetch, where
   they close the connection.
-- Consumers built on librdkafka, which stop fetching for a second when they are served faster than
-  their application works, are answered at its speed (`socket.consumer.pacing.enable`).
 
 ## What clients do by themselves
 - A consumer on librdkafka 2.16 that waits in a synchronous commit while all brokers are down at once

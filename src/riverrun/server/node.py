@@ -297,7 +297,6 @@ class Broker:
         """The broker behind it may be dead: the controller finds out."""
         parts = self._parts
         assert parts is not None, "a connection before there was anything to connect to"
-        parts.paces.pop(peer.connection_id, None)
         node = parts.brokers_by_connection.pop(peer.connection_id, None)
         if node is not None and not self._ending.is_set():
             parts.controller.connection_lost(node)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from riverrun.server.dispatch.router import Router
     from riverrun.server.fetch.consumer_sessions import FetchSessions
     from riverrun.server.network.outgoing import Outgoing
-    from riverrun.server.pacing import Pace
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
     from riverrun.storage.log_manager import LogRunner
@@ -54,8 +53,6 @@ class Parts:
     forwarder: Forwarder = field(init=False)
     brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
     """Whose heartbeats come over a connection: when it breaks, the broker may be dead."""
-    paces: dict[int, Pace] = field(default_factory=dict)
-    """The speed of consumers that rest when they are served too fast, by their connection."""
 
     replicas: Replicas = field(init=False)
     groups: GroupCoordinators = field(init=False)

@@ -78,7 +78,6 @@ class Node:
             fetch_sessions=FetchSessions(100, self.machine.randomness),
             outgoing=Outgoing(1 << 30),
             append_warnings=Sparing(),
-            paces={},
             lifecycle=SimpleNamespace(is_sure=True),
         )
         self.publish(self.image)

@@ -70,7 +70,6 @@ class Node:
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             answers=Answers(),
             brokers_by_connection={},
-            paces={},
         )
         channel = ControllerChannel(log, SeededRandomness(), parts=lambda: self.parts, name="test")
         lifecycle: Any = SimpleNamespace(

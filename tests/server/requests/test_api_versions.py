@@ -49,17 +49,6 @@ def test_software_without_a_proper_name_is_refused(name: str, version: str) -> N
     assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, ())
 
 
-def test_clients_that_rest_when_served_too_fast_get_a_pace() -> None:
-    node = Node()
-    ask(node, 3)
-    assert node.parts.paces == {}
-    named = ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.3.0")
-    ask(node, 3, named)
-    (pace,) = node.parts.paces.values()
-    ask(node, 3, named)
-    assert list(node.parts.paces.values()) == [pace], "asked again, it is known already"
-
-
 def test_the_bytes_are_kept_until_the_image_changes() -> None:
     node = Node()
 

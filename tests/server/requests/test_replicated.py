@@ -11,9 +11,7 @@ import pytest
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.ports.files import Buffer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.pacing import Pace
 from riverrun.server.requests import (
     delete_records,
     fetch,
@@ -45,7 +43,6 @@ from riverrun.wire.messages.produce_request import (
     TopicProduceData,
 )
 from tests.server.requests.led import ME, THREE, TOPIC, TWO, Node, image_of, request, want
-from tests.server.test_pacing import batch as head_of_batch
 from tests.storage.machines import batch, values_of
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -243,90 +240,17 @@ def test_a_consumer_of_a_rack_is_sent_to_the_follower_there() -> None:
     node.run(story())
 
 
-def test_a_client_with_a_pace_waits_for_its_turn_and_then_gets_all() -> None:
+def test_a_cancelled_fetch_leaves_no_waiter() -> None:
     node = Node()
-    pace = node.parts.paces[1] = Pace()
 
     async def story() -> None:
-        node.append(b"a")
-        await node.ask(request(TWO), [want(1)])
-        began = node.loop.time()
-        assert values_of((await row_of(fetched(node, 0))).records) == [(0, b"a")]
-        assert node.loop.time() == began, "who reads at the end does not wait"
-        node.append(b"b")
-        await node.ask(request(TWO), [want(2)])
-        pace.sent(began, 1 << 26, head_of_batch(60_000, 1 << 26))
-        assert values_of((await row_of(fetched(node, 1))).records) == [(1, b"b")]
-        assert node.loop.time() > began
-
-    node.run(story())
-
-
-def test_only_records_wait_for_a_paces_turn() -> None:
-    node = Node()
-    pace = node.parts.paces[1] = Pace()
-
-    async def story() -> None:
-        node.append(b"a")
-        await node.ask(request(TWO), [want(1)])
-        began = node.loop.time()
-        pace.sent(began, 1 << 26, head_of_batch(60_000, 1 << 26))
-        assert (await row_of(fetched(node, 9))).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
-        assert node.loop.time() == began
-        waiting = fetched(node, 1)
-        node.append(b"b")
-        await node.ask(request(TWO), [want(2)])
-        assert values_of((await row_of(waiting)).records) == [(1, b"b")]
-        assert node.loop.time() == began, "it had come to the end"
-
-    node.run(story())
-
-
-class Heard(Pace):
-    """A pace that notes the sizes of answers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def sent(self, now: float, size: int, first: Buffer) -> None:
-        self.sizes.append(size)
-        super().sent(now, size, first)
-
-
-def test_a_pace_hears_of_empty_answers_too_since_who_polls_does_not_rest() -> None:
-    node = Node()
-    pace = node.parts.paces[1] = Heard()
-
-    async def story() -> None:
-        node.append(b"a")
-        await node.ask(request(TWO), [want(1)])
-        for offset in (0, 1, 1):
-            await fetched(node, offset)
-
-    node.run(story())
-    assert pace.sizes[0] > 0
-    assert pace.sizes[1:] == [0, 0]
-
-
-def test_a_paced_client_that_goes_away_leaves_nothing_behind() -> None:
-    node = Node()
-    pace = node.parts.paces[1] = Pace()
-
-    async def story() -> None:
-        partition = node.partition()
-        node.append(b"a")
-        await node.ask(request(TWO), [want(1)])
-        # Before its turn, and while there is nothing to read.
-        for offset, watching in ((0, 0), (1, 1)):
-            pace.sent(node.loop.time(), 1 << 26, head_of_batch(60_000, 1 << 26))
-            waiting = fetched(node, offset)
-            await asyncio.sleep(0.01)
-            assert partition.waiting_fetches == watching
-            waiting.cancel()
-            await asyncio.sleep(0.001)
-            assert waiting.cancelled()
-            assert partition.waiting_fetches == 0
+        waiting = fetched(node, 0)
+        await asyncio.sleep(0.01)
+        assert node.partition().waiting_fetches == 1
+        waiting.cancel()
+        await asyncio.sleep(0.001)
+        assert waiting.cancelled()
+        assert node.partition().waiting_fetches == 0
 
     node.run(story())
 

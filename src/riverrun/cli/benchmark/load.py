@@ -21,6 +21,9 @@ from confluent_kafka.cimpl import NewTopic
 
 MB = 1_000_000
 QUEUE_KILOBYTES = 262_144
+LARGE_QUEUE = {"queued.min.messages": 10_000_000, "queued.max.messages.kbytes": 2_000_000}
+"""A consumer queue that holds the whole topic. With its default queue librdkafka stops fetching
+for a second (``fetch.queue.backoff.ms``) whenever the queue is full, with any broker."""
 DRAIN_SECONDS_MAX = 120.0
 ANSWER_SECONDS_MAX = 4.0
 
@@ -254,10 +257,13 @@ def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
     """Read the topic from its beginning until ``shape.megabytes`` have come."""
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap, "group.id": f"bench-{topic}",
-            "enable.auto.commit": False, "log_level": 0,
+            "bootstrap.servers": bootstrap,
+            "group.id": f"bench-{topic}",
+            "enable.auto.commit": False,
+            "log_level": 0,
+            **LARGE_QUEUE,
         }
-    )  # fmt: skip
+    )
     with contextlib.closing(consumer):
         consumer.assign(
             [confluent_kafka.TopicPartition(topic, index, 0) for index in range(shape.partitions)]
@@ -282,7 +288,12 @@ def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
 def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str = "1") -> Latency:
     """From ``produce`` to the consumer's hands, at a fixed rate; the first quarter warms up."""
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "log_level": 0}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"bench-{topic}",
+            "log_level": 0,
+            **LARGE_QUEUE,
+        }
     )
     # From the end: what an earlier run left in the topic would count with its age.
     end = end_of(consumer, topic)

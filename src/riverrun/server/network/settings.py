@@ -111,12 +111,3 @@ class NetworkSettings(Settings):
         at_least=0,
         doc="How long a node that stops waits for requests in flight to be answered.",
     )
-    is_pacing: bool = setting(
-        True,
-        name="socket.consumer.pacing.enable",
-        doc=(
-            "Whether consumers built on librdkafka are served at the speed that they take. Served"
-            " faster, they fill their queue and do not fetch for a second"
-            " (`fetch.queue.backoff.ms`). Kafka has no such setting."
-        ),
-    )

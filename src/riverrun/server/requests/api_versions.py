@@ -16,7 +16,6 @@ from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.pacing import Pace, rests
 from riverrun.server.parts import Parts
 from riverrun.wire.apis import APIS, CONTROLLER_APIS, Api, ApiKey
 from riverrun.wire.codec import encode_response
@@ -41,8 +40,6 @@ def handle(
         name, release = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(release)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
-        if rests(name, release) and parts.settings.network.is_pacing:
-            parts.paces.setdefault(context.connection_id, Pace())
     image = parts.metadata.current
     apis = CONTROLLER_APIS if context.listener == CONTROLLER else APIS
     return parts.answers.api_versions(

@@ -7,8 +7,6 @@ followers.
 Consumers are served here, from the leader or from a follower (KIP-392); followers in
 ``replica_fetch.py``.
 
-Clients that are hurt by a fast broker are served at their speed (``pacing.py``).
-
 An answer leaves at once when it has min.bytes, an error, or no time to wait; otherwise the fetch
 watches its partitions and is called when more becomes readable, or by its timer.
 """
@@ -20,7 +18,6 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NO_EPOCH
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import (
     PartitionRead,
@@ -50,7 +47,6 @@ from riverrun.wire.fetch import (
 
 if TYPE_CHECKING:
     from riverrun.ports.files import Buffer
-    from riverrun.server.pacing import Pace
     from riverrun.server.parts import Parts
 
 READ_COMMITTED = 1
@@ -71,13 +67,7 @@ def handle_frame(
         session, wanted, is_incremental = _session(parts, call, version)
     except KafkaError as error:
         return encode_fetch_response(version, [], error_code=error.code)
-    fetch = _Fetch(parts, call, context, session, wanted, is_incremental=is_incremental)
-    pace = parts.paces.get(context.connection_id)
-    if pace is not None:
-        delay = pace.asked(parts.clock.monotonic())
-        if delay and fetch.has_records():
-            return fetch.begin_after(delay)
-    return fetch.begin()
+    return _Fetch(parts, call, context, session, wanted, is_incremental=is_incremental).begin()
 
 
 def _session(
@@ -102,11 +92,6 @@ def _session(
     return session, list(session.partitions.values()), True
 
 
-def _note_sent(pace: Pace, now: float, reads: list[PartitionRead]) -> None:
-    full = [read.data for read in reads if read.data]
-    pace.sent(now, sum(map(len, full)), full[0] if full else b"")
-
-
 class _Fetch:
     """One fetch from its first read to its answer."""
 
@@ -120,7 +105,6 @@ class _Fetch:
         "_parts",
         "_session",
         "_timer",
-        "_waited",
         "_wanted",
         "_watched",
     )
@@ -145,7 +129,6 @@ class _Fetch:
         self._future: asyncio.Future[list[Buffer]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_missing = 0
-        self._waited = 0.0
         self._is_scheduled = False
 
     def begin(self) -> list[Buffer] | Awaitable[list[Buffer]]:
@@ -156,22 +139,6 @@ class _Fetch:
         if must_answer or size >= least or call.max_wait_ms <= 0 or not self._wanted:
             return self._finish(reads)
         return self._wait(least - size)
-
-    def has_records(self) -> bool:
-        """Whether there are any for it: errors and empty answers need not wait."""
-        for wanted in self._wanted:
-            partition = self._find(wanted)
-            if partition is None or wanted.leader_epoch not in (NO_EPOCH, partition.leader_epoch):
-                continue
-            if partition.log.start_offset <= wanted.offset < partition.log.high_watermark:
-                return True
-        return False
-
-    async def begin_after(self, seconds: float) -> list[Buffer]:
-        await asyncio.sleep(seconds)
-        self._waited = seconds
-        answer = self.begin()
-        return answer if isinstance(answer, list) else await answer
 
     # -- Reading ----------------------------------------------------------------------------------
 
@@ -278,8 +245,8 @@ class _Fetch:
             if partition is not None:
                 partition.watch(self)
                 self._watched.append(partition)
-        seconds = min(self._call.max_wait_ms, WAIT_MS_MAX) / 1000 - self._waited
-        self._timer = loop.call_later(max(seconds, 0.0), self._complete)
+        seconds = min(self._call.max_wait_ms, WAIT_MS_MAX) / 1000
+        self._timer = loop.call_later(seconds, self._complete)
         future.add_done_callback(self._finished)
         return future
 
@@ -379,9 +346,6 @@ class _Fetch:
                     leader=leader,
                 )
             )
-        pace = self._parts.paces.get(self._context.connection_id)
-        if pace is not None:
-            _note_sent(pace, self._parts.clock.monotonic(), reads)
         if session is not None and served:
             session.move_to_end(served)
         return encode_fetch_response(

@@ -52,21 +52,21 @@ class RiverrunSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_riverrun.options import read_options
-        from pyspark_riverrun.reader import BatchReader
+        from pyspark_riverrun.reading.batch_reader import BatchReader
 
         options = read_options(self.options, is_streaming=False)
         return BatchReader(options, self._columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_riverrun.options import read_options
-        from pyspark_riverrun.stream_reader import StreamReader
+        from pyspark_riverrun.reading.stream_reader import StreamReader
 
         options = read_options(self.options, is_streaming=True)
         return StreamReader(options, self._columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_riverrun.options import BadOption, write_options
-        from pyspark_riverrun.writer import BatchWriter, check_schema
+        from pyspark_riverrun.writing.writer import BatchWriter, check_schema
 
         options = write_options(self.options)
         check_schema(schema, options)
@@ -76,7 +76,7 @@ class RiverrunSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_riverrun.options import BadOption, write_options
-        from pyspark_riverrun.writer import StreamWriter, check_schema
+        from pyspark_riverrun.writing.writer import StreamWriter, check_schema
 
         options = write_options(self.options)
         check_schema(schema, options)

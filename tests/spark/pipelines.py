@@ -17,7 +17,7 @@ from riverrun.client.pool import Pool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run.supervisor import Supervisor
-from riverrun.pipeline.run.topics import look_up, make_topic
+from riverrun.pipeline.topics import look_up, make_topic
 from riverrun.records.record import NewRecord, Record
 
 RUN_SECONDS_MAX = 300

@@ -8,9 +8,9 @@ import typer
 
 import pyspark_riverrun
 from riverrun.cli.support.options import NOT_FOUND
-from riverrun.pipeline.audit import copies
+from riverrun.pipeline.audit import replica_reader as copies
 from riverrun.pipeline.audit.command import replicas
-from riverrun.pipeline.audit.copies import (
+from riverrun.pipeline.audit.replica_reader import (
     ABSENT,
     BATCH,
     COPY,
@@ -19,8 +19,8 @@ from riverrun.pipeline.audit.copies import (
     in_words,
     read_copy,
 )
-from riverrun.pipeline.audit.job import Difference, Outcome, find_copies
-from riverrun.pipeline.run.topics import ask, make_topic
+from riverrun.pipeline.audit.replicas import Difference, Outcome, find_copies
+from riverrun.pipeline.topics import ask, make_topic
 from tests.clusters import Cluster
 from tests.spark.pipelines import write
 

@@ -18,7 +18,7 @@ from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run import cluster_watch as watch
 from riverrun.pipeline.run import session as spark
 from riverrun.pipeline.run import supervisor
-from riverrun.pipeline.run.progress import Display, status_tables
+from riverrun.pipeline.run.display import Display, status_tables
 from riverrun.pipeline.run.status import (
     SILENT_SECONDS_MAX,
     PipelineStatus,

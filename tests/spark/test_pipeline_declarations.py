@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.pipeline.declaration.columns import check_query, columns_of
 from riverrun.pipeline.declaration.model import FileSource, TableSink, TopicSink, TopicSource
 from riverrun.pipeline.declaration.parser import read_pipeline
+from riverrun.pipeline.declaration.sql_text import check_query, columns_of
 from riverrun.pipeline.errors import DeclarationError
 
 GOOD = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.pipeline.tables import open_table
+from riverrun.pipeline.sinks.tables.attempt import open_table
 from tests.clusters import Cluster
 from tests.spark.pipelines import Runs, read
 

@@ -17,13 +17,13 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.pipeline.audit.copies import Copy
-from riverrun.pipeline.audit.job import COPY_DDL, FOUND_DDL, audit, compare, find_copies
+from riverrun.pipeline.audit.replica_reader import Copy
+from riverrun.pipeline.audit.replicas import COPY_DDL, FOUND_DDL, audit, compare, find_copies
+from riverrun.pipeline.offsets import read_offset_log
 from riverrun.pipeline.run import query
-from riverrun.pipeline.run.offsets import read_offset_log
-from riverrun.pipeline.run.topics import ask
+from riverrun.pipeline.sinks.tables.attempt import open_table
 from riverrun.pipeline.sinks.writing import Written
-from riverrun.pipeline.tables import open_table
+from riverrun.pipeline.topics import ask
 from tests.clusters import Cluster
 from tests.processes import until
 from tests.spark.drivers import Driver, drive

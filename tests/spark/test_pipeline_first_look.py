@@ -12,7 +12,7 @@ from riverrun.pipeline.declaration.model import Pipeline
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run import preflight as first_look
 from riverrun.pipeline.run.status import write_status
-from riverrun.pipeline.run.topics import make_topic
+from riverrun.pipeline.topics import make_topic
 from tests.clusters import Cluster
 from tests.spark.test_pipeline_command import told
 

@@ -8,14 +8,14 @@ import pytest
 
 from riverrun.pipeline.declaration.model import TableSink
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.run.offsets import Progress, Skip, judge_records
+from riverrun.pipeline.offsets import Progress, Skip, judge_records
+from riverrun.pipeline.sinks.tables.attempt import open_table
 from riverrun.pipeline.sinks.writing import order_of, rankings
-from riverrun.pipeline.tables import open_table
 from tests.spark.test_pipeline_tables import SINK, ZERO, batch, rows_of
 
 
 def merged(path: Path, number: int, rows: list[dict[str, Any]], order: str | None = None) -> None:
-    from riverrun.pipeline.tables.delta import DeltaAttempt
+    from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
     attempt = DeltaAttempt(str(path))
     decision = judge_records(
@@ -87,7 +87,7 @@ def test_the_newest_change_in_a_batch_is_told_by_offset_then_by_time() -> None:
 
 
 def test_a_stale_merge_is_refused(tmp_path: Path) -> None:
-    from riverrun.pipeline.tables.delta import DeltaAttempt
+    from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
     path = tmp_path / "table"
     merged(path, 0, [{"id": 1, "name": "a", "_offset": 0}])

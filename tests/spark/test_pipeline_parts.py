@@ -16,10 +16,8 @@ from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration.model import TableSink, TopicSource
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.declaration.table_topics import name_of, tables_pipeline
-from riverrun.pipeline.run.checkpoint import Checkpoint
-from riverrun.pipeline.run.offsets import EARLIEST, Batch, Place, Stored
-from riverrun.pipeline.run.progress import status_tables
-from riverrun.pipeline.run.start_offsets import Beginning, check_same, decide
+from riverrun.pipeline.offsets import EARLIEST, Batch, Place, Stored
+from riverrun.pipeline.run.display import status_tables
 from riverrun.pipeline.run.status import (
     PipelineStatus,
     QueryStatus,
@@ -30,11 +28,13 @@ from riverrun.pipeline.run.status import (
     write_status,
 )
 from riverrun.pipeline.run.supervisor import lags_of
-from riverrun.pipeline.run.topics import Topics
-from riverrun.pipeline.run.versioned_file import LocalFiles
 from riverrun.pipeline.sources.avro import avro_decoder, spark_schema_of
-from riverrun.pipeline.sources.inference import Pinned, grown, schema_of_variant
-from riverrun.pipeline.sources.ranges import loss_option, range_of
+from riverrun.pipeline.sources.bounded_reads import loss_option, range_of
+from riverrun.pipeline.sources.json_schema import Pinned, grown, schema_of_variant
+from riverrun.pipeline.state.checkpoint import Checkpoint
+from riverrun.pipeline.state.start_offsets import Beginning, check_same, decide
+from riverrun.pipeline.state.versioned_file import LocalFiles
+from riverrun.pipeline.topics import Topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,7 +9,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
 from sqlalchemy.exc import OperationalError
 
-from pyspark_riverrun.cluster import DataLost
+from pyspark_riverrun.cluster.planner import DataLost
 from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.pipeline.declaration.model import Pipeline, PythonTransform
@@ -17,7 +17,7 @@ from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.run.query import Counts, Handler, NoRecordsYet, Stopped
 from riverrun.pipeline.run.status import QueryStatus
 from riverrun.pipeline.run.supervisor import PAUSE_SECONDS_MAX, Supervised, Supervisor
-from riverrun.pipeline.sources.plans import transformed
+from riverrun.pipeline.run.transforms import transformed
 from tests.processes import until
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was \
@@ -161,7 +161,7 @@ def test_a_topic_that_was_made_again_is_read_anew(
 ) -> None:
     supervised.tick(0.0)
     handler.is_made_again = True
-    handler.started[-1].fail("pyspark_riverrun.cluster.DataLost: topic t was made again")
+    handler.started[-1].fail("pyspark_riverrun.cluster.planner.DataLost: topic t was made again")
     supervised.tick(0.0)
     assert supervised.status.state == "waiting"
     supervised.tick(1.0)

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Schema
 
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.run.offsets import (
+from riverrun.pipeline.offsets import (
     EARLIEST,
     Batch,
     Place,
@@ -27,11 +27,11 @@ from riverrun.pipeline.run.offsets import (
     placed,
     read_offset_log,
 )
-from riverrun.pipeline.run.start_offsets import decide
-from riverrun.pipeline.run.topics import Topics
-from riverrun.pipeline.sinks.evolution import conflicts, evolve
-from riverrun.pipeline.sinks.files import WrittenFile, location, write_files
-from riverrun.pipeline.tables import Attempt, open_table
+from riverrun.pipeline.sinks.tables.attempt import Attempt, open_table
+from riverrun.pipeline.sinks.tables.data_files import WrittenFile, location, write_files
+from riverrun.pipeline.sinks.tables.schema_evolution import conflicts, evolve
+from riverrun.pipeline.state.start_offsets import decide
+from riverrun.pipeline.topics import Topics
 
 SINK = "shop/orders"
 ZERO = Place("topic-a", 0)
@@ -320,7 +320,7 @@ def test_spark_writes_the_offsets_of_a_batch_before_it_begins() -> None:
 
 
 def test_small_files_are_compacted_without_a_change_of_rows(tmp_path: Path) -> None:
-    from riverrun.pipeline.tables.delta import DeltaAttempt
+    from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
     def look() -> Attempt:
         return DeltaAttempt(str(tmp_path / "table"))
@@ -334,7 +334,7 @@ def test_small_files_are_compacted_without_a_change_of_rows(tmp_path: Path) -> N
 
 
 def test_a_compaction_removes_what_is_older_than_the_table_keeps(tmp_path: Path) -> None:
-    from riverrun.pipeline.tables.delta import DeltaAttempt
+    from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
     def look() -> DeltaAttempt:
         return DeltaAttempt(str(tmp_path))
@@ -352,7 +352,7 @@ def test_a_file_of_a_straggling_task_is_in_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that was given up may go on, until the very moment of the commit."""
-    from riverrun.pipeline.tables import parquet
+    from riverrun.pipeline.sinks.tables import parquet
 
     def look() -> Attempt:
         return open_table("parquet", str(tmp_path), name="t")

@@ -18,10 +18,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from riverrun.pipeline.declaration.model import SqlTransform, TopicSource
 from riverrun.pipeline.declaration.parser import read_pipeline
-from riverrun.pipeline.run.row_counts import counted, told
+from riverrun.pipeline.sinks.row_counts import counted, told
 from riverrun.pipeline.sources.avro import avro_decoder, fitted, spark_schema_of
-from riverrun.pipeline.sources.inference import FIELDS_MAX, grown, schema_of_variant
-from riverrun.pipeline.sources.values import REASON, good, infer, parsed, schema_of
+from riverrun.pipeline.sources.json_schema import FIELDS_MAX, grown, schema_of_variant
+from riverrun.pipeline.sources.parsing import REASON, good, infer, parsed, schema_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JSON = TopicSource(

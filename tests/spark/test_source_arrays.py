@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_riverrun import link
-from pyspark_riverrun.arrays import is_valid, numbers, pieces, values_of
+from pyspark_riverrun.arrow.arrays import is_valid, numbers, pieces, values_of
+from pyspark_riverrun.cluster import link
 
 IMPORTS = """
 import sys
 import pyarrow as pa
-from pyspark_riverrun.decode import COLUMNS_WITH_HEADERS, to_arrow
-from pyspark_riverrun.writer import Rows, payloads
+from pyspark_riverrun.arrow.decode import COLUMNS_WITH_HEADERS, to_arrow
+from pyspark_riverrun.writing.writer import Rows, payloads
 from riverrun.records.record import NewRecord, build_batch
 import numpy as np
 

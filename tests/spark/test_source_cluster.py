@@ -13,13 +13,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_riverrun import RiverrunSource
-from pyspark_riverrun.cluster import DataLost
-from pyspark_riverrun.decode import HEADER_TYPE
-from pyspark_riverrun.encode import Rows
+from pyspark_riverrun.arrow.decode import HEADER_TYPE
+from pyspark_riverrun.arrow.encode import Rows
+from pyspark_riverrun.cluster.planner import DataLost
 from pyspark_riverrun.options import BadOption
-from pyspark_riverrun.reading import RangePartition
+from pyspark_riverrun.reading.read_task import RangePartition
 from pyspark_riverrun.source import FIELDS
-from pyspark_riverrun.writer import BadRow, TaskWritten
+from pyspark_riverrun.writing.writer import BadRow, TaskWritten
 from riverrun.client.partitioner import partition_of_key
 from riverrun.model.errors import KafkaError
 from tests.clusters import Cluster

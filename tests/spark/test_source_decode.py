@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_riverrun import RiverrunSource, decode
-from pyspark_riverrun.decode import (
+from pyspark_riverrun import RiverrunSource
+from pyspark_riverrun.arrow import decode
+from pyspark_riverrun.arrow.decode import (
     COLUMNS,
     COLUMNS_WITH_HEADERS,
     MILLISECONDS_MAX,

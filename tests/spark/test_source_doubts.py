@@ -8,12 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_riverrun import cluster, fetching
-from pyspark_riverrun.cluster import LOOKS_MAX, DataLost, Found, Planner
-from pyspark_riverrun.fetching import STRANGE_MAX, FetchOptions, _Fetcher
+from pyspark_riverrun.cluster import planner as cluster
+from pyspark_riverrun.cluster.planner import LOOKS_MAX, DataLost, Found, Planner
 from pyspark_riverrun.offsets import place
 from pyspark_riverrun.options import read_options
-from pyspark_riverrun.planning import Range
+from pyspark_riverrun.reading import prefetch as fetching
+from pyspark_riverrun.reading.prefetch import STRANGE_MAX, FetchOptions, _Fetcher
+from pyspark_riverrun.reading.ranges import Range
 from riverrun.client.partitions import EARLIEST
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspark_riverrun import encode, gather
-from pyspark_riverrun.encode import Payload, Rows, payloads
-from pyspark_riverrun.gather import Numbers, joined
-from pyspark_riverrun.partitioning import hashes_of, partitions_of_keys
-from pyspark_riverrun.varints import read_varints, sizes_of, zigzag
+from pyspark_riverrun.arrow import byte_join as gather
+from pyspark_riverrun.arrow import encode
+from pyspark_riverrun.arrow.byte_join import Numbers, joined
+from pyspark_riverrun.arrow.encode import Payload, Rows, payloads
+from pyspark_riverrun.arrow.varints import read_varints, sizes_of, zigzag
+from pyspark_riverrun.writing.partitioning import hashes_of, partitions_of_keys
 from riverrun.client.partitioner import murmur2, partition_of_key
 from riverrun.records.record import NewRecord, read_headers, spans, write_varint
 from tests.records.strategies import new_records

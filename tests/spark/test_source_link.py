@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pyspark_riverrun.link import Link, Links
+from pyspark_riverrun.cluster.link import Link, Links
 from pyspark_riverrun.options import ClusterOptions, read_options
 from tests.processes import until
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pyspark_riverrun.cluster import DataLost, Found
-from pyspark_riverrun.decode import COLUMNS
+from pyspark_riverrun.arrow.decode import COLUMNS
+from pyspark_riverrun.cluster.planner import DataLost, Found
 from pyspark_riverrun.listener import lag_between
 from pyspark_riverrun.offsets import Offsets, place
 from pyspark_riverrun.options import read_options
-from pyspark_riverrun.planning import Range, limited, ranges
-from pyspark_riverrun.reading import RangePartition
-from pyspark_riverrun.stream_reader import COMMIT_PAUSE_S, StreamReader
+from pyspark_riverrun.reading.ranges import Range, limited, ranges
+from pyspark_riverrun.reading.read_task import RangePartition
+from pyspark_riverrun.reading.stream_reader import COMMIT_PAUSE_S, StreamReader
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 

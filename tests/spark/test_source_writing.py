@@ -10,11 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_riverrun.encode import Block, Payload
+from pyspark_riverrun.arrow.encode import Block, Payload
 from pyspark_riverrun.offsets import place
 from pyspark_riverrun.options import write_options
-from pyspark_riverrun.producing import FILLED_BYTES_MAX, UNDER_WAY_BYTES_MAX, TaskProducer
-from pyspark_riverrun.writer import BadRow, _Placing
+from pyspark_riverrun.writing.task_producer import (
+    FILLED_BYTES_MAX,
+    UNDER_WAY_BYTES_MAX,
+    TaskProducer,
+)
+from pyspark_riverrun.writing.writer import BadRow, _Placing
 from riverrun.client.connection import UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from tests.processes import until
@@ -45,7 +49,7 @@ class FakePool:
         """Answers that are None come after this."""
 
     async def try_again(self, _: Any) -> Any:
-        from pyspark_riverrun.producing import ProducerIdentity
+        from pyspark_riverrun.writing.task_producer import ProducerIdentity
 
         return ProducerIdentity(producer_id=1, epoch=0)
 

@@ -179,7 +179,7 @@ def tables(
     """
     from riverrun.cli.support.session import run as ask_cluster
     from riverrun.pipeline.declaration.table_topics import tables_pipeline
-    from riverrun.pipeline.run.topics import ask_table_topics
+    from riverrun.pipeline.topics import ask_table_topics
 
     check_extra()
     if values not in ("json", "raw"):
@@ -209,7 +209,7 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
 
     from riverrun.cli.support.output import print_json, print_tables
     from riverrun.cli.support.watching import show
-    from riverrun.pipeline.run.progress import status_tables
+    from riverrun.pipeline.run.display import status_tables
     from riverrun.pipeline.run.status import is_alive, read_status
 
     pipeline = _read(file, None)
@@ -345,7 +345,7 @@ def _supervise(
     a status that says "running" would be believed.
     """
     from riverrun.pipeline.run.cluster_watch import Watch as ClusterWatch
-    from riverrun.pipeline.run.progress import Display
+    from riverrun.pipeline.run.display import Display
     from riverrun.pipeline.run.session import SPARK_GONE
     from riverrun.pipeline.run.status import is_asked_to_stop, write_status
     from riverrun.pipeline.run.supervisor import Supervisor

@@ -46,8 +46,8 @@ def replicas(
     from riverrun.cli.support.output import Cell, Table, print_json, print_tables
     from riverrun.cli.support.session import find_topic, run
     from riverrun.client.pool import Pool
-    from riverrun.pipeline.audit.copies import Copy
-    from riverrun.pipeline.audit.job import audit, find_copies
+    from riverrun.pipeline.audit.replica_reader import Copy
+    from riverrun.pipeline.audit.replicas import audit, find_copies
     from riverrun.pipeline.run.session import SETTINGS
 
     async def find(pool: Pool) -> list[Copy]:

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from riverrun.client.pool import parse_bootstrap
-from riverrun.pipeline.declaration.columns import ORIGIN, check_query, columns_of, names_in
 from riverrun.pipeline.declaration.document import Document, read_document
 from riverrun.pipeline.declaration.model import (
     FILE_FORMATS,
@@ -34,6 +33,7 @@ from riverrun.pipeline.declaration.model import (
     Watermark,
 )
 from riverrun.pipeline.declaration.section import Reporter, Section
+from riverrun.pipeline.declaration.sql_text import ORIGIN, check_query, columns_of, names_in
 from riverrun.pipeline.errors import DeclarationError
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"

@@ -36,9 +36,7 @@ from riverrun.pipeline.declaration.model import (
     Watermark,
 )
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.run.checkpoint import Checkpoint
-from riverrun.pipeline.run.hadoop import HadoopFiles
-from riverrun.pipeline.run.offsets import (
+from riverrun.pipeline.offsets import (
     EARLIEST,
     Batch,
     Place,
@@ -51,9 +49,7 @@ from riverrun.pipeline.run.offsets import (
     placed,
     read_offset_log,
 )
-from riverrun.pipeline.run.start_offsets import Beginning, check_same, decide
-from riverrun.pipeline.run.topics import Topics, latest_offsets, look_up, make_topic
-from riverrun.pipeline.run.versioned_file import LocalFiles
+from riverrun.pipeline.run.transforms import has_state, transformed
 from riverrun.pipeline.sinks.dead_letters import DeadLetters, bury_misfits
 from riverrun.pipeline.sinks.writing import (
     FORMAT,
@@ -64,13 +60,18 @@ from riverrun.pipeline.sinks.writing import (
     write_table,
     write_topic,
 )
-from riverrun.pipeline.sources import ranges, values
-from riverrun.pipeline.sources.inference import Pinned, grown
-from riverrun.pipeline.sources.plans import has_state, transformed
-from riverrun.pipeline.sources.values import REASON
+from riverrun.pipeline.sources import bounded_reads as ranges
+from riverrun.pipeline.sources import parsing as values
+from riverrun.pipeline.sources.json_schema import Pinned, grown
+from riverrun.pipeline.sources.parsing import REASON
+from riverrun.pipeline.state.checkpoint import Checkpoint
+from riverrun.pipeline.state.hadoop_files import HadoopFiles
+from riverrun.pipeline.state.start_offsets import Beginning, check_same, decide
+from riverrun.pipeline.state.versioned_file import LocalFiles
+from riverrun.pipeline.topics import Topics, latest_offsets, look_up, make_topic
 
 if TYPE_CHECKING:
-    from riverrun.pipeline.tables import Attempt
+    from riverrun.pipeline.sinks.tables.attempt import Attempt
 
 STARTED_SECONDS_MAX = 60
 READ_COMMITTED = "read_committed"
@@ -312,7 +313,7 @@ class Handler:
         assert isinstance(self.sink, TableSink)
         every = self.sink.compact_every
         if self.sink.format == "delta" and every and self.counts.commits % every == 0:
-            from riverrun.pipeline.tables.delta import DeltaAttempt
+            from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
             self.counts.compacted += DeltaAttempt(self.sink.path).compact()
 

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_riverrun.cluster import DataLost
+from pyspark_riverrun.cluster.planner import DataLost
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration.model import Pipeline
 from riverrun.pipeline.errors import CannotContinue

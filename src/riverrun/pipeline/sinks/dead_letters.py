@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from riverrun.pipeline.run.row_counts import COUNT, told
-from riverrun.pipeline.sources.values import REASON
+from riverrun.pipeline.sinks.row_counts import COUNT, told
+from riverrun.pipeline.sources.parsing import REASON
 
 FORMAT: Final = "riverrun"
 PLACE: Final = ("topic", "partition", "offset")

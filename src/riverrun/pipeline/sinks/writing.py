@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from riverrun.pipeline.declaration.model import TableSink, TopicSink
-from riverrun.pipeline.run.offsets import Batch, Place, Progress
-from riverrun.pipeline.run.row_counts import counted, told
-from riverrun.pipeline.sinks.evolution import conflicts, evolve, plain_schema
-from riverrun.pipeline.sinks.files import LISTED_DDL, WrittenFile, write_files
-from riverrun.pipeline.sources.values import REASON
-from riverrun.pipeline.tables import Attempt, open_table
+from riverrun.pipeline.offsets import Batch, Place, Progress
+from riverrun.pipeline.sinks.row_counts import counted, told
+from riverrun.pipeline.sinks.tables.attempt import Attempt, open_table
+from riverrun.pipeline.sinks.tables.data_files import LISTED_DDL, WrittenFile, write_files
+from riverrun.pipeline.sinks.tables.schema_evolution import conflicts, evolve, plain_schema
+from riverrun.pipeline.sources.parsing import REASON
 
 FORMAT = "riverrun"
 RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
@@ -101,7 +101,7 @@ class Written:
         if self._merged is None:
             attempt.commit(self._files, self._schema, progress)
             return
-        from riverrun.pipeline.tables.delta import DeltaAttempt
+        from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
         assert isinstance(attempt, DeltaAttempt), "only Delta tables are merged"
         attempt.merge(

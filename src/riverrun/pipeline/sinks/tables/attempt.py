@@ -11,9 +11,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from riverrun.pipeline.run.offsets import Place, Progress, Stored
-from riverrun.pipeline.sinks.evolution import Promotions
-from riverrun.pipeline.sinks.files import WrittenFile
+from riverrun.pipeline.offsets import Place, Progress, Stored
+from riverrun.pipeline.sinks.tables.data_files import WrittenFile
+from riverrun.pipeline.sinks.tables.schema_evolution import Promotions
 
 
 class Attempt(Protocol):
@@ -52,15 +52,15 @@ def open_table(
     """A fresh look at a table; modules are loaded as needed, for each brings a large library."""
     match kind:
         case "delta":
-            from riverrun.pipeline.tables.delta import DeltaAttempt
+            from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 
             return DeltaAttempt(path)
         case "iceberg":
-            from riverrun.pipeline.tables.iceberg import IcebergAttempt
+            from riverrun.pipeline.sinks.tables.iceberg import IcebergAttempt
 
             return IcebergAttempt(path, name=name, options=options or {})
         case "parquet":
-            from riverrun.pipeline.tables.parquet import ParquetAttempt
+            from riverrun.pipeline.sinks.tables.parquet import ParquetAttempt
 
             return ParquetAttempt(path)
         case _:

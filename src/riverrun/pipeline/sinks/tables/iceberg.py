@@ -23,9 +23,9 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.run.offsets import Place, Progress, Stored, stored_from
-from riverrun.pipeline.sinks.evolution import Promotions, evolve, plain_schema
-from riverrun.pipeline.sinks.files import WrittenFile
+from riverrun.pipeline.offsets import Place, Progress, Stored, stored_from
+from riverrun.pipeline.sinks.tables.data_files import WrittenFile
+from riverrun.pipeline.sinks.tables.schema_evolution import Promotions, evolve, plain_schema
 
 NAMESPACE = "riverrun"
 PROMOTIONS: Promotions = MappingProxyType(

@@ -28,12 +28,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_riverrun.cluster import DataLost, Found, Planner
-from pyspark_riverrun.link import link_to
+from pyspark_riverrun.cluster.link import link_to
+from pyspark_riverrun.cluster.planner import DataLost, Found, Planner
 from pyspark_riverrun.offsets import OffsetJson, Offsets, Position, Times, from_json, to_json
 from pyspark_riverrun.options import ReadOptions
-from pyspark_riverrun.planning import count_between, limited, ranges
-from pyspark_riverrun.reading import partitions_of, read_range
+from pyspark_riverrun.reading.ranges import count_between, limited, ranges
+from pyspark_riverrun.reading.read_task import partitions_of, read_range
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import TopicPartition
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_riverrun.arrays import is_valid, numbers, pieces
-from pyspark_riverrun.partitioning import bounds_of
-from pyspark_riverrun.varints import Integers
+from pyspark_riverrun.arrow.arrays import is_valid, numbers, pieces
+from pyspark_riverrun.arrow.varints import Integers
+from pyspark_riverrun.writing.partitioning import bounds_of
 
 Marks = npt.NDArray[np.uint64]
 

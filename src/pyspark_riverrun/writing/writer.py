@@ -32,13 +32,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_riverrun.arrays import is_valid, numbers, values_of
-from pyspark_riverrun.encode import Rows, payloads
-from pyspark_riverrun.link import link_to, settle
+from pyspark_riverrun.arrow.arrays import is_valid, numbers, values_of
+from pyspark_riverrun.arrow.encode import Rows, payloads
+from pyspark_riverrun.cluster.link import link_to, settle
 from pyspark_riverrun.offsets import place
 from pyspark_riverrun.options import BadOption, WriteOptions
-from pyspark_riverrun.partitioning import partitions_of_keys
-from pyspark_riverrun.producing import TaskProducer
+from pyspark_riverrun.writing.partitioning import partitions_of_keys
+from pyspark_riverrun.writing.task_producer import TaskProducer
 from riverrun.ports.randomness import SystemRandomness
 
 HEADERS: Final = ArrayType(

@@ -6,9 +6,9 @@ back together with the offsets that follow it.
 
 from __future__ import annotations
 
-from riverrun.pipeline.run.offsets import read_offset_log
-from riverrun.pipeline.run.start_offsets import Beginning
-from riverrun.pipeline.run.versioned_file import Files, Kept
+from riverrun.pipeline.offsets import read_offset_log
+from riverrun.pipeline.state.start_offsets import Beginning
+from riverrun.pipeline.state.versioned_file import Files, Kept
 
 BEGINNING = "riverrun"
 NEXT = ".next"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from riverrun.pipeline.declaration.model import STOP, TopicSource
-from riverrun.pipeline.run.offsets import EARLIEST, Batch
-from riverrun.pipeline.run.topics import first_records
+from riverrun.pipeline.offsets import EARLIEST, Batch
 from riverrun.pipeline.sinks.writing import FORMAT
+from riverrun.pipeline.topics import first_records
 
 SAMPLE_RECORDS_MAX = 1_000
 

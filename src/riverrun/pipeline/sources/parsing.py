@@ -15,10 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from riverrun.pipeline.declaration.columns import ORIGIN
 from riverrun.pipeline.declaration.model import TopicSource
+from riverrun.pipeline.declaration.sql_text import ORIGIN
 from riverrun.pipeline.sources.avro import avro_decoder, fitted, spark_schema_of
-from riverrun.pipeline.sources.inference import grown, schema_of_variant
+from riverrun.pipeline.sources.json_schema import grown, schema_of_variant
 
 REASON = "_reason"
 _CORRUPT = "_not_json"

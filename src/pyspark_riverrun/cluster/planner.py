@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from pyspark_riverrun.link import Link
+from pyspark_riverrun.cluster.link import Link
 from pyspark_riverrun.offsets import Offsets, Position, Times, place
 from pyspark_riverrun.options import BadOption, ReadOptions, Subscription
 from riverrun.client.offsets import commit_offsets, offsets_at

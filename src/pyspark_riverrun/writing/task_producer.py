@@ -16,8 +16,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark_riverrun.encode import Block, Payload
-from pyspark_riverrun.link import Link
+from pyspark_riverrun.arrow.encode import Block, Payload
+from pyspark_riverrun.cluster.link import Link
 from pyspark_riverrun.options import WriteOptions
 from riverrun.client.pool import Pool
 from riverrun.client.retry import RETRIABLE, STALE_LEADER

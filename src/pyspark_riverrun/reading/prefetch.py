@@ -15,10 +15,10 @@ from queue import SimpleQueue
 from typing import Final
 from uuid import UUID
 
-from pyspark_riverrun.cluster import DataLost
-from pyspark_riverrun.decode import Portion
-from pyspark_riverrun.link import Link
-from pyspark_riverrun.planning import Range
+from pyspark_riverrun.arrow.decode import Portion
+from pyspark_riverrun.cluster.link import Link
+from pyspark_riverrun.cluster.planner import DataLost
+from pyspark_riverrun.reading.ranges import Range
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import Address

@@ -10,11 +10,11 @@ from uuid import UUID
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_riverrun.decode import to_arrow
-from pyspark_riverrun.fetching import Ahead, FetchOptions
-from pyspark_riverrun.link import link_to, settle
+from pyspark_riverrun.arrow.decode import to_arrow
+from pyspark_riverrun.cluster.link import link_to, settle
 from pyspark_riverrun.options import ReadOptions
-from pyspark_riverrun.planning import Range
+from pyspark_riverrun.reading.prefetch import Ahead, FetchOptions
+from pyspark_riverrun.reading.ranges import Range
 
 ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024

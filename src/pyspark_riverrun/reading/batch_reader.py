@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_riverrun.cluster import DataLost, Planner
-from pyspark_riverrun.link import link_to
+from pyspark_riverrun.cluster.link import link_to
+from pyspark_riverrun.cluster.planner import DataLost, Planner
 from pyspark_riverrun.offsets import Offsets
 from pyspark_riverrun.options import ReadOptions
-from pyspark_riverrun.planning import ranges
-from pyspark_riverrun.reading import partitions_of, read_range
+from pyspark_riverrun.reading.ranges import ranges
+from pyspark_riverrun.reading.read_task import partitions_of, read_range
 
 
 class BatchReader(DataSourceReader):

@@ -18,9 +18,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.run.offsets import Place, Progress, Stored
-from riverrun.pipeline.sinks.evolution import WIDER, Evolution, Promotions, evolve, plain_schema
-from riverrun.pipeline.sinks.files import WrittenFile, location
+from riverrun.pipeline.offsets import Place, Progress, Stored
+from riverrun.pipeline.sinks.tables.data_files import WrittenFile, location
+from riverrun.pipeline.sinks.tables.schema_evolution import (
+    WIDER,
+    Evolution,
+    Promotions,
+    evolve,
+    plain_schema,
+)
 
 
 class DeltaAttempt:
@@ -178,7 +184,7 @@ class DeltaAttempt:
             batch=self._seen.batch,
             digest=self._seen.digest,
         )
-        from riverrun.pipeline.sinks.files import conform
+        from riverrun.pipeline.sinks.tables.data_files import conform
 
         scanned = table.to_pyarrow_dataset().to_batches()
         wide = pa.RecordBatchReader.from_batches(

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_riverrun.arrays import is_valid, values_of
-from pyspark_riverrun.gather import INLINE_BYTES_MAX, Numbers, Spans, joined
-from pyspark_riverrun.partitioning import bounds_of
-from pyspark_riverrun.varints import Integers, sizes_of, zigzag
+from pyspark_riverrun.arrow.arrays import is_valid, values_of
+from pyspark_riverrun.arrow.byte_join import INLINE_BYTES_MAX, Numbers, Spans, joined
+from pyspark_riverrun.arrow.varints import Integers, sizes_of, zigzag
+from pyspark_riverrun.writing.partitioning import bounds_of
 
 RECORD_OVERHEAD_BYTES: Final = 20
 """Of the numbers in a record, at most about: it decides where batches are cut, no more."""

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pyspark_riverrun.arrays import numbers, pieces
-from pyspark_riverrun.varints import Bytes, Integers, read_varints
+from pyspark_riverrun.arrow.arrays import numbers, pieces
+from pyspark_riverrun.arrow.varints import Bytes, Integers, read_varints
 from riverrun.records.batch import (
     HEADER_BYTES,
     BatchHeader,

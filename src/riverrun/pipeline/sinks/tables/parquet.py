@@ -21,9 +21,9 @@ from uuid import uuid4
 import pyarrow as pa
 
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.run.offsets import Place, Progress, Stored, stored_from
-from riverrun.pipeline.sinks.evolution import WIDER, Promotions, evolve
-from riverrun.pipeline.sinks.files import WrittenFile
+from riverrun.pipeline.offsets import Place, Progress, Stored, stored_from
+from riverrun.pipeline.sinks.tables.data_files import WrittenFile
+from riverrun.pipeline.sinks.tables.schema_evolution import WIDER, Promotions, evolve
 
 PREFIX = "batch="
 MEMORY = "_riverrun.json"

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from riverrun.pipeline.run.versioned_file import Files, Kept
+from riverrun.pipeline.state.versioned_file import Files, Kept
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_][\w]*|\d+|[<>(),:]|[^\s<>(),:`]+")
 LONG_DIGITS_MAX = 18

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.pipeline.run.offsets import EARLIEST, Place, Stored
-from riverrun.pipeline.run.topics import Topics
+from riverrun.pipeline.offsets import EARLIEST, Place, Stored
+from riverrun.pipeline.topics import Topics
 
 Offsets = Mapping[str, Mapping[int, int]]
 """By topic and partition."""

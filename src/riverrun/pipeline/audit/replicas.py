@@ -13,7 +13,7 @@ from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import LATEST
 from riverrun.client.pool import Pool
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
-from riverrun.pipeline.audit.copies import ABSENT, BATCH, KEY, Copy, read_copy
+from riverrun.pipeline.audit.replica_reader import ABSENT, BATCH, KEY, Copy, read_copy
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,

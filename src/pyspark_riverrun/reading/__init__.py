@@ -1,0 +1,1 @@
+"""Batch and streaming reads: planning on the driver, fetching in tasks."""

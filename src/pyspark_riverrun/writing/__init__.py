@@ -1,0 +1,1 @@
+"""Batch and streaming writes: one idempotent producer per task."""

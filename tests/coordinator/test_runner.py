@@ -8,16 +8,27 @@ from typing import Any
 
 import pytest
 
-from riverrun.coordinator.records import CommittedOffset, OffsetRecord, encode
+from riverrun.coordinator.loading import Loader
+from riverrun.coordinator.records import CommittedOffset, CoordinatorRecord, OffsetRecord, encode
+from riverrun.coordinator.shard import GroupShard
+from riverrun.coordinator.turn import Turn, Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, PartitionIndex
+from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
+from riverrun.model.invariants import InvariantViolation
 from riverrun.records.record import ControlType, NewRecord, build_batch, read_records
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 from riverrun.wire.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.coordinator.fakes import FakeLog, Node, run
-from tests.coordinator.story import caller, commit, commit_code, subscription
+from tests.coordinator.story import (
+    CountedRandomness,
+    caller,
+    commit,
+    commit_code,
+    settings,
+    subscription,
+)
 
 GROUP = "readers"
 
@@ -471,3 +482,26 @@ def test_a_large_partition_is_loaded_in_slices() -> None:
         await node.groups.stop()
 
     run(main())
+
+
+def test_failed_assertion_in_a_request_violates_an_invariant() -> None:
+    def act(turn: Turn, waiter: Waiter) -> None:
+        raise AssertionError("generation went back")
+
+    async def main() -> None:
+        async with Node() as node:
+            with pytest.raises(InvariantViolation, match="generation went back"):
+                await node.groups.find(GROUP).ask(JoinGroupResponse, GROUP, act)
+
+    run(main())
+
+
+def test_failed_assertion_in_replay_violates_an_invariant() -> None:
+    class BrokenShard(GroupShard):
+        def replay(self, record: CoordinatorRecord) -> None:
+            raise AssertionError("offset went back")
+
+    key, value = encode(OffsetRecord(GROUP, "orders", 0, None))
+    loader = Loader(BrokenShard(settings(), CountedRandomness()), Offset(0))
+    with pytest.raises(InvariantViolation, match="offset went back"):
+        list(loader.replay(build_batch([NewRecord(value, key, 1)])))

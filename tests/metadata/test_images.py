@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from riverrun.metadata.images import Images
 from riverrun.metadata.records import AbortTransactionRecord, ConfigRecord, Record, encode
 from riverrun.metadata.schema.begin_transaction_record import BeginTransactionRecord
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.records.record import NewRecord, build_batch
 from tests.metadata.histories import after, histories
 from tests.metadata.members import setting, value_of
@@ -156,3 +158,9 @@ def test_waiters_belong_to_their_images() -> None:
         assert written is not None and written.waiter is waiter
 
     asyncio.run(main())
+
+
+def test_replay_of_a_batch_behind_a_gap_violates_an_invariant() -> None:
+    images = Images(Image(epoch=LeaderEpoch(1)))
+    with pytest.raises(InvariantViolation, match="base_offset=7"):
+        walk(images.replay(batch(setting(1), 7)))

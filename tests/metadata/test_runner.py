@@ -22,6 +22,7 @@ from riverrun.metadata.schema.begin_transaction_record import BeginTransactionRe
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshot import Snapshot
 from riverrun.model.ids import Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.files import File, OsFiles
 from riverrun.records.batch import batches
 from riverrun.records.record import NewRecord, build_batch, read_records
@@ -236,7 +237,7 @@ def test_records_that_cannot_follow_never_reach_the_log(tmp_path: Path) -> None:
         async with running(log):
             await log.append(topic_records("a", 1))
             end = log.end_offset
-            with pytest.raises(AssertionError, match="topic a exists"):
+            with pytest.raises(InvariantViolation, match="topic a exists"):
                 await log.append(topic_records("a", 2))
             assert log.end_offset == end
             await log.append(topic_records("b", 2))

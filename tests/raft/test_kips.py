@@ -8,6 +8,7 @@ import pytest
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.raft import effects as do
 from riverrun.raft import events as told
 from riverrun.raft.member import HEARD_MAX
@@ -189,7 +190,7 @@ def test_what_is_committed_is_never_cut() -> None:
     answer(core, response)
     assert core.raft.high_watermark == 3
     cut = EpochEnd(LeaderEpoch(1), Offset(1))
-    with pytest.raises(AssertionError, match="is committed"):
+    with pytest.raises(InvariantViolation, match="is committed"):
         answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), diverging=cut))
 
 
@@ -625,7 +626,7 @@ def test_nothing_comes_between_a_change_of_the_log_and_its_report() -> None:
     request = core.sent(FetchRequest)[-1]
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"some")
     core.raft.step(core.now, told.Answered(NodeId(2), request, response))
-    with pytest.raises(AssertionError, match="before the log has changed"):
+    with pytest.raises(InvariantViolation, match="before the log has changed"):
         core.raft.step(core.now, told.Tick())
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch
+from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import read_header
 from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.log import ColdRead, Log, Origin
@@ -126,10 +127,10 @@ def test_settings_change_with_the_next_append() -> None:
     assert log.end_offset == 0
 
 
-def test_a_stale_leader_cannot_append() -> None:
+def test_append_of_an_older_epoch_violates_an_invariant() -> None:
     log = log_of()
     log.begin_epoch(LeaderEpoch(EPOCH + 1))
-    with pytest.raises(AssertionError):
+    with pytest.raises(InvariantViolation):
         append(log, batch(b"a"))
 
 

@@ -28,6 +28,7 @@ from riverrun.coordinator.turn import Response, Turn, Waiter
 from riverrun.coordinator.writing import Batch, Queue
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
+from riverrun.model.invariants import state_change
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
@@ -164,9 +165,10 @@ class ShardRunner:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         waiter = self._node.next_waiter()
         turn = self.turn()
-        act(turn, waiter)
-        future = self._futures[waiter] = asyncio.get_running_loop().create_future()
-        self.finish(turn)
+        with state_change:
+            act(turn, waiter)
+            future = self._futures[waiter] = asyncio.get_running_loop().create_future()
+            self.finish(turn)
         try:
             answer = await future
         except asyncio.CancelledError:
@@ -254,7 +256,8 @@ class ShardRunner:
     def _committed(self, batch: Batch) -> None:
         turn = self.turn()
         for entry in batch.entries:
-            self.shard.committed(turn, entry.records)
+            with state_change:
+                self.shard.committed(turn, entry.records)
             if entry.fate.refused is None:
                 self._answer(entry.replies)
             else:

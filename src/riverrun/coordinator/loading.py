@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from riverrun.coordinator.records import CoordinatorRecord, UnknownKind, decode
 from riverrun.coordinator.shard import GroupShard
 from riverrun.model.ids import Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import BatchHeader, Buffer, CorruptBatch, batches, crc_matches
 from riverrun.records.record import ControlType, payload_of, read_records, spans
 
@@ -30,16 +31,19 @@ class Loader:
 
     def replay(self, data: bytes) -> Iterator[None]:
         """Replay whole batches; yields where one may pause. Raises ``CorruptBatch``."""
-        for at, header in batches(data):
-            if not crc_matches(data, at, header.size):
-                raise CorruptBatch(f"wrong CRC of the batch at offset {header.base_offset}")
-            batch = memoryview(data)[at : at + header.size]
-            if header.is_control:
-                self._end_transaction(header, batch)
-            else:
-                yield from self._replay_records(header, batch)
-            self.next_offset = Offset(header.next_offset)
-            yield
+        try:
+            for at, header in batches(data):
+                if not crc_matches(data, at, header.size):
+                    raise CorruptBatch(f"wrong CRC of the batch at offset {header.base_offset}")
+                batch = memoryview(data)[at : at + header.size]
+                if header.is_control:
+                    self._end_transaction(header, batch)
+                else:
+                    yield from self._replay_records(header, batch)
+                self.next_offset = Offset(header.next_offset)
+                yield
+        except AssertionError as error:
+            raise InvariantViolation(str(error)) from error
 
     def _replay_records(self, header: BatchHeader, batch: Buffer) -> Iterator[None]:
         payload = payload_of(batch, header)

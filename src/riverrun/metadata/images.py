@@ -22,6 +22,7 @@ from riverrun.metadata.quorum import MetadataError
 from riverrun.metadata.records import UnknownRecord, decode
 from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import Record as StoredRecord
 from riverrun.records.record import read_records
@@ -89,6 +90,8 @@ class Images:
                 self._timestamp = header.max_timestamp
                 self._size += header.size
                 yield
+        except AssertionError as error:
+            raise InvariantViolation(str(error)) from error
         except (CorruptBatch, UnknownRecord) as error:
             raise MetadataError(f"metadata behind offset {self._next_offset}: {error}") from error
 

@@ -31,6 +31,7 @@ from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshotter import FailedSync, Snapshots
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.invariants import state_change
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.randomness import Randomness, SystemRandomness
@@ -266,17 +267,18 @@ class MetadataLog:
     def append(self, records: Sequence[Record]) -> asyncio.Future[Image]:
         """One atomic batch, written when this returns; the image with it once it is published.
 
-        An assertion fails, and nothing changes, for records that cannot follow. When there is no
-        room for them nothing changes either: another voter shall lead, or OSError where there is
-        none. KafkaError NOT_CONTROLLER unless ``is_active``; the future fails with it when
-        leadership is lost before the outcome is known.
+        Raises ``InvariantViolation``, before it writes, if the records cannot be replayed. When
+        there is no room for them nothing changes either: the node resigns if there is another
+        voter, else OSError is raised. Raises KafkaError NOT_CONTROLLER unless ``is_active``; the
+        future fails with it when leadership is lost before the outcome is known.
         """
         if self._failure is not None:
             raise self._failure
         self._check_active()
         waiter: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         try:
-            self._write(records, waiter)
+            with state_change:
+                self._write(records, waiter)
         except OSError as error:
             if len(self.voters) < 2:
                 raise

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.invariants import state_change
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.changes import Changes
 from riverrun.raft.effects import Effect, Flush, Follows, Persist
@@ -214,20 +215,21 @@ class Raft:
     # Steps
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """Take one event. An assertion that fails means a bug: the node must stop."""
+        """Process one event. Raises ``InvariantViolation`` if an assertion fails."""
         member = self._member
-        assert now >= member.now, f"time went back from {member.now} to {now}"
-        member.now = now
-        member.out = []
-        if not self._is_started:
-            assert isinstance(event, Tick), f"{event} comes before the first tick"
-            self._start()
-        if now - self._due > STALL_SECONDS:
-            shift(member, now - self._due + STALL_GRACE_SECONDS)
-        self._check_order(event)
-        self._take(event)
-        self._poll()
-        self._due = self._next_deadline()
+        with state_change:
+            assert now >= member.now, f"time went back from {member.now} to {now}"
+            member.now = now
+            member.out = []
+            if not self._is_started:
+                assert isinstance(event, Tick), f"{event} comes before the first tick"
+                self._start()
+            if now - self._due > STALL_SECONDS:
+                shift(member, now - self._due + STALL_GRACE_SECONDS)
+            self._check_order(event)
+            self._take(event)
+            self._poll()
+            self._due = self._next_deadline()
         return member.out
 
     def next_deadline(self) -> float:

@@ -19,6 +19,7 @@ from uuid import UUID
 from riverrun.metadata.image import NO_LEADER, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
+from riverrun.model.invariants import InvariantViolation
 from riverrun.replication.leading import Leading, Proposal, Verdict
 from riverrun.replication.peers import Peers
 from riverrun.replication.progress import Contact, Follower
@@ -242,7 +243,10 @@ class Partition:
             self._invisible.append((log.end_offset, self._appended_bytes))
             if self._watches:
                 self._tell_followers(is_urgent=True)
-            self.advance()
+            try:
+                self.advance()
+            except AssertionError as error:
+                raise InvariantViolation(str(error)) from error
         return appended
 
     def advance(self) -> None:

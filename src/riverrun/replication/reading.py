@@ -15,6 +15,7 @@ from typing import NamedTuple
 from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.files import Buffer
 from riverrun.replication.partition import Partition
 from riverrun.replication.progress import Contact
@@ -190,6 +191,8 @@ def read_for_replica(
         else:
             result.data = found.data
             partition.follower_served(follower)
+    except AssertionError as error:  # the fetch may have moved the high watermark
+        raise InvariantViolation(str(error)) from error
     except KafkaError as error:
         return PartitionRead(
             error_code=error.code,

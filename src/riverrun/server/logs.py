@@ -44,6 +44,13 @@ def configure(*, format_: str, level: str, stream: TextIO = sys.stderr) -> None:
     )
 
 
+def error_text(error: BaseException) -> str:
+    """The type and text of an error, on one line; all errors of a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(error_text(inner) for inner in error.exceptions)
+    return f"{type(error).__name__}: {error}"
+
+
 class _Lines:
     """Writes lines. One that cannot be written is lost: a log on a full disk, or a terminal that
     is gone, must not stop the work that it tells of.

@@ -23,6 +23,7 @@ from riverrun.cluster.controller import Controller
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.metadata_log import MetadataLog
+from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
@@ -40,7 +41,7 @@ from riverrun.server.dispatch.router import Router
 from riverrun.server.early import EarlySockets
 from riverrun.server.formation.formed import Formed
 from riverrun.server.formation.former import Formation
-from riverrun.server.mishaps import changes_state, reason_of
+from riverrun.server.logs import error_text
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.outgoing import Outgoing
@@ -366,22 +367,22 @@ class Broker:
             return
         error = task.exception()
         if error is not None:
-            log.error("node must stop", part=task.get_name(), reason=reason_of(error))
+            log.error("node must stop", part=task.get_name(), error=error_text(error))
             self._failure = self._failure or error
             self._ending.set()
 
     def _handler_failed(self, error: BaseException) -> None:
-        """A handler's bug costs the connection; one that may have left state behind, the node.
+        """Handle an error that a request handler did not expect. The router closes the connection.
 
-        An assertion in append, replay or a coordinator is of the second kind.
+        The node stops too if the error may have left state half changed.
         """
         trace = "".join(traceback.format_exception(error))
-        log.error("a request failed", reason=reason_of(error), trace=trace)
-        if isinstance(error, AssertionError) and changes_state(error):
+        log.error("a request failed", error=error_text(error), trace=trace)
+        if isinstance(error, InvariantViolation):
             self._bug(error)
 
     def _bug(self, error: BaseException) -> None:
-        log.error("node must stop", reason=reason_of(error))
+        log.error("node must stop", error=error_text(error))
         self._failure = self._failure or error
         self._ending.set()
 
@@ -423,7 +424,7 @@ class Broker:
             "node": int(self.settings.node_id),
             "log_directory": offline or "online",
             "replicas": self._serving.troubles() if self._serving is not None else {},
-            "failure": reason_of(self._failure) if self._failure is not None else None,
+            "failure": error_text(self._failure) if self._failure is not None else None,
             "broker": phase.value if phase is not None else None,
             "quorum": None
             if metadata is None
@@ -473,7 +474,7 @@ class Broker:
         try:
             await step
         except OSError as error:
-            log.error("disk failed at the stop", reason=reason_of(error))
+            log.error("disk failed at the stop", error=error_text(error))
             self._failure = self._failure or error
 
     async def _leave(self) -> None:

@@ -17,6 +17,7 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.model.invariants import InvariantViolation
 from riverrun.model.settings import INT_MAX
 from riverrun.ports.files import Buffer
 from riverrun.records.batch import (
@@ -97,31 +98,34 @@ class Log(Upkeep):
             known = self._judge_producer(header, stored, origin)
             if known is not None:
                 return known
-        assert leader_epoch >= self.epochs.latest, f"{leader_epoch} < {self.epochs.latest}"
-        base = self.end_offset
-        last = base + header.last_offset_delta
-        size = header.length + OVERHEAD_BYTES
         assert not isinstance(stored, bytes), "a batch must be writable to be stamped"
-        stamp(stored, 0, base, leader_epoch)
-        segment = self.active
-        if (
-            segment.size + size > self._segment_bytes_max
-            or last > segment.offset_max
-            or segment.is_full
-            or self._is_aged(segment, header.max_timestamp, now_ms)
-        ) and segment.size:
-            segment = self.roll(now_ms)
         try:
-            segment.write(stored)
-        except OSError as error:
-            self.append_failed(segment, error)
-            raise
-        segment.note(size, last, header.max_timestamp)
-        self._account(segment, header, base, stored, now_ms)
-        if leader_epoch > self.epochs.latest:
-            self.epochs.assign(leader_epoch, base)
-        elif base == self.epochs.begun_at:
-            self.epochs.is_dirty = True
+            assert leader_epoch >= self.epochs.latest, f"{leader_epoch} < {self.epochs.latest}"
+            base = self.end_offset
+            last = base + header.last_offset_delta
+            size = header.length + OVERHEAD_BYTES
+            stamp(stored, 0, base, leader_epoch)
+            segment = self.active
+            if (
+                segment.size + size > self._segment_bytes_max
+                or last > segment.offset_max
+                or segment.is_full
+                or self._is_aged(segment, header.max_timestamp, now_ms)
+            ) and segment.size:
+                segment = self.roll(now_ms)
+            try:
+                segment.write(stored)
+            except OSError as error:
+                self.append_failed(segment, error)
+                raise
+            segment.note(size, last, header.max_timestamp)
+            self._account(segment, header, base, stored, now_ms)
+            if leader_epoch > self.epochs.latest:
+                self.epochs.assign(leader_epoch, base)
+            elif base == self.epochs.begun_at:
+                self.epochs.is_dirty = True
+        except AssertionError as error:
+            raise InvariantViolation(str(error)) from error
         self.size_bytes += size
         self.end_offset = Offset(last + 1)
         return Appended(base, Offset(last), now_ms if self._has_log_append_time else -1)
@@ -152,23 +156,26 @@ class Log(Upkeep):
         if not found:
             return None
         last = found[-1].last_offset
-        segment = self.active
-        if last > segment.offset_max:
-            # Compaction left a gap that the indexes of this segment cannot span.
-            segment = self._roll_over_gap(found[0].base_offset, max(newest, segment.created_ms))
-        elif segment.size and (
-            segment.size + stop > self._segment_bytes_max
-            or segment.is_full
-            or self._is_aged(segment, newest, 0)
-        ):
-            segment = self.roll(max(newest, segment.created_ms))
-        view = memoryview(data)[:stop]
         try:
-            segment.write(view)
-        except OSError as error:
-            self.append_failed(segment, error)
-            raise
-        self._account_all(segment, found, view)
+            segment = self.active
+            if last > segment.offset_max:
+                # Compaction left a gap that the indexes of this segment cannot span.
+                segment = self._roll_over_gap(found[0].base_offset, max(newest, segment.created_ms))
+            elif segment.size and (
+                segment.size + stop > self._segment_bytes_max
+                or segment.is_full
+                or self._is_aged(segment, newest, 0)
+            ):
+                segment = self.roll(max(newest, segment.created_ms))
+            view = memoryview(data)[:stop]
+            try:
+                segment.write(view)
+            except OSError as error:
+                self.append_failed(segment, error)
+                raise
+            self._account_all(segment, found, view)
+        except AssertionError as error:
+            raise InvariantViolation(str(error)) from error
         self.size_bytes += stop
         self.end_offset = Offset(last + 1)
         return Appended(Offset(found[0].base_offset), Offset(last), -1, size_bytes=stop)

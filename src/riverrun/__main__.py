@@ -1,6 +1,6 @@
 """``python -m riverrun``, for those whose shell does not find ``riverrun``."""
 
-from riverrun.cli.__main__ import main
+from riverrun.cli.main import main
 
 if __name__ == "__main__":
     main()

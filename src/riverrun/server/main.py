@@ -1,46 +1,79 @@
-"""The program of one node: settings in, a broker that runs until it is told to stop.
+"""The program of one node: reads settings, then runs a node until it is stopped.
 
-``riverrun start`` and ``python -m riverrun.server`` both end here; ``riverrun up`` uses the
-latter, for it starts faster without the command line's library.
+``riverrun start`` and ``python -m riverrun.server`` both call ``run``. ``riverrun up`` starts its
+nodes with the latter, which takes the pipes of ``Supervision``.
+
+SIGTERM, SIGINT and the end of the parent process stop the node in these steps:
+
+1. ``Node.request_stop`` sets an event; ``Node.run`` wakes up and calls ``Node.stop``.
+2. Controlled shutdown: the controller moves the leadership of our partitions to other brokers.
+   A controller that leads the quorum resigns. Clients are still served.
+3. The listener stops accepting, completes the requests in flight and closes its connections.
+4. Group coordinators, follower fetchers and background tasks stop.
+5. The metadata log and the partition logs are flushed and closed, and the clean-shutdown file is
+   written. The next start then needs no recovery.
+6. The process exits with ``STOPPED``, or with ``FAILED`` if a failure stopped the node.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import gc
 import os
+import resource
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
+import structlog
+import uvloop
+
+from riverrun.metadata.quorum import MetadataError
 from riverrun.model.dataclasses import dataclass
+from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
 from riverrun.model.synonyms import overridden
-from riverrun.server.early import EarlySockets
+from riverrun.ports.clock import SystemClock
+from riverrun.ports.files import OsFiles
+from riverrun.ports.randomness import SystemRandomness
+from riverrun.server import logs
+from riverrun.server.controller_link.lifecycle import RegistrationRefused
+from riverrun.server.formation.formed import FormationError, FormationStopped
+from riverrun.server.node import Broker
 from riverrun.server.settings import (
     NodeSettings,
     from_environment,
     read_file,
     unknown_variables,
 )
+from riverrun.server.socket_activation import adopt_sockets, passed_descriptors
+from riverrun.server.watchdog import Watchdog
+from riverrun.storage.directory import DirectoryError
 
-STOPPED = 0
-FAILED = 1
-REFUSED = 2
-FILES_WANTED = 65_536
+STOPPED: Final = 0
+FAILED: Final = 1
+REFUSED: Final = 2
+OPEN_FILES_WANTED: Final = 65_536
+
+log = structlog.get_logger("riverrun")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """Pipes to the process that started us: where to say "ready", and whose end means to stop."""
+    """Pipes to the parent process. The node writes "ready" to the first when it is up. It stops
+    when the second reaches its end, because the parent has then ended.
+    """
 
     ready_descriptor: int | None = None
     parent_descriptor: int | None = None
 
 
 def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int:
-    """Run a node; gives the exit code. Bad settings and unusable data are said in words."""
+    """Run a node and return the exit code. Invalid settings are reported on standard error."""
     if not __debug__:
         print("riverrun: python must not run with -O: assertions guard the data", file=sys.stderr)  # noqa: T201
         return REFUSED
@@ -49,22 +82,13 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
-    # What is made until the node serves stays for ever: there is nothing to collect.
-    gc.disable()
-    # Everything else is loaded after this: clients may come meanwhile.
-    early = EarlySockets.open(settings)
-    _raise_file_limit()
-    import riverrun.server.plain_structlog  # noqa: F401  # before whoever imports structlog
-    from riverrun.server import logs
-
+    _raise_open_files_limit()
     logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
-    import uvloop
-
-    return uvloop.run(_serve(settings, early, supervision or Supervision()))
+    return uvloop.run(_serve(settings, supervision or Supervision()))
 
 
 def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
-    """File, environment and flags, the later ones winning."""
+    """Settings from the file, the environment and flags. Later sources override earlier ones."""
     texts = read_file(config) if config is not None else {}
     texts = overridden(overridden(texts, from_environment(os.environ)), flags)
     if "log.dirs" not in texts and "node.id" in texts:
@@ -73,106 +97,92 @@ def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, s
 
 
 def _boot_id() -> str:
-    """The kernel's own name for its life since the last boot; empty where it has none."""
+    """The kernel's id of the current boot; empty on systems without one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _raise_file_limit() -> None:
+def _raise_open_files_limit() -> None:
     """Ten thousand partitions have more files than the usual soft limit allows."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    wanted = OPEN_FILES_WANTED
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
     if soft < wanted:
         with contextlib.suppress(OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(settings: NodeSettings, early: EarlySockets, supervision: Supervision) -> int:
-    import structlog
-
-    from riverrun.metadata.quorum import MetadataError
-    from riverrun.model.errors import KafkaError
-    from riverrun.ports.clock import SystemClock
-    from riverrun.ports.files import OsFiles
-    from riverrun.ports.randomness import SystemRandomness
-    from riverrun.server.controller_link.lifecycle import RegistrationRefused
-    from riverrun.server.formation.formed import FormationError, FormationStopped
-    from riverrun.server.node import Broker
-    from riverrun.server.watchdog import Watchdog
-    from riverrun.storage.directory import DirectoryError
-
-    log = structlog.get_logger("riverrun")
+async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
-        log.warning("variables without meaning are ignored", names=", ".join(ignored))
-    broker = Broker(
+        log.warning("ignored unknown environment variables", names=", ".join(ignored))
+    node = Broker(
         settings,
         files=OsFiles(),
         clock=SystemClock(),
         randomness=SystemRandomness(),
         boot_id=_boot_id(),
-        early=early,
+        sockets=adopt_sockets(
+            passed_descriptors(os.environ, os.getpid()), settings.client_addresses()
+        ),
     )
-    _stop_when_told(broker.request_stop, supervision.parent_descriptor)
+    _stop_on_request(node.request_stop, supervision.parent_descriptor)
+    exit_code = await _start(node)
+    if exit_code is not None:
+        await node.stop()
+        return exit_code
+    # Objects made during the start live as long as the node. Later collections skip them.
+    gc.freeze()
+    if supervision.ready_descriptor is not None and node.is_serving:
+        os.write(supervision.ready_descriptor, b"ready\n")
+        os.close(supervision.ready_descriptor)
+    watchdog = Watchdog(SystemClock(), node.metrics)
+    watchdog.start()
+    failure = await node.run()
+    watchdog.stop()
+    return FAILED if failure else STOPPED
+
+
+async def _start(node: Broker) -> int | None:
+    """Start the node. Returns the exit code if it cannot start."""
     try:
-        is_serving = await broker.start()
+        await node.start()
     except FormationStopped:
-        await broker.stop()
         return STOPPED
     except (FormationError, RegistrationRefused) as error:
-        log.error("cannot join a cluster", reason=str(error))
-        await broker.stop()
+        log.error("cannot join a cluster", error=str(error))
         return REFUSED
     except (DirectoryError, MetadataError) as error:
-        log.error("cannot use the data directory", reason=str(error))
-        await broker.stop()
+        log.error("cannot use the data directory", error=str(error))
         return REFUSED
     except (OSError, KafkaError) as error:
         hint = {}
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             hint["remedy"] = "stop what listens there, or choose another port (up: --port)"
-        log.error("cannot start", reason=str(error), **hint)
-        await broker.stop()
+        log.error("cannot start", error=str(error), **hint)
         return FAILED
-    gc.freeze()
-    gc.enable()
-    if supervision.ready_descriptor is not None and is_serving:
-        os.write(supervision.ready_descriptor, b"ready\n")
-        os.close(supervision.ready_descriptor)
-    watchdog = Watchdog(SystemClock(), broker.metrics)
-    watchdog.start()
-    failure = await broker.run()
-    watchdog.stop()
-    return FAILED if failure else STOPPED
+    return None
 
 
-def _stop_when_told(stop: Callable[[str], None], parent_descriptor: int | None) -> None:
-    """By signals, or by the end of the process that started us: then the other end of its pipe
-    is closed.
-    """
-    import asyncio
-    import signal
-
+def _stop_on_request(stop: Callable[[str], None], parent_descriptor: int | None) -> None:
+    """Call ``stop`` on SIGTERM and SIGINT, and when the parent's end of the pipe closes."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, signal.Signals(number).name)
 
-    def ended(descriptor: int) -> None:
+    def parent_ended(descriptor: int) -> None:
         loop.remove_reader(descriptor)
         stop("the parent process ended")
 
     if parent_descriptor is not None:
-        loop.add_reader(parent_descriptor, ended, parent_descriptor)
+        loop.add_reader(parent_descriptor, parent_ended, parent_descriptor)
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m riverrun.server CONFIG [READY_FD PARENT_FD]``: how ``riverrun up`` starts a node,
-    and ``riverrun start`` where a file says all.
-    """
+    """``python -m riverrun.server CONFIG [READY_FD PARENT_FD]``."""
     config, *descriptors = arguments
     try:
         texts = settings_texts(Path(config), {})

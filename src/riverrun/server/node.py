@@ -10,6 +10,7 @@ not.
 from __future__ import annotations
 
 import asyncio
+import socket
 import traceback
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
@@ -38,7 +39,6 @@ from riverrun.server.dispatch.context import CONTROLLER, Peer
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.router import Router
-from riverrun.server.early import EarlySockets
 from riverrun.server.formation.formed import Formed
 from riverrun.server.formation.former import Formation
 from riverrun.server.logs import error_text
@@ -50,7 +50,7 @@ from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
 from riverrun.server.serving import Serving
-from riverrun.server.settings import NodeSettings, declared_settings
+from riverrun.server.settings import Address, NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log_manager import LogRunner
 from riverrun.wire.apis import CONTROLLER_ROUTES, ApiKey
@@ -72,10 +72,10 @@ class Broker:
         clock: Clock,
         randomness: Randomness,
         boot_id: str = "",
-        early: EarlySockets | None = None,
+        sockets: Mapping[Address, socket.socket] | None = None,
     ) -> None:
-        """``boot_id`` names the life of the machine's kernel, and is empty when that is unknown;
-        ``early`` are sockets on which clients may wait for us already.
+        """``boot_id`` identifies the current boot of the machine; empty if unknown. ``sockets``
+        are listening sockets for client addresses, passed by a service manager.
         """
         self.settings = settings
         self.metrics = Metrics()
@@ -83,10 +83,10 @@ class Broker:
         self._clock = clock
         self._randomness = randomness
         self._boot_id = boot_id
-        self._early = early or EarlySockets()
+        self._sockets = dict(sockets or {})
         self._ending = asyncio.Event()
         self._failure: BaseException | None = None
-        self._is_serving = False
+        self.is_serving = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._directory: LogDirectory | None = None
         self._log_runner: LogRunner | None = None
@@ -127,8 +127,8 @@ class Broker:
             await asyncio.wait((starting, ending))
         if not starting.cancelled():
             starting.result()
-        self._is_serving = not starting.cancelled() and not self._ending.is_set()
-        return self._is_serving
+        self.is_serving = not starting.cancelled() and not self._ending.is_set()
+        return self.is_serving
 
     async def _start(self) -> None:
         began = self._clock.monotonic()
@@ -147,15 +147,15 @@ class Broker:
             await serving.build()
             await serving.register()
             serving.start()
-            waiting = self._early.take()
             for address in settings.client_addresses():
-                if address not in waiting:
+                if address not in self._sockets:
                     await listener.start(address.name, address.host, address.port)
             await serving.serve()
-            # Who waits there already hears of a broker that serves, not of one that will.
-            for address, bound in waiting.items():
-                await listener.start(address.name, address.host, address.port, bound)
-        self._early.seen(len(parts.metadata.current.brokers))
+            # Clients that already wait on a passed socket are served when the broker is unfenced.
+            # Before that their metadata would not contain this broker.
+            for address in list(self._sockets):
+                passed = self._sockets.pop(address)
+                await listener.start(address.name, address.host, address.port, passed)
         log.info(
             "node is up",
             cluster=parts.logs.cluster_id,
@@ -182,7 +182,7 @@ class Broker:
             clock=self._clock,
             randomness=self._randomness,
             stopping=self._ending,
-            before_listening=self._early.close,
+            sockets=self._sockets,
         ).form()
         log_runner = self._log_runner = LogRunner(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
@@ -388,8 +388,6 @@ class Broker:
 
     def _published(self, delta: Delta, image: Image) -> None:
         """Limits of connections may be changed while the node runs."""
-        if self._is_serving:
-            self._early.seen(len(image.brokers))
         if self._parts is not None:
             self._parts.image_waits.published(delta, image)
         if self._rejoining is not None and self._rejoining.is_intended:
@@ -420,7 +418,7 @@ class Broker:
         is_in = phase is Phase.SERVING or not self.settings.formation.is_broker
         leader = metadata.leader if metadata is not None else None
         return {
-            "ready": self._is_serving and is_in and not self._ending.is_set() and not offline,
+            "ready": self.is_serving and is_in and not self._ending.is_set() and not offline,
             "node": int(self.settings.node_id),
             "log_directory": offline or "online",
             "replicas": self._serving.troubles() if self._serving is not None else {},
@@ -442,8 +440,9 @@ class Broker:
     async def stop(self) -> None:
         """Hand over, answer what is in flight, make everything durable, and say so on the disk."""
         await self._leave()
-        self._is_serving = False
-        self._early.close()
+        self.is_serving = False
+        for passed in self._sockets.values():
+            passed.close()
         if self._listener is not None:
             await self._listener.stop(is_patient=self._failure is None)
         if self._http is not None:
@@ -482,7 +481,7 @@ class Broker:
         if self._failure is not None:
             return
         settings = self.settings.controller
-        if not self._is_serving or self._parts is None:
+        if not self.is_serving or self._parts is None:
             return
         if self.settings.formation.is_broker and settings.controlled_shutdown:
             await self._parts.lifecycle.leave(settings.controlled_shutdown_timeout_ms / 1000)

@@ -16,7 +16,7 @@ from riverrun.cli.up.files import Node
 OF_A_COMMAND = "riverrun: "
 """How a node begins its last words when it cannot even read its settings."""
 AN_ERROR = re.compile(r"\[(?:error|critical) *\] (?P<event>.*?)(?:  |\s\w+=|$)")
-A_REASON = re.compile(r"""\breason=('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""")
+A_REASON = re.compile(r"""\b(?:error|reason)=('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""")
 QUOTES = ("'", '"')
 
 
@@ -30,7 +30,9 @@ def reason_in(line: str) -> str | None:
         except ValueError:
             return None
         is_error = told.get("level") in ("error", "critical")
-        return str(told.get("reason") or told.get("event")) if is_error else None
+        return (
+            str(told.get("error") or told.get("reason") or told.get("event")) if is_error else None
+        )
     error = AN_ERROR.search(line)
     if error is None:
         return None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, assert_never
@@ -47,6 +48,7 @@ from riverrun.server.formation.formed import FormationError, FormationStopped, F
 from riverrun.server.formation.messages import answer_of, proposal_of
 from riverrun.server.formation.promise import Promise, read_promise, write_promise
 from riverrun.server.network.listener import Listener
+from riverrun.server.settings import Address as ListenerAddress
 from riverrun.server.settings import NodeSettings
 from riverrun.storage.directory import LogDirectory
 from riverrun.wire.apis import ALL_APIS, PRIVATE_APIS, ApiKey
@@ -76,10 +78,10 @@ class Formation:
         clock: Clock,
         randomness: Randomness,
         stopping: asyncio.Event | None = None,
-        before_listening: Callable[[], None] = lambda: None,
+        sockets: Mapping[ListenerAddress, socket.socket] | None = None,
     ) -> None:
-        """``form`` is given up with ``FormationStopped`` when ``stopping`` is set;
-        ``before_listening`` is called when the node's addresses must be free.
+        """``form`` raises ``FormationStopped`` when ``stopping`` is set. ``sockets`` listen on some
+        of the node's addresses already; they stay open.
         """
         self._settings = settings
         self._directory = directory
@@ -87,7 +89,7 @@ class Formation:
         self._clock = clock
         self._randomness = randomness
         self._stopping = stopping or asyncio.Event()
-        self._before_listening = before_listening
+        self._sockets = sockets or {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="formation")
         self._storing = asyncio.Lock()
         self._promise: Promise | None = None
@@ -185,9 +187,10 @@ class Formation:
         if not self._settings.formation.is_controller and not self._seeds:
             raise FormationError("a node that is no controller needs other nodes in seed.nodes")
         listener = self._listener()
-        self._before_listening()
         for address in self._settings.listening():
-            await listener.start(address.name, address.host, address.port)
+            passed = self._sockets.get(address)
+            bound = passed.dup() if passed is not None else None
+            await listener.start(address.name, address.host, address.port, bound)
         try:
             while True:
                 situation = await self._look_around(wanted)

@@ -21,11 +21,13 @@ def test_a_controller_is_in_the_metadata_with_its_address() -> None:
     node = Node()
 
     async def story() -> None:
-        parts = node.parts
-        parts.image_waits = ImageWaits(lambda: node.log.current)
-        channel = ControllerChannel(node.log, SystemRandomness(), parts=lambda: parts, name="test")
+        services = node.services
+        services.image_waits = ImageWaits(lambda: node.log.current)
+        channel = ControllerChannel(
+            node.log, SystemRandomness(), services=lambda: services, name="test"
+        )
         address = Address(name="CONTROLLER", host="c1", port=9093)
-        registration = ControllerRegistration(parts, channel, address, INCARNATION)
+        registration = ControllerRegistration(services, channel, address, INCARNATION)
         running = asyncio.ensure_future(registration.run())
         while NodeId(1) not in node.log.current.controllers:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -45,7 +45,7 @@ class RealLeader(Leader):
         at = body_position(ALL_APIS[ApiKey.FETCH], version, frame, header.at)
         context = RequestContext(version, header.correlation_id, "f", "host", "PLAINTEXT", 1)
         view = memoryview(bytearray(frame))
-        found = fetch.handle_frame(self.node.parts, context, view, at)
+        found = fetch.handle_frame(self.node.services, context, view, at)
         if isinstance(found, list):
             self._reply(pipe, header.correlation_id, found)
         else:
@@ -98,7 +98,7 @@ class Cluster:
         self.node.loop.close()
         self.node.loop = self.loop
         self.node.peers.now = self.loop.time
-        self.node.parts.clock.monotonic = self.loop.time
+        self.node.services.clock.monotonic = self.loop.time
         self.leader = RealLeader(self.loop, self.node)
         image = self.node.image
         self.followers = [FollowingNode(self.loop, self.clock, n, image) for n in (TWO, THREE)]

@@ -49,9 +49,9 @@ class Controller:
 
     def __init__(self) -> None:
         self.node = Node()
-        parts, metrics, clock = self.node.parts, Metrics(), SystemClock()
-        self.router = parts.controller_router = Router(
-            parts, metrics=metrics, clock=clock, apis=CONTROLLER_APIS
+        services, metrics, clock = self.node.services, Metrics(), SystemClock()
+        self.router = services.controller_router = Router(
+            services, metrics=metrics, clock=clock, apis=CONTROLLER_APIS
         )
         self.listener = Listener(
             self.router,
@@ -89,9 +89,9 @@ class Quorum:
 
 
 def broker(quorum: Quorum) -> tuple[Forwarder, ControllerChannel]:
-    channel = ControllerChannel(quorum, SystemRandomness(), parts=lambda: None, name="test")
-    parts: Any = SimpleNamespace(metadata=quorum)
-    return Forwarder(parts, channel), channel
+    channel = ControllerChannel(quorum, SystemRandomness(), services=lambda: None, name="test")
+    services: Any = SimpleNamespace(metadata=quorum)
+    return Forwarder(services, channel), channel
 
 
 async def create(forwarder: Forwarder) -> Any:
@@ -115,7 +115,7 @@ async def test_a_request_travels_to_the_controller_and_its_answer_back() -> None
 @in_loop
 async def test_a_controller_that_has_lost_its_office_is_left_for_the_next() -> None:
     async with Controller() as old, Controller() as new:
-        old.node.parts.metadata.is_active = False
+        old.node.services.metadata.is_active = False
         forwarder, channel = broker(Quorum(old, new))
         answer = await create(forwarder)
         channel.close()
@@ -137,12 +137,12 @@ async def test_without_a_controller_the_asker_hears_so_in_time() -> None:
 async def test_the_active_controller_judges_what_its_own_clients_ask() -> None:
     node = Node()
     forwarder, _ = broker(Quorum())
-    forwarder._parts = node.parts
+    forwarder._services = node.services
     seen: list[Any] = []
     await forwarder.forward(
         ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, REQUEST, lambda *call: seen.append(call)
     )
-    assert seen == [(node.parts, CLIENT, REQUEST)]
+    assert seen == [(node.services, CLIENT, REQUEST)]
 
 
 @in_loop
@@ -188,7 +188,7 @@ async def test_many_clients_share_one_connection_without_waiting_for_each_other(
         gate = controller.node.log.gate = asyncio.Event()
         forwarder, channel = broker(Quorum(controller))
         asked = [asyncio.ensure_future(create(forwarder)) for _ in range(3)]
-        while controller.node.parts.controller.waiting < 3:  # noqa: ASYNC110
+        while controller.node.services.controller.waiting < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         gate.set()
         answers = await asyncio.gather(*asked)
@@ -201,7 +201,7 @@ async def test_many_clients_share_one_connection_without_waiting_for_each_other(
 async def test_a_refusal_of_this_very_node_is_an_answer_as_from_any_other() -> None:
     node = Node()
     channel = ControllerChannel(
-        node.parts.metadata, SystemRandomness(), parts=lambda: node.parts, name="test"
+        node.services.metadata, SystemRandomness(), services=lambda: node.services, name="test"
     )
     beat = BrokerHeartbeatRequest(
         broker_id=9, broker_epoch=1, current_metadata_offset=1, want_fence=False,

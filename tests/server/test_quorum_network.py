@@ -66,12 +66,14 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def serve(member: FakeMember) -> tuple[Listener, int]:
-    parts = SimpleNamespace(
+    services = SimpleNamespace(
         metadata=member, logs=SimpleNamespace(cluster_id="ours"), answers=Answers()
     )
     metrics = Metrics()
     names = {ApiKey.FETCH: "quorum_fetch"}
-    router = Router(parts, metrics=metrics, clock=SystemClock(), apis=CONTROLLER_APIS, names=names)
+    router = Router(
+        services, metrics=metrics, clock=SystemClock(), apis=CONTROLLER_APIS, names=names
+    )
     listener = Listener(router, NetworkSettings(), clock=SystemClock(), metrics=metrics)
     return listener, await listener.start(CONTROLLER, HOST, 0)
 

@@ -44,7 +44,7 @@ def one(frames: Any) -> bytes:
 def test_a_handler_gets_context_and_request_and_its_response_is_framed(version: int) -> None:
     seen = []
 
-    def handle(parts: object, context: Any, request: Any) -> HeartbeatResponse:
+    def handle(services: object, context: Any, request: Any) -> HeartbeatResponse:
         seen.append((context, request))
         return FINE
 
@@ -139,7 +139,7 @@ def test_what_is_awaited_is_finished_later() -> None:
 def test_hot_handlers_get_the_raw_frame_and_may_not_answer() -> None:
     seen = []
 
-    def handle_frame(parts: object, context: Any, buffer: memoryview, at: int) -> Any:
+    def handle_frame(services: object, context: Any, buffer: memoryview, at: int) -> Any:
         seen.append((context.api_version, bytes(buffer[at:])))
         return answers.pop(0)
 

@@ -30,11 +30,11 @@ def test_an_append_that_the_disk_refused_is_told_once_by_partition(
     lines: list[dict[str, str]] = []
     fake = SimpleNamespace(warning=lambda event, **fields: lines.append({"event": event, **fields}))
     monkeypatch.setattr(produce, "log", fake)
-    parts: Any = SimpleNamespace(
+    services: Any = SimpleNamespace(
         append_warnings=Sparing(), clock=SimpleNamespace(monotonic=lambda: 5.0)
     )
     partition: Any = SimpleNamespace(name="orders-3")
     for _ in range(3):
-        produce._warn(parts, partition, OSError(errno.ENOSPC, "No space left on device"))
+        produce._warn(services, partition, OSError(errno.ENOSPC, "No space left on device"))
     reason = "[Errno 28] No space left on device"
     assert lines == [{"event": "append failed", "partition": "orders-3", "reason": reason}]

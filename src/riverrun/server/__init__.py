@@ -1,3 +1,3 @@
-"""The node: builds the parts, listens, and answers requests. ``broker.py`` alone knows all
-parts.
+"""The node: builds the services, listens, and answers requests. ``broker.py`` alone knows all
+services.
 """

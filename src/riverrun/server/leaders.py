@@ -12,14 +12,14 @@ from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
-    from riverrun.server.parts import Parts
+    from riverrun.server.services import NodeServices
 
 MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors with which a client is told the leader."""
 
 
-def _state(parts: Parts, topic: str | UUID, index: int) -> PartitionImage | None:
-    image = parts.metadata.current
+def _state(services: NodeServices, topic: str | UUID, index: int) -> PartitionImage | None:
+    image = services.metadata.current
     if isinstance(topic, str):
         found = image.topics_by_name.get(TopicName(topic))
     else:
@@ -29,28 +29,28 @@ def _state(parts: Parts, topic: str | UUID, index: int) -> PartitionImage | None
     return found.partitions[index]
 
 
-def missing(parts: Parts, topic: str | UUID, index: int) -> ErrorCode:
+def missing(services: NodeServices, topic: str | UUID, index: int) -> ErrorCode:
     """Why there is no such partition here: another node has it, or nobody."""
-    if _state(parts, topic, index) is not None:
+    if _state(services, topic, index) is not None:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if isinstance(topic, str) or TopicId(topic) in parts.metadata.current.topics_by_id:
+    if isinstance(topic, str) or TopicId(topic) in services.metadata.current.topics_by_id:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def leader_of(parts: Parts, topic: str | UUID, index: int) -> tuple[int, int] | None:
+def leader_of(services: NodeServices, topic: str | UUID, index: int) -> tuple[int, int] | None:
     """The leader's id and epoch, as far as we know."""
-    state = _state(parts, topic, index)
+    state = _state(services, topic, index)
     if state is None or state.leader < 0:
         return None
     return state.leader, state.leader_epoch
 
 
 def endpoints_of(
-    parts: Parts, leaders: Iterable[tuple[int, int] | None], listener: str
+    services: NodeServices, leaders: Iterable[tuple[int, int] | None], listener: str
 ) -> list[NodeEndpoint]:
     """Where those leaders are, for clients of one listener; each of them once."""
-    brokers = parts.metadata.current.brokers
+    brokers = services.metadata.current.brokers
     found: dict[int, NodeEndpoint] = {}
     for leader in leaders:
         broker = None if leader is None else brokers.get(NodeId(leader[0]))

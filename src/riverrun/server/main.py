@@ -43,7 +43,7 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.formed import FormationError, FormationStopped
-from riverrun.server.node import Broker
+from riverrun.server.node import Node
 from riverrun.server.settings import (
     NodeSettings,
     from_environment,
@@ -119,7 +119,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
         log.warning("ignored unknown environment variables", names=", ".join(ignored))
-    node = Broker(
+    node = Node(
         settings,
         files=OsFiles(),
         clock=SystemClock(),
@@ -146,7 +146,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     return FAILED if failure else STOPPED
 
 
-async def _start(node: Broker) -> int | None:
+async def _start(node: Node) -> int | None:
     """Start the node. Returns the exit code if it cannot start."""
     try:
         await node.start()

@@ -45,10 +45,10 @@ from riverrun.server.logs import error_text
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.outgoing import Outgoing
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
+from riverrun.server.services import BrokerServices
 from riverrun.server.serving import Serving
 from riverrun.server.settings import Address, NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
@@ -61,7 +61,7 @@ CONTROLLER_MODULES: Final[Mapping[int, str]] = {ApiKey.FETCH: "quorum_fetch"}
 """Where the handlers for controllers are not named as their API."""
 
 
-class Broker:
+class Node:
     """A node from start to stop. Everything that the world gives it comes in here."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Broker:
         self._serving: Serving | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
-        self._parts: Parts | None = None
+        self._services: BrokerServices | None = None
         self._channels: list[ControllerChannel] = []
         self._rejoining: Rejoining | None = None
 
@@ -105,9 +105,9 @@ class Broker:
         return self._metadata
 
     @property
-    def parts(self) -> Parts | None:
+    def services(self) -> BrokerServices | None:
         """For who looks on."""
-        return self._parts
+        return self._services
 
     # -- Starting ---------------------------------------------------------------------------------
 
@@ -133,17 +133,17 @@ class Broker:
     async def _start(self) -> None:
         began = self._clock.monotonic()
         settings = self.settings
-        parts = await self._build()
-        listener = self._listener = self._build_listener(parts)
+        services = await self._build()
+        listener = self._listener = self._build_listener(services)
         controller = settings.controller_address()
         if controller is not None:
             await listener.start(controller.name, controller.host, controller.port)
         await self._start_http()
-        await parts.metadata.caught_up()
+        await services.metadata.caught_up()
         if settings.formation.is_controller and controller is not None:
-            self._register_controller(parts)
+            self._register_controller(services)
         if settings.formation.is_broker:
-            serving = self._serving = self._build_serving(parts)
+            serving = self._serving = self._build_serving(services)
             await serving.build()
             await serving.register()
             serving.start()
@@ -158,13 +158,13 @@ class Broker:
                 await listener.start(address.name, address.host, address.port, passed)
         log.info(
             "node is up",
-            cluster=parts.logs.cluster_id,
-            partitions=len(parts.logs.logs),
+            cluster=services.logs.cluster_id,
+            partitions=len(services.logs.logs),
             clients=", ".join(f"{a.host}:{a.port}" for a in settings.advertised()),
             seconds=round(self._clock.monotonic() - began, 3),
         )
 
-    async def _build(self) -> Parts:
+    async def _build(self) -> BrokerServices:
         settings = self.settings
         directory = LogDirectory.open(
             self._files,
@@ -199,7 +199,7 @@ class Broker:
             probe=BrokerProbe(lambda: metadata.newest),
             metrics=self.metrics,
         )
-        parts = self._parts = Parts(
+        services = self._services = BrokerServices(
             settings=settings,
             clock=self._clock,
             randomness=self._randomness,
@@ -212,17 +212,17 @@ class Broker:
             outgoing=Outgoing(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
         )
-        parts.forwarder = Forwarder(parts, self._channel("forwarding"))
+        services.forwarder = Forwarder(services, self._channel("forwarding"))
         declare_quorum_metrics(self.metrics, metadata)
         metadata.subscribe(self._published)
         self._own("controller", controller.run())
         metadata.on_leadership(controller.on_leadership)
         self._own("metadata log", metadata.run())
-        return parts
+        return services
 
-    def _build_listener(self, parts: Parts) -> Listener:
-        parts.controller_router = Router(
-            parts,
+    def _build_listener(self, services: BrokerServices) -> Listener:
+        services.controller_router = Router(
+            services,
             metrics=self.metrics,
             clock=self._clock,
             apis=CONTROLLER_ROUTES,
@@ -231,76 +231,79 @@ class Broker:
         )
         return Listener(
             Router(
-                parts,
+                services,
                 metrics=self.metrics,
                 clock=self._clock,
-                forward=parts.forwarder.forward,
+                forward=services.forwarder.forward,
                 on_bug=self._handler_failed,
             ),
             self.settings.network,
             clock=self._clock,
             metrics=self.metrics,
-            outgoing=parts.outgoing,
-            routers={CONTROLLER: parts.controller_router},
+            outgoing=services.outgoing,
+            routers={CONTROLLER: services.controller_router},
             closed=self._connection_closed,
         )
 
-    def _build_serving(self, parts: Parts) -> Serving:
+    def _build_serving(self, services: BrokerServices) -> Serving:
         async def registered(epoch: int) -> None:
-            await parts.log_runner.in_thread(
-                lambda: clean_shutdown.remember(self._files, parts.logs, self._boot_id, epoch)
+            await services.log_runner.in_thread(
+                lambda: clean_shutdown.remember(self._files, services.logs, self._boot_id, epoch)
             )
 
         return Serving(
-            parts,
+            services,
             own=self._own,
             bug=self._bug,
             channel=self._channel,
-            identity=lambda: self._identity(parts),
+            identity=lambda: self._identity(services),
             registered=registered,
         )
 
-    def _identity(self, parts: Parts) -> Identity:
-        assert parts.logs.cluster_id is not None, "registered without a cluster"
+    def _identity(self, services: BrokerServices) -> Identity:
+        assert services.logs.cluster_id is not None, "registered without a cluster"
         return Identity(
             node_id=self.settings.node_id,
-            cluster_id=parts.logs.cluster_id,
+            cluster_id=services.logs.cluster_id,
             incarnation=self._randomness.uuid(),
             listeners=self.settings.advertised(),
             rack=self.settings.identity.rack or None,
-            directories=(parts.logs.directory_id,),
+            directories=(services.logs.directory_id,),
             features=SUPPORTED_FEATURES,
             previous_epoch=clean_shutdown.continued_epoch(
                 self._files,
-                parts.logs,
+                services.logs,
                 self._boot_id,
-                is_missing=parts.replicas.is_any_missing(parts.metadata.current),
+                is_missing=services.replicas.is_any_missing(services.metadata.current),
             ),
         )
 
     def _channel(self, name: str) -> ControllerChannel:
         assert self._metadata is not None, "a channel before there is a quorum"
         channel = ControllerChannel(
-            self._metadata, self._randomness, parts=lambda: self._parts, name=f"riverrun-{name}"
+            self._metadata,
+            self._randomness,
+            services=lambda: self._services,
+            name=f"riverrun-{name}",
         )
         self._channels.append(channel)
         return channel
 
-    def _register_controller(self, parts: Parts) -> None:
+    def _register_controller(self, services: BrokerServices) -> None:
         address = self.settings.controller_advertised()
         assert address is not None, "a controller that nobody can reach"
         registration = ControllerRegistration(
-            parts, self._channel("registration"), address, self._randomness.uuid()
+            services, self._channel("registration"), address, self._randomness.uuid()
         )
         self._own("controller registration", registration.run())
 
     def _connection_closed(self, peer: Peer) -> None:
         """The broker behind it may be dead: the controller finds out."""
-        parts = self._parts
-        assert parts is not None, "a connection before there was anything to connect to"
-        node = parts.brokers_by_connection.pop(peer.connection_id, None)
+        services = self._services
+        assert services is not None, "a connection before there was anything to connect to"
+        node = services.brokers_by_connection.pop(peer.connection_id, None)
         if node is not None and not self._ending.is_set():
-            parts.controller.connection_lost(node)
+            services.controller.connection_lost(node)
 
     async def _open_metadata(self, directory: LogDirectory, formed: Formed) -> MetadataLog:
         settings = self.settings
@@ -339,12 +342,14 @@ class Broker:
 
     async def _forget_rejoining(self) -> None:
         """Once this node votes with the directory that it has."""
-        rejoining, parts = self._rejoining, self._parts
-        if rejoining is None or parts is None or not rejoining.is_intended:
+        rejoining, services = self._rejoining, self._services
+        if rejoining is None or services is None or not rejoining.is_intended:
             return
-        me = parts.metadata.me
-        if any(v.id == me.id and v.directory_id == me.directory_id for v in parts.metadata.voters):
-            await parts.log_runner.in_thread(rejoining.forget)
+        me = services.metadata.me
+        if any(
+            v.id == me.id and v.directory_id == me.directory_id for v in services.metadata.voters
+        ):
+            await services.log_runner.in_thread(rejoining.forget)
 
     async def _start_http(self) -> None:
         address = self.settings.identity.http_listener
@@ -388,13 +393,13 @@ class Broker:
 
     def _published(self, delta: Delta, image: Image) -> None:
         """Limits of connections may be changed while the node runs."""
-        if self._parts is not None:
-            self._parts.image_waits.published(delta, image)
+        if self._services is not None:
+            self._services.image_waits.published(delta, image)
         if self._rejoining is not None and self._rejoining.is_intended:
             self._own("rejoining", self._forget_rejoining())
         is_changed = any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs)
-        if is_changed and self._listener is not None and self._parts is not None:
-            network = self._parts.configs.effective(image, self.settings.network)
+        if is_changed and self._listener is not None and self._services is not None:
+            network = self._services.configs.effective(image, self.settings.network)
             self._listener.configure(network)
 
     def request_stop(self, why: str) -> None:
@@ -411,10 +416,10 @@ class Broker:
     def health(self) -> Mapping[str, object]:
         """What ``/health/ready`` says."""
         offline = self._directory.offline_reason if self._directory is not None else None
-        parts, metadata = self._parts, self._metadata
+        services, metadata = self._services, self._metadata
         phase = None
-        if parts is not None and self._serving is not None and self._serving.is_recovered:
-            phase = parts.lifecycle.phase
+        if services is not None and self._serving is not None and self._serving.is_recovered:
+            phase = services.lifecycle.phase
         is_in = phase is Phase.SERVING or not self.settings.formation.is_broker
         leader = metadata.leader if metadata is not None else None
         return {
@@ -481,14 +486,15 @@ class Broker:
         if self._failure is not None:
             return
         settings = self.settings.controller
-        if not self.is_serving or self._parts is None:
+        if not self.is_serving or self._services is None:
             return
         if self.settings.formation.is_broker and settings.controlled_shutdown:
-            await self._parts.lifecycle.leave(settings.controlled_shutdown_timeout_ms / 1000)
-        await self._parts.metadata.resign()
+            await self._services.lifecycle.leave(settings.controlled_shutdown_timeout_ms / 1000)
+        await self._services.metadata.resign()
 
     def _broker_epoch(self) -> int:
-        if self._serving is None or not self._serving.is_recovered or self._parts is None:
+        if self._serving is None or not self._serving.is_recovered or self._services is None:
             return -1
-        lifecycle = self._parts.lifecycle  # who was not registered yet continues what it came from
+        # A broker that is not registered yet continues its previous registration.
+        lifecycle = self._services.lifecycle
         return lifecycle.epoch if lifecycle.epoch >= 0 else lifecycle.identity.previous_epoch

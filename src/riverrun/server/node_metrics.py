@@ -1,4 +1,4 @@
-"""Numbers of the node as a whole, read from its parts when somebody looks."""
+"""Numbers of the node as a whole, read from its services when somebody looks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.partition import Partition
-from riverrun.server.parts import Parts
 from riverrun.server.replication_metrics import declare_replication_metrics
+from riverrun.server.services import BrokerServices
 
 
-def declare_metrics(metrics: Metrics, parts: Parts) -> None:
-    replicas = parts.replicas
+def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
+    replicas = services.replicas
     declare_replication_metrics(metrics, replicas)
 
     def by_partition(read: Callable[[Partition], float]) -> Callable[[], Iterator[Sample]]:
@@ -53,13 +53,13 @@ def declare_metrics(metrics: Metrics, parts: Parts) -> None:
     )  # fmt: skip
     metrics.gauge(
         "riverrun_fetch_sessions", "Incremental fetch sessions.",
-        lambda: len(parts.fetch_sessions),
+        lambda: len(services.fetch_sessions),
     )  # fmt: skip
     metrics.gauge(
         "riverrun_metadata_offset", "Offset of the newest metadata image.",
-        lambda: parts.metadata.current.offset,
+        lambda: services.metadata.current.offset,
     )  # fmt: skip
     metrics.gauge(
         "riverrun_log_directory_online", "1 as long as the data directory can be written.",
-        lambda: 0 if parts.logs.is_offline else 1,
+        lambda: 0 if services.logs.is_offline else 1,
     )  # fmt: skip

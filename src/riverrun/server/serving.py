@@ -36,7 +36,7 @@ from riverrun.server.fetch.consumer_sessions import FetchSessions
 from riverrun.server.node_metrics import declare_metrics
 from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.storage.log import Log
 from riverrun.storage.recovery import recovery
 from riverrun.storage.scrubbing.scrubber import ScrubRunner
@@ -62,7 +62,7 @@ class Serving:
 
     def __init__(
         self,
-        parts: Parts,
+        services: BrokerServices,
         *,
         own: Own,
         bug: Callable[[BaseException], None],
@@ -71,13 +71,13 @@ class Serving:
         registered: Callable[[int], Awaitable[None]],
     ) -> None:
         """``identity`` is asked when the logs are recovered; ``registered`` is told our epoch."""
-        self._parts = parts
+        self._services = services
         self._own = own
         self._bug = bug
         self._channel = channel
         self._identity = identity
         self._registered = registered
-        self._flusher = Flusher(parts.log_runner)
+        self._flusher = Flusher(services.log_runner)
         self._offsets: OffsetsTopic | None = None
         self._fetchers: Fetchers | None = None
         self._isr_changes: IsrChanges | None = None
@@ -87,77 +87,77 @@ class Serving:
 
     async def build(self) -> None:
         """Recover the logs and take up the roles that the metadata gives us."""
-        parts = self._parts
-        settings, metadata = parts.settings, parts.metadata
-        await parts.log_runner.recover(
-            lambda topic: parts.configs.log_settings(metadata.current, topic)
+        services = self._services
+        settings, metadata = services.settings, services.metadata
+        await services.log_runner.recover(
+            lambda topic: services.configs.log_settings(metadata.current, topic)
         )
-        parts.replicas = Replicas(
-            parts.logs,
+        services.replicas = Replicas(
+            services.logs,
             settings.node_id,
-            parts.configs.log_settings,
+            services.configs.log_settings,
             self._flusher.request,
             Peers(
-                now=parts.clock.monotonic,
+                now=services.clock.monotonic,
                 image=lambda: metadata.current,
                 limits=settings.replication.isr_limits,
                 are_followers_read=settings.replication.is_rack_aware,
-                metrics=parts.metrics,
+                metrics=services.metrics,
             ),
         )
         self._fetchers = self._build_fetchers()
         self._isr_changes = self._build_isr_changes()
         self._repairs = self._build_repairs(self._fetchers)
-        parts.groups = GroupCoordinators(
+        services.groups = GroupCoordinators(
             settings.group,
-            clock=parts.clock,
-            randomness=parts.randomness,
-            metrics=parts.metrics,
+            clock=services.clock,
+            randomness=services.randomness,
+            metrics=services.metrics,
             partitions=self._offsets_partitions,
             failed=self._bug,
         )
-        parts.fetch_sessions = FetchSessions(
-            settings.replication.fetch_sessions_max, parts.randomness
+        services.fetch_sessions = FetchSessions(
+            settings.replication.fetch_sessions_max, services.randomness
         )
-        declare_metrics(parts.metrics, parts)
+        declare_metrics(services.metrics, services)
         self.is_recovered = True
-        parts.lifecycle = Lifecycle(
+        services.lifecycle = Lifecycle(
             self._identity(),
             metadata,
             self._channel("heartbeats"),
-            clock=parts.clock,
+            clock=services.clock,
             heartbeat_ms=settings.controller.heartbeat_interval_ms,
             session_ms=settings.controller.session_timeout_ms,
             overtime_ms=(CHECK_QUORUM_FACTOR - 1) * settings.quorum.fetch_timeout_ms,
             registered=self._registered,
         )
-        parts.producer_ids = ProducerIds(parts.lifecycle, self._channel("producer-ids"))
+        services.producer_ids = ProducerIds(services.lifecycle, self._channel("producer-ids"))
         # Nothing awaits between these two: no image falls between them.
-        self._follow(parts.replicas.apply_all(metadata.current))
+        self._follow(services.replicas.apply_all(metadata.current))
         metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
-        self._own("log directory", parts.log_runner.run())
-        parts.logs.on_failure = self._directory_failed.set
+        self._own("log directory", services.log_runner.run())
+        services.logs.on_failure = self._directory_failed.set
         self._own("data directory", self._watch_directory())
 
     def _build_fetchers(self) -> Fetchers:
-        parts = self._parts
+        services = self._services
         return Fetchers(
-            node_id=parts.settings.node_id,
-            replicas=parts.replicas,
-            log_runner=parts.log_runner,
+            node_id=services.settings.node_id,
+            replicas=services.replicas,
+            log_runner=services.log_runner,
             endpoint_of=self._endpoint_of,
-            broker_epoch=lambda: parts.lifecycle.epoch,
-            cluster_id=parts.logs.cluster_id,
-            settings=parts.settings.follower,
-            clock=parts.clock,
-            randomness=parts.randomness,
-            metrics=parts.metrics,
-            lost=lambda leader: parts.answers.leader_lost(leader, parts.clock.monotonic()),
+            broker_epoch=lambda: services.lifecycle.epoch,
+            cluster_id=services.logs.cluster_id,
+            settings=services.settings.follower,
+            clock=services.clock,
+            randomness=services.randomness,
+            metrics=services.metrics,
+            lost=lambda leader: services.answers.leader_lost(leader, services.clock.monotonic()),
         )
 
     def _build_isr_changes(self) -> IsrChanges:
-        parts, channel = self._parts, self._channel("isr")
+        services, channel = self._services, self._channel("isr")
 
         async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
             answer: AlterPartitionResponse = await channel.ask(
@@ -166,15 +166,15 @@ class Serving:
             return answer
 
         return IsrChanges(
-            parts.replicas,
-            parts.settings.node_id,
+            services.replicas,
+            services.settings.node_id,
             send=send,
-            broker_epoch=lambda: parts.lifecycle.epoch,
-            clock=parts.clock,
+            broker_epoch=lambda: services.lifecycle.epoch,
+            clock=services.clock,
         )
 
     def _build_repairs(self, fetchers: Fetchers) -> Repairs:
-        parts, channel = self._parts, self._channel("repairs")
+        services, channel = self._services, self._channel("repairs")
 
         async def send(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
             answer: AssignReplicasToDirsResponse = await channel.ask(
@@ -183,41 +183,41 @@ class Serving:
             return answer
 
         async def forget_loss(log: Log) -> None:
-            files, path = parts.logs.files, log.path
-            await parts.log_runner.in_thread(lambda: recovery.forget_loss(files, path))
+            files, path = services.logs.files, log.path
+            await services.log_runner.in_thread(lambda: recovery.forget_loss(files, path))
 
         return Repairs(
-            parts.replicas,
-            parts.settings.node_id,
-            image=lambda: parts.metadata.current,
+            services.replicas,
+            services.settings.node_id,
+            image=lambda: services.metadata.current,
             fetchers=fetchers,
             send=send,
-            broker_epoch=lambda: parts.lifecycle.epoch,
+            broker_epoch=lambda: services.lifecycle.epoch,
             disk=Disk(
-                directory_id=parts.logs.directory_id,
-                is_full=lambda: parts.log_runner.room.is_full,
-                hand_over_seconds=parts.settings.replication.full_disk_ms / SECOND_MS,
+                directory_id=services.logs.directory_id,
+                is_full=lambda: services.log_runner.room.is_full,
+                hand_over_seconds=services.settings.replication.full_disk_ms / SECOND_MS,
                 forget_loss=forget_loss,
             ),
-            clock=parts.clock,
-            metrics=parts.metrics,
+            clock=services.clock,
+            metrics=services.metrics,
         )
 
     def _endpoint_of(self, node: NodeId) -> tuple[str, int] | None:
         """Where another broker serves us: on the listener that we have first ourselves."""
-        broker = self._parts.metadata.current.brokers.get(node)
+        broker = self._services.metadata.current.brokers.get(node)
         if broker is None or not broker.endpoints:
             return None
-        own = self._parts.settings.advertised()[0].name
+        own = self._services.settings.advertised()[0].name
         found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
         return found.host, found.port
 
     async def register(self) -> None:
         """Returns when the controller has taken us, and our own image knows; still fenced."""
-        parts = self._parts
-        lifecycle = parts.lifecycle
+        services = self._services
+        lifecycle = services.lifecycle
         await lifecycle.register()
-        await parts.image_waits.until(
+        await services.image_waits.until(
             lambda image: image.offset >= lifecycle.epoch, REGISTRATION_SECONDS_MAX
         )
         assert self._repairs is not None, "registered before it was built"
@@ -225,20 +225,20 @@ class Serving:
 
     def start(self) -> None:
         """Follow leaders and coordinate groups from now on: the broker is registered."""
-        parts = self._parts
-        self._offsets = OffsetsTopic(parts.groups, parts.log_runner, parts.clock)
-        self._offsets.follow(parts.replicas)
-        parts.groups.start()
+        services = self._services
+        self._offsets = OffsetsTopic(services.groups, services.log_runner, services.clock)
+        self._offsets.follow(services.replicas)
+        services.groups.start()
         assert self._fetchers is not None, "started before it was built"
         assert self._isr_changes is not None, "started before it was built"
         assert self._repairs is not None, "started before it was built"
         self._own("repairs", self._repairs.run())
         scrub = ScrubRunner(
-            parts.logs,
-            parts.settings.scrub,
-            clock=parts.clock,
-            randomness=parts.randomness,
-            metrics=parts.metrics,
+            services.logs,
+            services.settings.scrub,
+            clock=services.clock,
+            randomness=services.randomness,
+            metrics=services.metrics,
         )
         self._own("scrub", scrub.run())
         self._own("followers", self._fetchers.run())
@@ -246,21 +246,21 @@ class Serving:
 
     async def serve(self) -> None:
         """Clients may connect: tell the controller; returns when it sends them here."""
-        self._own("heartbeats", self._parts.lifecycle.run())
-        await self._parts.lifecycle.until_serving()
+        self._own("heartbeats", self._services.lifecycle.run())
+        await self._services.lifecycle.until_serving()
 
     async def stop(self) -> None:
         if self._offsets is not None:
-            await self._parts.groups.stop()
+            await self._services.groups.stop()
         if self._fetchers is not None:
             await self._fetchers.stop()
         await self._flusher.stop()
 
     def _offsets_partitions(self) -> int:
         """How many partitions the offsets topic has, or would have."""
-        parts = self._parts
-        topic = parts.metadata.current.topics_by_name.get(TopicName(OFFSETS_TOPIC))
-        return len(topic.partitions) if topic else parts.settings.group.offsets_topic_partitions
+        services = self._services
+        topic = services.metadata.current.topics_by_name.get(TopicName(OFFSETS_TOPIC))
+        return len(topic.partitions) if topic else services.settings.group.offsets_topic_partitions
 
     # -- Images -----------------------------------------------------------------------------------
 
@@ -269,24 +269,24 @@ class Serving:
         for topic_id in delta.changed_topics:
             changed = image.topics_by_id.get(topic_id)
             if changed is not None:
-                yield from self._parts.replicas.prepare(image, changed)
+                yield from self._services.replicas.prepare(image, changed)
 
     def _published(self, delta: Delta, image: Image) -> None:
         """A new image: replicas first, then whoever builds on them."""
-        parts = self._parts
+        services = self._services
         touched: list[Partition] = []
         for topic in delta.deleted_topics.values():
-            touched += parts.replicas.remove_topic(topic.name)
+            touched += services.replicas.remove_topic(topic.name)
         for topic_id in delta.changed_topics:
             changed = image.topics_by_id.get(topic_id)
             if changed is not None:
-                touched += parts.replicas.apply_topic(image, changed)
+                touched += services.replicas.apply_topic(image, changed)
         self._configure(delta, image)
         self._follow(touched)
         if delta.deleted_topics:
-            parts.groups.topics_deleted([topic.name for topic in delta.deleted_topics.values()])
+            services.groups.topics_deleted([topic.name for topic in delta.deleted_topics.values()])
         if self._offsets is not None and touched:
-            self._offsets.follow(parts.replicas)
+            self._offsets.follow(services.replicas)
 
     def _follow(self, touched: list[Partition]) -> None:
         if touched and self._fetchers is not None:
@@ -295,54 +295,54 @@ class Serving:
             self._repairs.touched(touched)
 
     def _configure(self, delta: Delta, image: Image) -> None:
-        parts, fetchers = self._parts, self._fetchers
+        services, fetchers = self._services, self._fetchers
         assert fetchers is not None, "settings changed before anything was built"
         if any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs):
-            parts.replicas.configure(image)
-            follower = parts.configs.effective(image, parts.settings.follower)
-            fetchers.configure(parts.replicas, follower.throttled_rate)
+            services.replicas.configure(image)
+            follower = services.configs.effective(image, services.settings.follower)
+            fetchers.configure(services.replicas, follower.throttled_rate)
             return
         topics = {name: None for kind, name in delta.changed_configs if kind is ConfigType.TOPIC}
         if topics:
-            parts.replicas.configure(image, topics)
+            services.replicas.configure(image, topics)
             for name in topics:
-                fetchers.configure(parts.replicas.by_name.get(name, {}).values())
+                fetchers.configure(services.replicas.by_name.get(name, {}).values())
 
     async def _watch_directory(self) -> None:
         """Make logs that found no room before. Ends with an error when the disk has failed: nobody
         knows what it holds now, and only a new start, which reads it again, can tell.
         """
-        parts = self._parts
-        while not parts.logs.is_offline:
+        services = self._services
+        while not services.logs.is_offline:
             try:
                 async with asyncio.timeout(DIRECTORY_CHECK_SECONDS):
                     await self._directory_failed.wait()
             except TimeoutError:
                 pass
-            if parts.replicas.unopened:
-                self._follow(parts.replicas.open_missing(parts.metadata.current))
+            if services.replicas.unopened:
+                self._follow(services.replicas.open_missing(services.metadata.current))
         await self._give_up_directory()
-        raise OSError(parts.logs.offline_reason)
+        raise OSError(services.logs.offline_reason)
 
     async def _give_up_directory(self) -> None:
         """Nothing is acknowledged any more, and others lead before we are gone."""
-        parts = self._parts
-        for partition in parts.replicas:
+        services = self._services
+        for partition in services.replicas:
             partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
-                if parts.metadata.is_active:
+                if services.metadata.is_active:
                     # Who writes the metadata has the same disk: another controller must decide.
-                    await parts.metadata.resign()
-                await parts.lifecycle.fail(HAND_OVER_SECONDS_MAX)
+                    await services.metadata.resign()
+                await services.lifecycle.fail(HAND_OVER_SECONDS_MAX)
         except (OSError, KafkaError, TimeoutError) as error:
             log.warning("gone without the controller's knowledge", reason=str(error))
 
     def troubles(self) -> dict[str, object]:
         """What is the matter with replicas of this node, for ``/health/ready``."""
-        parts = self._parts
+        services = self._services
         damaged = [] if self._repairs is None else self._repairs.damaged()
         return {
             "damaged": {str(partition.name): partition.log.damage for partition in damaged},
-            "is_disk_full": parts.log_runner.room.is_full,
+            "is_disk_full": services.log_runner.room.is_full,
         }

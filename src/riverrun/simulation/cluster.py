@@ -20,7 +20,7 @@ from riverrun.ports.files import Files
 from riverrun.raft.types import Voter
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.formed import FormationError, FormationStopped
-from riverrun.server.node import Broker
+from riverrun.server.node import Node
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.checks.observer import Observer
 from riverrun.simulation.failures import NodeFailure
@@ -94,7 +94,7 @@ class Cluster:
         self._files = files
         self.supervisor = Supervisor(world)
         self.observer = Observer(world)
-        self._brokers: dict[str, tuple[NodeLoop, Broker]] = {}
+        self._brokers: dict[str, tuple[NodeLoop, Node]] = {}
         self._ready: dict[str, NodeLoop] = {}
         self.settings = {node_name(int(one.node_id)): one for one in settings}
         self.dismissed: dict[str, None] = {}
@@ -117,7 +117,7 @@ class Cluster:
         return ",".join(f"{name}:{CLIENT_PORT}" for name in self.settings)
 
     @property
-    def brokers(self) -> dict[str, Broker]:
+    def brokers(self) -> dict[str, Node]:
         """Those whose process lives."""
         hosts = self._world.hosts
         return {
@@ -183,7 +183,7 @@ class Cluster:
     async def _run(self, name: str, environment: Environment) -> None:
         """As ``server.main`` does it, with what the simulation gives."""
         world = self._world
-        broker = Broker(
+        broker = Node(
             self.settings[name],
             files=self._files(environment.files),
             clock=environment.clock,

@@ -68,7 +68,7 @@ class Node:
         self.replicas = Replicas(
             self.machine.start(), ME, lambda *_: log_settings, lambda _: None, self.peers
         )
-        self.parts: Any = SimpleNamespace(
+        self.services: Any = SimpleNamespace(
             replicas=self.replicas,
             metadata=SimpleNamespace(current=self.image),
             clock=SimpleNamespace(monotonic=self.loop.time, now_ms=lambda: NOW_MS),
@@ -83,7 +83,7 @@ class Node:
         self.publish(self.image)
 
     def publish(self, image: Image) -> None:
-        self.image = self.parts.metadata.current = image
+        self.image = self.services.metadata.current = image
         for topic in image.topics_by_name.values():
             self.replicas.apply_topic(image, topic)
 
@@ -105,7 +105,7 @@ class Node:
     def call(self, module: Any, frame: bytes, at: int, version: int) -> Any:
         context = RequestContext(version, 1, CLIENT_ID, "127.0.0.1", "PLAINTEXT", 1)
         view = memoryview(bytearray(frame))
-        return module.handle_frame(self.parts, context, view, at)
+        return module.handle_frame(self.services, context, view, at)
 
     def ask(
         self, request: FetchRequest, wanted: list[FetchPartition], forgotten: Any = ()

@@ -1,4 +1,4 @@
-"""The parts of a node that admin requests use, over a metadata log in memory."""
+"""The services of a node that admin requests use, over a metadata log in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
 
 
 class Node:
-    """Handlers see ``parts``; ``ask`` calls one of them and reads its answer from the bytes."""
+    """Handlers see ``services``; ``ask`` calls one of them and reads its answer from the bytes."""
 
     def __init__(self, image: Image | None = None, given: Mapping[str, str] | None = None) -> None:
         self.log = MemoryLog(image)
@@ -54,7 +54,7 @@ class Node:
             voters=(described,),
         )
         texts = dict(given or {})
-        self.parts: Any = SimpleNamespace(
+        self.services: Any = SimpleNamespace(
             settings=SimpleNamespace(
                 node_id=NodeId(1),
                 topics=SimpleNamespace(
@@ -71,13 +71,15 @@ class Node:
             answers=Answers(),
             brokers_by_connection={},
         )
-        channel = ControllerChannel(log, SeededRandomness(), parts=lambda: self.parts, name="test")
+        channel = ControllerChannel(
+            log, SeededRandomness(), services=lambda: self.services, name="test"
+        )
         lifecycle: Any = SimpleNamespace(
             identity=SimpleNamespace(node_id=NodeId(1)),
             epoch=max((broker.epoch for broker in self.log.current.brokers.values()), default=-1),
         )
-        self.parts.forwarder = Forwarder(self.parts, channel)
-        self.parts.producer_ids = ProducerIds(lifecycle, channel)
+        self.services.forwarder = Forwarder(self.services, channel)
+        self.services.producer_ids = ProducerIds(lifecycle, channel)
 
     async def ask(
         self, api: ApiKey, version: int, request: Any, *, listener: str = "PLAINTEXT"
@@ -91,7 +93,7 @@ class Node:
         module = import_module(f"riverrun.server.requests.{api.name.lower()}")
         context = RequestContext(version, 1, "test", "127.0.0.1", listener, 1)
         try:
-            answer = module.handle(self.parts, context, request)
+            answer = module.handle(self.services, context, request)
             if inspect.isawaitable(answer):
                 answer = await answer
         except KafkaError as error:

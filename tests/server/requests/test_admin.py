@@ -272,7 +272,7 @@ def test_controllers_are_not_described_to_clients_of_brokers() -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     context = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT", 1)
     with pytest.raises(KafkaError) as refused:
-        describe_cluster.handle(Node().parts, context, request)
+        describe_cluster.handle(Node().services, context, request)
     assert refused.value.code is ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 

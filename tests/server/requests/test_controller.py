@@ -37,7 +37,7 @@ CLUSTER_ID = "cluster-of-tests"
 
 def node() -> Node:
     made = Node(cluster(P(2, (1, 2, 3))))
-    made.parts.brokers_by_connection = {}
+    made.services.brokers_by_connection = {}
     return made
 
 
@@ -174,7 +174,7 @@ def test_a_refusal_is_an_answer_in_every_version(key: ApiKey, is_active: bool) -
     on = node()
     on.log.is_active = is_active
     api = ALL_APIS[key]
-    router = Router(on.parts, metrics=Metrics(), clock=on.parts.clock, apis=ALL_APIS)
+    router = Router(on.services, metrics=Metrics(), clock=on.services.clock, apis=ALL_APIS)
     for version in range(api.min_version, api.max_version + 1):
         answer = asyncio.run(routed(router, key, version))
         if hasattr(answer, "error_code") and (key is not ApiKey.ELECT_LEADERS or version > 0):

@@ -330,7 +330,7 @@ def test_a_broker_that_was_fenced_a_moment_ago_is_still_listed() -> None:
     image = image_of("t", brokers=(1, 2), partitions=1)
     node = Node(image)
     now = 100.0
-    node.parts.clock = SimpleNamespace(monotonic=lambda: now)
+    node.services.clock = SimpleNamespace(monotonic=lambda: now)
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
     node.log.current = fenced(image, 2)
     answer = ask(node, 13, ALL)
@@ -343,12 +343,12 @@ def test_a_broker_that_was_fenced_a_moment_ago_is_still_listed() -> None:
 def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> None:
     image = image_of("t", brokers=(1, 2), partitions=2)
     node = Node(image)
-    node.parts.image_waits = ImageWaits(lambda: node.log.current)
+    node.services.image_waits = ImageWaits(lambda: node.log.current)
     now = 100.0
-    node.parts.clock = SimpleNamespace(monotonic=lambda: now)
+    node.services.clock = SimpleNamespace(monotonic=lambda: now)
     topic = image.topics_by_name[TopicName("t")]
     dead = topic.partitions[0].leader
-    node.parts.answers.leader_lost(dead, now)
+    node.services.answers.leader_lost(dead, now)
     moved = tuple(
         replace(one, leader=NodeId(3 - dead), leader_epoch=one.leader_epoch + 1)
         for one in topic.partitions
@@ -362,7 +362,7 @@ def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> N
         await asyncio.sleep(0)
         assert not asking.done()
         node.log.current = elected
-        node.parts.image_waits.published(None, elected)
+        node.services.image_waits.published(None, elected)
         return [one.leader_id for one in (await asking).topics[0].partitions]
 
     assert asyncio.run(asked()) == [3 - dead, 3 - dead]

@@ -175,7 +175,7 @@ def test_a_deleted_topic_and_one_that_comes_later_are_told_apart_from_one_that_i
         assert again[7][0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "told until it is forgotten"
         waiting = node.ask(request(session=(first.session_id, 2)), [], [(TOPIC, 7)])
         node.replicas.remove_topic("topic")
-        node.parts.metadata.current = dataclasses.replace(
+        node.services.metadata.current = dataclasses.replace(
             node.image, topics_by_name={}, topics_by_id={}
         )
         answer = await waiting
@@ -231,7 +231,7 @@ def test_a_fetch_looks_only_at_partitions_with_news() -> None:
 
     async def story() -> None:
         first = await node.ask(request(), [want(0, index) for index in range(50)])
-        session = node.parts.fetch_sessions.replicas.resume(
+        session = node.services.fetch_sessions.replicas.resume(
             first.session_id, 1, node=TWO, broker_epoch=12
         )
         session.epoch = 1
@@ -246,7 +246,7 @@ def test_a_fetch_looks_only_at_partitions_with_news() -> None:
 
 def test_a_partition_is_fetched_in_the_newest_session_alone() -> None:
     node = Node(partitions=2)
-    sessions = node.parts.fetch_sessions.replicas
+    sessions = node.services.fetch_sessions.replicas
 
     async def story() -> None:
         old = await node.ask(request(), [want(0, 0), want(0, 1)])
@@ -273,7 +273,7 @@ def test_a_fetch_without_a_session_leaves_nothing_behind() -> None:
         assert (await told(waiting))[0][2] == [b"a"]
         await turns()
         assert not node.partition()._watches
-        assert len(node.parts.fetch_sessions.replicas) == 0
+        assert len(node.services.fetch_sessions.replicas) == 0
 
     node.run(story())
 

@@ -261,7 +261,7 @@ def test_a_leader_that_may_have_a_successor_calls_nothing_out_of_range() -> None
     async def story() -> None:
         node.append(b"a")
         assert (await row_of(fetched(node, 2))).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
-        node.parts.lifecycle.is_sure = False
+        node.services.lifecycle.is_sure = False
         assert (await row_of(fetched(node, 2))).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     node.run(story())
@@ -304,7 +304,7 @@ async def latest(node: Node, *, replica: int = -1, version: int = 11) -> tuple[i
     asked = ListOffsetsRequest(
         replica_id=replica, topics=(ListOffsetsTopic(name="topic", partitions=(row,)),)
     )
-    answer = await list_offsets.handle(node.parts, context(version), asked)
+    answer = await list_offsets.handle(node.services, context(version), asked)
     found = answer.topics[0].partitions[0]
     return found.error_code, found.offset
 
@@ -344,7 +344,7 @@ def test_who_does_not_lead_says_so() -> None:
         asked = OffsetForLeaderEpochRequest(
             topics=(OffsetForLeaderTopic(topic="topic", partitions=(row,)),)
         )
-        answer = offset_for_leader_epoch.handle(node.parts, context(4), asked)
+        answer = offset_for_leader_epoch.handle(node.services, context(4), asked)
         assert answer.topics[0].partitions[0].error_code is NOT_LEADER
 
     node.run(story())
@@ -363,7 +363,7 @@ def test_records_are_deleted_when_every_living_replica_has_let_them_go(
     followers: tuple[NodeId, ...], code: ErrorCode
 ) -> None:
     node = Node()
-    node.parts.log_runner = SimpleNamespace(
+    node.services.log_runner = SimpleNamespace(
         checkpoint_start_offsets=Disk().checkpoint_start_offsets
     )
 
@@ -375,7 +375,7 @@ def test_records_are_deleted_when_every_living_replica_has_let_them_go(
         asked = DeleteRecordsRequest(
             topics=(DeleteRecordsTopic(name="topic", partitions=(row,)),), timeout_ms=200
         )
-        waiting = asyncio.ensure_future(delete_records.handle(node.parts, context(2), asked))
+        waiting = asyncio.ensure_future(delete_records.handle(node.services, context(2), asked))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         for one in followers:

@@ -49,12 +49,12 @@ class ControllerChannel:
     """One connection to the active controller."""
 
     def __init__(
-        self, quorum: Quorum, randomness: Randomness, *, parts: Callable[[], object], name: str
+        self, quorum: Quorum, randomness: Randomness, *, services: Callable[[], object], name: str
     ) -> None:
-        """``parts`` are those of this node, for when it is the controller itself."""
+        """``services`` are those of this node, for when it is the controller itself."""
         self._quorum = quorum
         self._randomness = randomness
-        self._parts = parts
+        self._services = services
         self._name = name
         self._connection: Connection | None = None
         self._address: tuple[str, int] | None = None
@@ -107,7 +107,7 @@ class ControllerChannel:
             api.max_version, 0, self._name, "127.0.0.1", CONTROLLER, LOCAL_CONNECTION
         )
         try:
-            answer = module.handle(self._parts(), context, message)
+            answer = module.handle(self._services(), context, message)
             return await answer if inspect.isawaitable(answer) else answer
         except KafkaError as error:
             if error.code is ErrorCode.NOT_CONTROLLER:

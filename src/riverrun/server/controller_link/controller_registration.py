@@ -17,7 +17,7 @@ from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.controller_link.channel import ControllerChannel
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.server.settings import Address
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.controller_registration_request import (
@@ -35,22 +35,26 @@ log = structlog.get_logger("riverrun.lifecycle")
 
 class ControllerRegistration:
     def __init__(
-        self, parts: Parts, channel: ControllerChannel, address: Address, incarnation: UUID
+        self,
+        services: NodeServices,
+        channel: ControllerChannel,
+        address: Address,
+        incarnation: UUID,
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._channel = channel
         self._address = address
         self._incarnation = incarnation
 
     def _is_known(self, image: Image) -> bool:
-        known = image.controllers.get(self._parts.settings.node_id)
+        known = image.controllers.get(self._services.settings.node_id)
         return known is not None and known.incarnation == self._incarnation
 
     async def run(self) -> None:
         """Until cancelled."""
-        waits = self._parts.image_waits
+        waits = self._services.image_waits
         while True:
-            if self._is_known(self._parts.metadata.current):
+            if self._is_known(self._services.metadata.current):
                 await waits.until(lambda image: not self._is_known(image), LOOK_SECONDS)
             elif await self._register():
                 await waits.until(self._is_known, ANSWER_SECONDS_MAX)
@@ -60,7 +64,7 @@ class ControllerRegistration:
     async def _register(self) -> bool:
         at = self._address
         request = ControllerRegistrationRequest(
-            controller_id=self._parts.settings.node_id,
+            controller_id=self._services.settings.node_id,
             incarnation_id=self._incarnation,
             zk_migration_ready=False,
             listeners=(Listener(name=at.name, host=at.host, port=at.port, security_protocol=0),),

@@ -30,7 +30,7 @@ from riverrun.wire.messages.envelope_request import EnvelopeRequest
 from riverrun.wire.primitives import write_compact_text
 
 if TYPE_CHECKING:
-    from riverrun.server.parts import Parts
+    from riverrun.server.services import NodeServices
 
 FORWARD_SECONDS_MAX: Final = 20.0
 """Below the time after which clients give up, so that they hear why."""
@@ -44,13 +44,13 @@ PRINCIPAL_VERSION: Final = struct.Struct(">h")
 class Forwarder:
     """Passes requests on to the active controller."""
 
-    def __init__(self, parts: Parts, channel: ControllerChannel) -> None:
-        self._parts = parts
+    def __init__(self, services: NodeServices, channel: ControllerChannel) -> None:
+        self._services = services
         self._channel = channel
 
     def forward(self, api: Api, context: RequestContext, request: Any, handle: Handle) -> Any:
         """The answer, or something to await: judged here when we are the controller."""
-        if self._parts.metadata.is_active:
+        if self._services.metadata.is_active:
             return self._judge(api, context, request, handle)
         return self._forward(api, context, request)
 
@@ -58,7 +58,7 @@ class Forwarder:
         """Here; by the next controller when we cease to be it, as for those that came over the
         network: clients would not ask again, for they never knew whom they asked."""
         try:
-            answer = handle(self._parts, context, request)
+            answer = handle(self._services, context, request)
             return await answer if inspect.isawaitable(answer) else answer
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
@@ -70,9 +70,9 @@ class Forwarder:
 
         Returns when this node's own image knows them, so that a client can be told at once.
         """
-        if self._parts.metadata.is_active:
+        if self._services.metadata.is_active:
             try:
-                return await self._parts.controller.create_topics(request)
+                return await self._services.controller.create_topics(request)
             except KafkaError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
@@ -81,7 +81,7 @@ class Forwarder:
         body = await self._forward(api, context, request)
         answer: CreateTopicsResponse = decode_response(api.key, api.max_version, body)
         made = [TopicName(t.name) for t in answer.topics if t.error_code in EXISTING]
-        await self._parts.image_waits.until(
+        await self._services.image_waits.until(
             lambda image: all(name in image.topics_by_name for name in made), IMAGE_SECONDS_MAX
         )
         return answer

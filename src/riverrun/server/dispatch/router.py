@@ -1,10 +1,11 @@
 """From a frame to its handler and back to a frame.
 
 Each API is served by the module ``server/requests/<name>.py``, imported when it is first asked for.
-Its ``handle(parts, context, request)`` gives a response, the bytes of one, or something to await.
-Produce and Fetch have ``handle_frame(parts, context, buffer, at)`` instead, get the raw frame, and
-may give None for "no answer". A ``KafkaError`` becomes a response here and nowhere else, by the
-module's ``failed(request, code, message)`` or, where it has none, by the response's error code.
+Its ``handle(services, context, request)`` returns a response, its bytes, or an awaitable.
+Produce and Fetch have ``handle_frame(services, context, buffer, at)`` instead, get the raw frame,
+and may return None for "no response". A ``KafkaError`` becomes a response here and nowhere else,
+by the module's ``failed(request, code, message)`` or, where it has none, by the response's error
+code.
 
 What a client must not send, and what can only be our bug, raises ``Refused``: it costs the
 connection and nothing more. A handler may raise it too, where Kafka answers by closing.
@@ -94,7 +95,7 @@ class Router:
 
     def __init__(
         self,
-        parts: object,
+        services: object,
         *,
         metrics: Metrics,
         clock: Clock,
@@ -109,7 +110,7 @@ class Router:
         exception that a handler let out, after which the connection is closed: the node may decide
         to stop.
         """
-        self._parts = parts
+        self._services = services
         self._metrics = metrics
         self._clock = clock
         self._apis = apis
@@ -168,13 +169,13 @@ class Router:
         request = None
         try:
             if route.is_hot:
-                result = route.handle(self._parts, context, frame, at)
+                result = route.handle(self._services, context, frame, at)
             else:
                 request = decode_request(route.api.key, context.api_version, frame, at)
                 if self._forward is not None and route.api.key in FORWARDED:
                     result = self._forward(route.api, context, request, route.handle)
                 else:
-                    result = route.handle(self._parts, context, request)
+                    result = route.handle(self._services, context, request)
         except KafkaError as error:
             call = Call(route, context, request, started)
             return self._end(call, self._failure(call, error))

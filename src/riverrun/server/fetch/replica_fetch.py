@@ -31,7 +31,7 @@ from riverrun.wire.fetch import (
 
 if TYPE_CHECKING:
     from riverrun.ports.files import Buffer
-    from riverrun.server.parts import Parts
+    from riverrun.server.services import BrokerServices
 
 WAIT_MS_MAX = 600_000
 LEADERS_FROM = 16
@@ -40,28 +40,28 @@ Read = tuple[Entry, PartitionRead]
 
 
 def handle(
-    parts: Parts, context: RequestContext, call: FetchCall
+    services: BrokerServices, context: RequestContext, call: FetchCall
 ) -> list[Buffer] | Awaitable[list[Buffer]]:
-    registered = parts.replicas.peers.epoch_of(NodeId(call.replica_id))
+    registered = services.replicas.peers.epoch_of(NodeId(call.replica_id))
     if (
         context.api_version < REPLICA_STATE_FROM
         or registered == UNREGISTERED
         or call.replica_epoch != registered
     ):
-        return _refuse(parts, context, call)
+        return _refuse(services, context, call)
     try:
-        session, is_incremental = _session(parts, call)
+        session, is_incremental = _session(services, call)
     except KafkaError as error:
         return encode_fetch_response(context.api_version, [], error_code=error.code)
     if session.waiting is not None:
         # Asked again before it was answered: what it waited for will be in the next answer.
         session.waiting.wake()
-    session.contact.fetched_at = parts.clock.monotonic()
+    session.contact.fetched_at = services.clock.monotonic()
     session.ask(call.partitions, call.forgotten, is_counted=call.replica_epoch == registered)
-    return _ReplicaFetch(parts, context, call, session, is_incremental=is_incremental).begin()
+    return _ReplicaFetch(services, context, call, session, is_incremental=is_incremental).begin()
 
 
-def _refuse(parts: Parts, context: RequestContext, call: FetchCall) -> list[Buffer]:
+def _refuse(services: BrokerServices, context: RequestContext, call: FetchCall) -> list[Buffer]:
     """An old incarnation, or somebody who only says that it is a replica."""
     version = context.api_version
     results = [
@@ -69,7 +69,7 @@ def _refuse(parts: Parts, context: RequestContext, call: FetchCall) -> list[Buff
             wanted.topic,
             wanted.partition,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            leader=leader_of(parts, wanted.topic, wanted.partition)
+            leader=leader_of(services, wanted.topic, wanted.partition)
             if version >= LEADERS_FROM
             else None,
         )
@@ -78,9 +78,9 @@ def _refuse(parts: Parts, context: RequestContext, call: FetchCall) -> list[Buff
     return encode_fetch_response(version, results)
 
 
-def _session(parts: Parts, call: FetchCall) -> tuple[ReplicaSession, bool]:
+def _session(services: BrokerServices, call: FetchCall) -> tuple[ReplicaSession, bool]:
     """The session, and whether only news is to be told."""
-    sessions, node = parts.fetch_sessions.replicas, NodeId(call.replica_id)
+    sessions, node = services.fetch_sessions.replicas, NodeId(call.replica_id)
     if call.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if call.session_id != NO_SESSION:
             sessions.close(call.session_id, node)
@@ -102,21 +102,21 @@ class _ReplicaFetch:
         "_future",
         "_is_incremental",
         "_is_scheduled",
-        "_parts",
+        "_services",
         "_session",
         "_timer",
     )
 
     def __init__(
         self,
-        parts: Parts,
+        services: BrokerServices,
         context: RequestContext,
         call: FetchCall,
         session: ReplicaSession,
         *,
         is_incremental: bool,
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._context = context
         self._call = call
         self._session = session
@@ -142,7 +142,7 @@ class _ReplicaFetch:
         at once.
         """
         session, call = self._session, self._call
-        left = min(call.max_bytes, self._parts.outgoing.answer_bytes_max())
+        left = min(call.max_bytes, self._services.outgoing.answer_bytes_max())
         news, session.news = session.news, {}
         reads: list[Read] = []
         size, must_answer = 0, False
@@ -171,7 +171,7 @@ class _ReplicaFetch:
         """Whether somebody waits for the follower to hear of it, though there are no records."""
         if 0 <= entry.start_offset != read.log_start_offset:
             return True  # whoever deleted records does
-        peers = self._parts.replicas.peers
+        peers = self._services.replicas.peers
         return peers.are_followers_read and 0 <= entry.high_watermark != read.high_watermark
 
     def _read(self, entry: Entry, max_bytes: int, *, at_least_one: bool) -> PartitionRead:
@@ -179,10 +179,10 @@ class _ReplicaFetch:
         topic, index = entry.key
         if partition is None or partition.is_closed:
             assert not isinstance(topic, str), f"{topic} by name in a version with topic ids"
-            partition = self._parts.replicas.find_by_id(topic, index)
+            partition = self._services.replicas.find_by_id(topic, index)
             entry.watch(partition)
             if partition is None:
-                return failed(missing(self._parts, topic, index))
+                return failed(missing(self._services, topic, index))
         session = self._session
         is_first, entry.is_asked = entry.is_asked, False
         return read_for_replica(
@@ -270,7 +270,7 @@ class _ReplicaFetch:
         for place, (entry, read) in enumerate(reads):
             if read.cold is not None:
                 try:
-                    read.fill(await self._parts.log_runner.load(read.cold))
+                    read.fill(await self._services.log_runner.load(read.cold))
                 except KafkaError as error:
                     reads[place] = (entry, failed(error.code))
         return self._encode(reads)
@@ -288,7 +288,7 @@ class _ReplicaFetch:
             topic, index = entry.key
             leader = None
             if read.error_code in MOVED and version >= LEADERS_FROM:
-                leader = leader_of(self._parts, topic, index)
+                leader = leader_of(self._services, topic, index)
             results.append(
                 FetchResult(
                     topic, index, read.error_code, read.high_watermark, read.last_stable_offset,

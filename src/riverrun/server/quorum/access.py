@@ -6,18 +6,18 @@ from typing import TypeVar
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.raft.messages import Request, Response
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 
 R = TypeVar("R")
 
 
-def check_cluster(parts: Parts, cluster_id: str | None) -> None:
+def check_cluster(services: NodeServices, cluster_id: str | None) -> None:
     """A member of another cluster must not be listened to, whatever its epoch is."""
-    if cluster_id is not None and cluster_id != parts.logs.cluster_id:
+    if cluster_id is not None and cluster_id != services.logs.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
 
 
-async def ask(parts: Parts, request: Request, kind: type[R]) -> R:
-    response: Response = await parts.metadata.receive(request)
+async def ask(services: NodeServices, request: Request, kind: type[R]) -> R:
+    response: Response = await services.metadata.receive(request)
     assert isinstance(response, kind), f"{response} answers {request}"
     return response

@@ -1,3 +1,3 @@
-"""One module per API. ``handle(parts, context, request)`` answers; Produce and Fetch read raw
+"""One module per API. ``handle(services, context, request)`` answers; Produce and Fetch read raw
 frames.
 """

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from riverrun.raft.messages import ChangeVotersResponse
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.access import ask, check_cluster
 from riverrun.server.quorum.requests import add_from
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.add_raft_voter_request import AddRaftVoterRequest
 from riverrun.wire.messages.add_raft_voter_response import AddRaftVoterResponse
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: AddRaftVoterRequest
+    services: NodeServices, context: RequestContext, request: AddRaftVoterRequest
 ) -> AddRaftVoterResponse:
-    check_cluster(parts, request.cluster_id)
-    answer = await ask(parts, add_from(request), ChangeVotersResponse)
+    check_cluster(services, request.cluster_id)
+    answer = await ask(services, add_from(request), ChangeVotersResponse)
     return AddRaftVoterResponse(
         throttle_time_ms=0, error_code=answer.error, error_message=answer.message
     )

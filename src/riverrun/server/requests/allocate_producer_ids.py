@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
 from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: AllocateProducerIdsRequest
+    services: NodeServices, context: RequestContext, request: AllocateProducerIdsRequest
 ) -> Awaitable[AllocateProducerIdsResponse]:
-    return parts.controller.allocate_producer_ids(request)
+    return services.controller.allocate_producer_ids(request)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
 from riverrun.wire.messages.alter_configs_response import (
     AlterConfigsResourceResponse,
@@ -15,9 +15,9 @@ from riverrun.wire.messages.alter_configs_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: AlterConfigsRequest
+    services: NodeServices, context: RequestContext, request: AlterConfigsRequest
 ) -> Awaitable[AlterConfigsResponse]:
-    return parts.controller.alter_configs(request)
+    return services.controller.alter_configs(request)
 
 
 def failed(

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: AlterPartitionRequest
+    services: NodeServices, context: RequestContext, request: AlterPartitionRequest
 ) -> Awaitable[AlterPartitionResponse]:
-    return parts.controller.alter_partition(request)
+    return services.controller.alter_partition(request)

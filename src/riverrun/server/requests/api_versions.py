@@ -16,7 +16,7 @@ from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.apis import APIS, CONTROLLER_APIS, Api, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
@@ -33,16 +33,16 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: ApiVersionsRequest
+    services: NodeServices, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse | bytes:
     version = context.api_version
     if version >= FIRST_WITH_SOFTWARE:
         name, release = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(release)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
-    image = parts.metadata.current
+    image = services.metadata.current
     apis = CONTROLLER_APIS if context.listener == CONTROLLER else APIS
-    return parts.answers.api_versions(
+    return services.answers.api_versions(
         version, context.listener, image, lambda: _written(version, image, apis)
     )
 

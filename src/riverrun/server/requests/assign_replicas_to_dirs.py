@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: AssignReplicasToDirsRequest
+    services: NodeServices, context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> Awaitable[AssignReplicasToDirsResponse]:
-    return parts.controller.assign_replicas_to_dirs(request)
+    return services.controller.assign_replicas_to_dirs(request)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import BeginQuorumEpochResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.access import ask, check_cluster
 from riverrun.server.quorum.requests import begin_from
 from riverrun.server.quorum.responses import begin_to
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.begin_quorum_epoch_request import BeginQuorumEpochRequest
 from riverrun.wire.messages.begin_quorum_epoch_response import BeginQuorumEpochResponse
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: BeginQuorumEpochRequest
+    services: NodeServices, context: RequestContext, request: BeginQuorumEpochRequest
 ) -> BeginQuorumEpochResponse:
-    check_cluster(parts, request.cluster_id)
-    return begin_to(await ask(parts, begin_from(request, parts.metadata.me.key), Answer))
+    check_cluster(services, request.cluster_id)
+    return begin_to(await ask(services, begin_from(request, services.metadata.me.key), Answer))
 
 
 def failed(

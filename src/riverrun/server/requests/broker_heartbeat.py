@@ -10,16 +10,16 @@ from collections.abc import Awaitable
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
 from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: BrokerHeartbeatRequest
+    services: NodeServices, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> Awaitable[BrokerHeartbeatResponse]:
-    parts.brokers_by_connection[context.connection_id] = NodeId(request.broker_id)
-    return parts.controller.heartbeat(request)
+    services.brokers_by_connection[context.connection_id] = NodeId(request.broker_id)
+    return services.controller.heartbeat(request)
 
 
 def failed(

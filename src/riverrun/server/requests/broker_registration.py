@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: BrokerRegistrationRequest
+    services: NodeServices, context: RequestContext, request: BrokerRegistrationRequest
 ) -> Awaitable[BrokerRegistrationResponse]:
-    return parts.controller.register(request, cluster_id=parts.logs.cluster_id)
+    return services.controller.register(request, cluster_id=services.logs.cluster_id)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
 from riverrun.wire.messages.controller_registration_response import ControllerRegistrationResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: ControllerRegistrationRequest
+    services: NodeServices, context: RequestContext, request: ControllerRegistrationRequest
 ) -> Awaitable[ControllerRegistrationResponse]:
-    return parts.controller.register_controller(request)
+    return services.controller.register_controller(request)

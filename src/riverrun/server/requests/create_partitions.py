@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
 from riverrun.wire.messages.create_partitions_response import (
     CreatePartitionsResponse,
@@ -15,9 +15,9 @@ from riverrun.wire.messages.create_partitions_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: CreatePartitionsRequest
+    services: NodeServices, context: RequestContext, request: CreatePartitionsRequest
 ) -> Awaitable[CreatePartitionsResponse]:
-    return parts.controller.create_partitions(request)
+    return services.controller.create_partitions(request)
 
 
 def failed(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.create_topics_response import (
     CreatableTopicResult,
@@ -15,9 +15,9 @@ from riverrun.wire.messages.create_topics_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: CreateTopicsRequest
+    services: NodeServices, context: RequestContext, request: CreateTopicsRequest
 ) -> Awaitable[CreateTopicsResponse]:
-    return parts.controller.create_topics(request)
+    return services.controller.create_topics(request)
 
 
 def failed(

@@ -6,7 +6,7 @@ import asyncio
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.delete_groups_request import DeleteGroupsRequest
 from riverrun.wire.messages.delete_groups_response import (
     DeletableGroupResult,
@@ -15,11 +15,11 @@ from riverrun.wire.messages.delete_groups_response import (
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: DeleteGroupsRequest
+    services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     async def delete(group_id: str) -> DeletableGroupResult:
         try:
-            return await parts.groups.delete_group(group_id)
+            return await services.groups.delete_group(group_id)
         except KafkaError as error:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
 

@@ -13,7 +13,7 @@ from riverrun.model.ids import Offset
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.delete_records_request import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -70,14 +70,14 @@ class _Deletion:
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: DeleteRecordsRequest
+    services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     topics = [
         # A partition named twice is deleted and answered once, the last time.
         (
             topic.name,
             [
-                _delete(parts, topic.name, wanted)
+                _delete(services, topic.name, wanted)
                 for wanted in {p.partition_index: p for p in topic.partitions}.values()
             ],
         )
@@ -85,7 +85,7 @@ async def handle(
     ]
     deletions = [deletion for _, named in topics for deletion in named]
     # What we say is gone must stay gone: the answer waits until the new start is on the disk.
-    if not await parts.log_runner.checkpoint_start_offsets():
+    if not await services.log_runner.checkpoint_start_offsets():
         for deletion in deletions:
             if deletion.result.error_code is ErrorCode.NONE:
                 # Deleted for now, but a restart would bring it back: the client must ask again.
@@ -106,12 +106,12 @@ async def handle(
     )
 
 
-def _delete(parts: Parts, topic: str, wanted: DeleteRecordsPartition) -> _Deletion:
+def _delete(services: BrokerServices, topic: str, wanted: DeleteRecordsPartition) -> _Deletion:
     index = wanted.partition_index
     try:
-        partition = parts.replicas.find(topic, index)
+        partition = services.replicas.find(topic, index)
         if partition is None:
-            raise KafkaError(missing(parts, topic, index))
+            raise KafkaError(missing(services, topic, index))
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition.check_leader(-1)

@@ -6,7 +6,7 @@ from typing import Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from riverrun.wire.messages.delete_topics_response import (
     DeletableTopicResult,
@@ -17,10 +17,10 @@ FIRST_WITH_DELETION_DISABLED: Final = 3
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: DeleteTopicsRequest
+    services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     try:
-        return await parts.controller.delete_topics(request)
+        return await services.controller.delete_topics(request)
     except KafkaError as error:
         if (
             error.code is ErrorCode.TOPIC_DELETION_DISABLED

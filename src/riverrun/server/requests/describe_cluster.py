@@ -14,7 +14,7 @@ from riverrun.model.ids import NodeId
 from riverrun.server import authorized
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.dispatch.response_cache import live_brokers
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import (
     DescribeClusterBroker,
@@ -27,7 +27,7 @@ NAMES: Final = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: DescribeClusterRequest
+    services: NodeServices, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     served = CONTROLLERS if context.listener == CONTROLLER else BROKERS
     if request.endpoint_type not in NAMES:
@@ -42,20 +42,20 @@ def handle(
             f"endpoint of type {NAMES[request.endpoint_type]}",
         )
     if served == CONTROLLERS:
-        return _controllers(parts, context, request)
-    return _brokers(parts, context, request)
+        return _controllers(services, context, request)
+    return _brokers(services, context, request)
 
 
 def _controllers(
-    parts: Parts, context: RequestContext, request: DescribeClusterRequest
+    services: NodeServices, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Those that vote, where the others reach them."""
-    leader = parts.metadata.leader
+    leader = services.metadata.leader
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         endpoint_type=CONTROLLERS,
-        cluster_id=parts.logs.cluster_id or "",
+        cluster_id=services.logs.cluster_id or "",
         controller_id=NodeId(-1) if leader is None else leader,
         brokers=tuple(
             DescribeClusterBroker(
@@ -64,7 +64,7 @@ def _controllers(
                 port=voter.endpoints[context.listener][1],
                 rack=None,
             )
-            for voter in parts.metadata.voters
+            for voter in services.metadata.voters
             if context.listener in voter.endpoints
         ),
         cluster_authorized_operations=_operations(request),
@@ -72,9 +72,9 @@ def _controllers(
 
 
 def _brokers(
-    parts: Parts, context: RequestContext, request: DescribeClusterRequest
+    services: NodeServices, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    image = parts.metadata.current
+    image = services.metadata.current
     live = live_brokers(image, context.listener)
     shown = list(live.values())
     if request.include_fenced_brokers:
@@ -83,11 +83,11 @@ def _brokers(
             for broker in image.brokers.values()
             if broker.is_fenced and context.listener in broker.endpoints
         )
-    own = parts.settings.node_id
+    own = services.settings.node_id
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
-        cluster_id=parts.logs.cluster_id or "",
+        cluster_id=services.logs.cluster_id or "",
         controller_id=own if own in live else next(iter(live), NodeId(-1)),
         brokers=tuple(_described(broker, context.listener) for broker in shown),
         cluster_authorized_operations=_operations(request),

@@ -18,7 +18,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.splice import Splice
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response
@@ -37,15 +37,17 @@ MALFORMED: Final = (
 )
 
 
-async def handle(parts: Parts, context: RequestContext, request: DescribeConfigsRequest) -> bytes:
-    image = parts.metadata.current
-    turns = Turns(parts.clock)
+async def handle(
+    services: NodeServices, context: RequestContext, request: DescribeConfigsRequest
+) -> bytes:
+    image = services.metadata.current
+    turns = Turns(services.clock)
     splice = Splice.of_configs(context.api_version)
     known: dict[str, Synonyms] = {}
     written = []
     for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
         await turns.pause()
-        result = _result(parts, image, request, one, known)
+        result = _result(services, image, request, one, known)
         written.append(
             splice.element(DescribeConfigsResponse(throttle_time_ms=0, results=(result,)))
         )
@@ -67,7 +69,7 @@ def _response(*results: DescribeConfigsResult) -> DescribeConfigsResponse:
 
 
 def _result(
-    parts: Parts,
+    services: NodeServices,
     image: Image,
     request: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
@@ -80,7 +82,7 @@ def _result(
         known=known,
     )
     try:
-        return _described(resource, _rows(parts, image, resource, wish))
+        return _described(resource, _rows(services, image, resource, wish))
     except KafkaError as error:
         return _described(resource, (), error.code, error.message)
 
@@ -100,24 +102,26 @@ def _described(
     )
 
 
-def _rows(parts: Parts, image: Image, resource: DescribeConfigsResource, wish: Wish) -> Rows:
+def _rows(
+    services: NodeServices, image: Image, resource: DescribeConfigsResource, wish: Wish
+) -> Rows:
     name = resource.resource_name
     match resource.resource_type:
         case ConfigType.TOPIC:
             check_topic_name(name)
             if TopicName(name) not in image.topics_by_name:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return config_rows.topic_rows(parts.configs, image, name, wish)
+            return config_rows.topic_rows(services.configs, image, name, wish)
         case ConfigType.BROKER:
             if name == CLUSTER:
-                return config_rows.cluster_rows(parts.configs, image, wish)
-            _check_node(parts, name, "Unexpected broker id, expected {} or empty string, but")
-            return config_rows.broker_rows(parts.configs, image, wish)
+                return config_rows.cluster_rows(services.configs, image, wish)
+            _check_node(services, name, "Unexpected broker id, expected {} or empty string, but")
+            return config_rows.broker_rows(services.configs, image, wish)
         case ConfigType.BROKER_LOGGER:
             if not name:
                 raise _invalid("Broker id must not be empty")
-            _check_node(parts, name, "Unexpected broker id, expected {} but")
-            return config_rows.logger_rows(_log_level(parts), wish)
+            _check_node(services, name, "Unexpected broker id, expected {} but")
+            return config_rows.logger_rows(_log_level(services), wish)
         case ConfigType.CLIENT_METRICS:
             if not name:
                 raise _invalid("Client metrics subscription name must not be empty")
@@ -130,18 +134,18 @@ def _rows(parts: Parts, image: Image, resource: DescribeConfigsResource, wish: W
             raise _invalid(MALFORMED)
 
 
-def _check_node(parts: Parts, name: str, sentence: str) -> None:
+def _check_node(services: NodeServices, name: str, sentence: str) -> None:
     try:
         node = int(name)
     except ValueError:
         raise _invalid(f"Broker id must be an integer, but it is: {name}") from None
-    own = parts.configs.node_id
+    own = services.configs.node_id
     if node != own:
         raise _invalid(f"{sentence.format(own)} received {name}")
 
 
-def _log_level(parts: Parts) -> str:
-    level = parts.settings.identity.log_level.upper()
+def _log_level(services: NodeServices) -> str:
+    level = services.settings.identity.log_level.upper()
     return "WARN" if level == "WARNING" else level
 
 

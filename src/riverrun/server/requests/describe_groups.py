@@ -11,7 +11,7 @@ from typing import Final
 from riverrun.coordinator.shard import described_error
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
 from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribeGroupsResponse
 
@@ -20,10 +20,10 @@ GROUP_OPERATIONS: Final = 3400
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: DescribeGroupsRequest
+    services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     def describe(group_id: str) -> DescribedGroup:
-        found = parts.groups.describe_group(group_id, context.api_version)
+        found = services.groups.describe_group(group_id, context.api_version)
         if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
             return found.replaced(authorized_operations=GROUP_OPERATIONS)
         return found

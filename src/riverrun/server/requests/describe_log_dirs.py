@@ -5,7 +5,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from riverrun.wire.messages.describe_log_dirs_response import (
     DescribeLogDirsPartition,
@@ -16,22 +16,22 @@ from riverrun.wire.messages.describe_log_dirs_response import (
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: DescribeLogDirsRequest
+    services: BrokerServices, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     topics: list[DescribeLogDirsTopic] = []
     if request.topics is None:
-        for topic, partitions in parts.replicas.by_name.items():
+        for topic, partitions in services.replicas.by_name.items():
             topics.append(_describe(topic, list(partitions.values())))
     else:
         for asked in request.topics:
-            held = parts.replicas.by_name.get(asked.topic, {})
+            held = services.replicas.by_name.get(asked.topic, {})
             found = [held[index] for index in asked.partitions if index in held]
             if found:
                 topics.append(_describe(asked.topic, found))
-    space = await parts.log_runner.in_thread(parts.logs.space)
+    space = await services.log_runner.in_thread(services.logs.space)
     result = DescribeLogDirsResult(
-        error_code=ErrorCode.KAFKA_STORAGE_ERROR if parts.logs.is_offline else ErrorCode.NONE,
-        log_dir=parts.logs.path,
+        error_code=ErrorCode.KAFKA_STORAGE_ERROR if services.logs.is_offline else ErrorCode.NONE,
+        log_dir=services.logs.path,
         topics=tuple(topics),
         total_bytes=space.total_bytes,
         usable_bytes=space.usable_bytes,

@@ -10,7 +10,7 @@ from typing import Final
 from riverrun.metadata.description import ReplicaDescription
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages import describe_quorum_request as asked
 from riverrun.wire.messages.describe_quorum_response import (
     DescribeQuorumResponse,
@@ -26,7 +26,7 @@ NOBODY: Final = -1
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: asked.DescribeQuorumRequest
+    services: NodeServices, context: RequestContext, request: asked.DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     names = [
         (topic.topic_name, one.partition_index)
@@ -35,14 +35,14 @@ def handle(
     ]
     if names != [(TOPIC, 0)]:
         return _unknown(request)
-    described = parts.metadata.describe()
-    if described.leader != parts.metadata.node_id:
+    described = services.metadata.describe()
+    if described.leader != services.metadata.node_id:
         return _not_the_leader(described.leader, described.epoch)
     partition = PartitionData(
         partition_index=0,
         error_code=ErrorCode.NONE,
         error_message="",
-        leader_id=parts.metadata.node_id,
+        leader_id=services.metadata.node_id,
         leader_epoch=described.epoch,
         high_watermark=described.high_watermark,
         current_voters=tuple(_state(voter) for voter in described.voters),

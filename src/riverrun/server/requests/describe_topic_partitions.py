@@ -15,7 +15,7 @@ from riverrun.model.ids import NodeId, TopicName
 from riverrun.server import authorized
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.response_cache import live_brokers
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.describe_topic_partitions_request import (
     DescribeTopicPartitionsRequest,
 )
@@ -31,9 +31,9 @@ PAGE_PARTITIONS_MAX: Final = 2000
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: DescribeTopicPartitionsRequest
+    services: NodeServices, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    image = parts.metadata.current
+    image = services.metadata.current
     names = _names(image, request)
     live = live_brokers(image, context.listener)
     room = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))

@@ -9,15 +9,15 @@ from riverrun.model.ids import NodeId
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.formation.decision import Address, Heard
 from riverrun.server.formation.messages import answer_of
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
 from riverrun.wire.private.discover_node_response import DiscoverNodeResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: DiscoverNodeRequest
+    services: BrokerServices, context: RequestContext, request: DiscoverNodeRequest
 ) -> DiscoverNodeResponse:
-    settings, metadata = parts.settings, parts.metadata
+    settings, metadata = services.settings, services.metadata
     own = settings.controller_advertised()
     leader = metadata.leader_endpoint()
     controllers: dict[Address, None] = {} if leader is None else {(leader[1], leader[2]): None}
@@ -27,23 +27,23 @@ def handle(
     return answer_of(
         Heard(
             node_id=settings.node_id,
-            directory_id=parts.logs.directory_id,
+            directory_id=services.logs.directory_id,
             is_controller=settings.formation.is_controller,
-            cluster_id=parts.logs.cluster_id,
+            cluster_id=services.logs.cluster_id,
             controller=None if own is None else (own.host, own.port),
             controllers=tuple(controllers),
-            namesakes=_namesakes(parts, request),
+            namesakes=_namesakes(services, request),
         )
     )
 
 
-def _namesakes(parts: Parts, request: DiscoverNodeRequest) -> tuple[Address, ...]:
+def _namesakes(services: BrokerServices, request: DiscoverNodeRequest) -> tuple[Address, ...]:
     """Where we know a node of the asker's id with other data: it may be gone, or not."""
     found: dict[Address, None] = {}
-    known = parts.metadata.current.brokers.get(NodeId(request.node_id))
+    known = services.metadata.current.brokers.get(NodeId(request.node_id))
     if known is not None and not known.is_fenced and request.directory_id not in known.directories:
         found.update({(at.host, at.port): None for at in known.endpoints.values()})
-    for voter in parts.metadata.voters:
+    for voter in services.metadata.voters:
         if voter.id == request.node_id and voter.directory_id != request.directory_id:
             found.update(dict.fromkeys(voter.endpoints.values()))
     return tuple(found)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 from riverrun.wire.messages.elect_leaders_response import (
     ElectLeadersResponse,
@@ -16,9 +16,9 @@ from riverrun.wire.messages.elect_leaders_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: ElectLeadersRequest
+    services: NodeServices, context: RequestContext, request: ElectLeadersRequest
 ) -> Awaitable[ElectLeadersResponse]:
-    return parts.controller.elect_leaders(request)
+    return services.controller.elect_leaders(request)
 
 
 def failed(

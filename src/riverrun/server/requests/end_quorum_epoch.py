@@ -5,19 +5,19 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import EndQuorumEpochResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.access import ask, check_cluster
 from riverrun.server.quorum.requests import end_from
 from riverrun.server.quorum.responses import end_to
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.end_quorum_epoch_request import EndQuorumEpochRequest
 from riverrun.wire.messages.end_quorum_epoch_response import EndQuorumEpochResponse
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: EndQuorumEpochRequest
+    services: NodeServices, context: RequestContext, request: EndQuorumEpochRequest
 ) -> EndQuorumEpochResponse:
-    check_cluster(parts, request.cluster_id)
-    return end_to(await ask(parts, end_from(request), Answer))
+    check_cluster(services, request.cluster_id)
+    return end_to(await ask(services, end_from(request), Answer))
 
 
 def failed(

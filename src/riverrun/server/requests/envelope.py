@@ -15,7 +15,7 @@ from typing import Any
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import CONTROLLER, Peer, RequestContext
 from riverrun.server.dispatch.router import Call, Frame, Refused
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.apis import FORWARDED
 from riverrun.wire.headers import LENGTH
 from riverrun.wire.messages.envelope_request import EnvelopeRequest
@@ -25,18 +25,18 @@ _KEY = struct.Struct(">h")
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: EnvelopeRequest
+    services: NodeServices, context: RequestContext, request: EnvelopeRequest
 ) -> EnvelopeResponse:
-    if not parts.metadata.is_active:
+    if not services.metadata.is_active:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
     data = request.request_data
     if len(data) < _KEY.size or _KEY.unpack_from(data)[0] not in FORWARDED:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     peer = Peer(_host(request.client_host_address), CONTROLLER, context.connection_id)
     try:
-        answer = parts.controller_router.handle(memoryview(data), peer)
+        answer = services.controller_router.handle(memoryview(data), peer)
         if isinstance(answer, Call):
-            answer = await _awaited(parts, answer)
+            answer = await _awaited(services, answer)
     except Refused as error:
         if error.kind == "bug":
             raise
@@ -45,7 +45,7 @@ async def handle(
     return EnvelopeResponse(error_code=ErrorCode.NONE, response_data=_joined(answer)[LENGTH.size :])
 
 
-async def _awaited(parts: Parts, call: Call) -> Frame | None:
+async def _awaited(services: NodeServices, call: Call) -> Frame | None:
     assert call.wait is not None, "a call that does not wait has an answer"
     done = asyncio.ensure_future(call.wait)
     done.add_done_callback(_retrieve)  # a stop may end this wait, and what it waits for goes on
@@ -53,7 +53,7 @@ async def _awaited(parts: Parts, call: Call) -> Frame | None:
     error = None if done.cancelled() else done.exception()
     if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
         raise error
-    return parts.controller_router.finish(call, done)
+    return services.controller_router.finish(call, done)
 
 
 def _retrieve(done: asyncio.Future[Any]) -> None:

@@ -47,7 +47,7 @@ from riverrun.wire.fetch import (
 
 if TYPE_CHECKING:
     from riverrun.ports.files import Buffer
-    from riverrun.server.parts import Parts
+    from riverrun.server.services import BrokerServices
 
 READ_COMMITTED = 1
 RACKS_FROM = 11
@@ -57,21 +57,21 @@ WAIT_MS_MAX = 600_000
 
 
 def handle_frame(
-    parts: Parts, context: RequestContext, buffer: memoryview, at: int
+    services: BrokerServices, context: RequestContext, buffer: memoryview, at: int
 ) -> list[Buffer] | Awaitable[list[Buffer]]:
     version = context.api_version
     call = parse_fetch(buffer, at, version)
     if call.replica_id >= 0:
-        return replica_fetch.handle(parts, context, call)
+        return replica_fetch.handle(services, context, call)
     try:
-        session, wanted, is_incremental = _session(parts, call, version)
+        session, wanted, is_incremental = _session(services, call, version)
     except KafkaError as error:
         return encode_fetch_response(version, [], error_code=error.code)
-    return _Fetch(parts, call, context, session, wanted, is_incremental=is_incremental).begin()
+    return _Fetch(services, call, context, session, wanted, is_incremental=is_incremental).begin()
 
 
 def _session(
-    parts: Parts, call: FetchCall, version: int
+    services: BrokerServices, call: FetchCall, version: int
 ) -> tuple[FetchSession | None, list[SessionPartition], bool]:
     """The session, the partitions to read, and whether only news is to be told."""
     asked = [
@@ -80,7 +80,7 @@ def _session(
         )
         for p in call.partitions
     ]
-    sessions, uses_ids = parts.fetch_sessions, version >= TOPIC_IDS_FROM
+    sessions, uses_ids = services.fetch_sessions, version >= TOPIC_IDS_FROM
     if call.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if call.session_id != NO_SESSION:
             sessions.close(call.session_id)
@@ -102,7 +102,7 @@ class _Fetch:
         "_future",
         "_is_incremental",
         "_is_scheduled",
-        "_parts",
+        "_services",
         "_session",
         "_timer",
         "_wanted",
@@ -111,7 +111,7 @@ class _Fetch:
 
     def __init__(
         self,
-        parts: Parts,
+        services: BrokerServices,
         call: FetchCall,
         context: RequestContext,
         session: FetchSession | None,
@@ -119,7 +119,7 @@ class _Fetch:
         *,
         is_incremental: bool,
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._call = call
         self._context = context
         self._session = session
@@ -145,8 +145,8 @@ class _Fetch:
     def _find(self, wanted: SessionPartition) -> Partition | None:
         topic = wanted.topic
         if isinstance(topic, str):
-            return self._parts.replicas.find(topic, wanted.index)
-        return self._parts.replicas.find_by_id(topic, wanted.index)
+            return self._services.replicas.find(topic, wanted.index)
+        return self._services.replicas.find_by_id(topic, wanted.index)
 
     def _read(self) -> tuple[list[PartitionRead], int, bool]:
         """Every partition's part, the bytes in all, and whether the client must hear at once."""
@@ -155,13 +155,13 @@ class _Fetch:
         is_committed_only = call.isolation_level == READ_COMMITTED
         # Who can say its rack can also be served by a follower (KIP-392).
         from_any_replica = self._context.api_version >= RACKS_FROM
-        rack = call.rack_id if self._parts.replicas.peers.are_followers_read else ""
+        rack = call.rack_id if self._services.replicas.peers.are_followers_read else ""
         reads: list[PartitionRead] = []
         size, must_answer = 0, False
         for wanted in self._wanted:
             partition = self._find(wanted)
             if partition is None:
-                code = missing(self._parts, wanted.topic, wanted.index)
+                code = missing(self._services, wanted.topic, wanted.index)
                 reads.append(PartitionRead(error_code=code, aborted=()))
                 must_answer = True
                 continue
@@ -204,18 +204,18 @@ class _Fetch:
         """A leader that was paused for longer than its session is not the leader any more, and the
         last one to hear of it. Clients that send no epoch ask it for what its successor has, and
         called out of range they would begin anew at one end of the log (see KIP-320)."""
-        if wanted.offset > partition.log.end_offset and not self._parts.lifecycle.is_sure:
+        if wanted.offset > partition.log.end_offset and not self._services.lifecycle.is_sure:
             return failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return read
 
     def _send_elsewhere(
         self, partition: Partition, wanted: SessionPartition, rack: str
     ) -> PartitionRead | None:
-        parts = self._parts
+        services = self._services
         preferred = nearest_replica(
             partition,
-            parts.replicas.peers,
-            node=parts.settings.node_id,
+            services.replicas.peers,
+            node=services.settings.node_id,
             rack=rack,
             offset=wanted.offset,
         )
@@ -229,8 +229,10 @@ class _Fetch:
         )
 
     def _bytes_max(self) -> int:
-        parts = self._parts
-        limit = min(parts.settings.replication.fetch_bytes_max, parts.outgoing.answer_bytes_max())
+        services = self._services
+        limit = min(
+            services.settings.replication.fetch_bytes_max, services.outgoing.answer_bytes_max()
+        )
         return min(self._call.max_bytes, limit)
 
     # -- Waiting ----------------------------------------------------------------------------------
@@ -297,7 +299,7 @@ class _Fetch:
         for place, read in enumerate(reads):
             if read.cold is not None:
                 try:
-                    read.fill(await self._parts.log_runner.load(read.cold))
+                    read.fill(await self._services.log_runner.load(read.cold))
                 except KafkaError as error:
                     partition = self._find(self._wanted[place])
                     code = error.code
@@ -352,7 +354,7 @@ class _Fetch:
             self._context.api_version,
             results,
             session_id=NO_SESSION if session is None else session.id,
-            node_endpoints=endpoints_of(self._parts, leaders, self._context.listener)
+            node_endpoints=endpoints_of(self._services, leaders, self._context.listener)
             if leaders
             else (),
         )
@@ -361,7 +363,7 @@ class _Fetch:
         """Who leads instead of us, for clients that can read it (KIP-951)."""
         if self._context.api_version < LEADERS_FROM:
             return None
-        return leader_of(self._parts, wanted.topic, wanted.index)
+        return leader_of(self._services, wanted.topic, wanted.index)
 
 
 def _hand_over(done: asyncio.Future[list[Buffer]], future: asyncio.Future[list[Buffer]]) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import FetchSnapshotResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.access import ask, check_cluster
 from riverrun.server.quorum.requests import fetch_snapshot_from
 from riverrun.server.quorum.responses import fetch_snapshot_to
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.fetch_snapshot_request import FetchSnapshotRequest
 from riverrun.wire.messages.fetch_snapshot_response import FetchSnapshotResponse
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: FetchSnapshotRequest
+    services: NodeServices, context: RequestContext, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
-    check_cluster(parts, request.cluster_id)
-    return fetch_snapshot_to(await ask(parts, fetch_snapshot_from(request), Answer))
+    check_cluster(services, request.cluster_id)
+    return fetch_snapshot_to(await ask(services, fetch_snapshot_from(request), Answer))
 
 
 def failed(

@@ -19,7 +19,7 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from riverrun.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
@@ -50,14 +50,14 @@ class KeyType(IntEnum):
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: FindCoordinatorRequest
+    services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     has_many = context.api_version >= MANY_KEYS_SINCE
     keys = request.coordinator_keys if has_many else (request.key,)
     is_known = request.key_type in tuple(KeyType)
     if request.key_type == KeyType.GROUP and keys:
-        await _make_topic(parts)
-    found = [_find(parts, context, key, request.key_type) for key in keys]
+        await _make_topic(services)
+    found = [_find(services, context, key, request.key_type) for key in keys]
     if has_many:
         # Kafka says a word per key only about types that it does not know.
         words = "" if is_known else MESSAGES[ErrorCode.INVALID_REQUEST]
@@ -77,19 +77,21 @@ def failed(
     )
 
 
-async def _make_topic(parts: Parts) -> None:
-    image = parts.metadata.current
+async def _make_topic(services: BrokerServices) -> None:
+    image = services.metadata.current
     if TOPIC in image.topics_by_name:
         return
-    wanted = CreateTopicsRequest(topics=(offsets_topic(parts.configs, image),), timeout_ms=0)
+    wanted = CreateTopicsRequest(topics=(offsets_topic(services.configs, image),), timeout_ms=0)
     try:
         # Somebody else may make it meanwhile, or it may be refused: the image tells.
-        await parts.forwarder.create_topics(wanted)
+        await services.forwarder.create_topics(wanted)
     except KafkaError as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
 
-def _find(parts: Parts, context: RequestContext, key: str, key_type: int) -> Coordinator:
+def _find(
+    services: BrokerServices, context: RequestContext, key: str, key_type: int
+) -> Coordinator:
     if key_type == KeyType.TRANSACTION:
         return _unknown(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if (
@@ -100,7 +102,7 @@ def _find(parts: Parts, context: RequestContext, key: str, key_type: int) -> Coo
         return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type != KeyType.GROUP:
         return _unknown(key, ErrorCode.INVALID_REQUEST)
-    image = parts.metadata.current
+    image = services.metadata.current
     topic = image.topics_by_name.get(TOPIC)
     if topic is None:
         return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
 
 
-def handle(parts: Parts, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    return parts.groups.heartbeat(request)
+def handle(
+    services: BrokerServices, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse:
+    return services.groups.heartbeat(request)
 
 
 def failed(request: HeartbeatRequest, code: ErrorCode, message: str | None) -> HeartbeatResponse:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.incremental_alter_configs_request import (
     IncrementalAlterConfigsRequest,
 )
@@ -17,9 +17,9 @@ from riverrun.wire.messages.incremental_alter_configs_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: IncrementalAlterConfigsRequest
+    services: NodeServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Awaitable[IncrementalAlterConfigsResponse]:
-    return parts.controller.incremental_alter_configs(request)
+    return services.controller.incremental_alter_configs(request)
 
 
 def failed(

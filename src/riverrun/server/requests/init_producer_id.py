@@ -10,7 +10,7 @@ from typing import Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
 from riverrun.wire.messages.init_producer_id_response import InitProducerIdResponse
 
@@ -20,7 +20,7 @@ TRANSACTION_TIMEOUT_MAX_MS: Final = 900_000
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: InitProducerIdRequest
+    services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     if request.transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -32,7 +32,7 @@ async def handle(
             ErrorCode.UNSUPPORTED_VERSION if is_timeout else ErrorCode.INVALID_TRANSACTION_TIMEOUT
         )
     # An idempotent producer that comes back gets a new id, never a new epoch of the old one.
-    producer_id = await parts.producer_ids.next()
+    producer_id = await services.producer_ids.next()
     return InitProducerIdResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,

@@ -12,7 +12,7 @@ from riverrun.coordinator.rebalance import join_error
 from riverrun.coordinator.turn import Caller
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.join_group_request import JoinGroupRequest
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 
@@ -29,10 +29,10 @@ def caller_of(context: RequestContext) -> Caller:
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: JoinGroupRequest
+    services: BrokerServices, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse:
     try:
-        response = await parts.groups.join_group(caller_of(context), request)
+        response = await services.groups.join_group(caller_of(context), request)
     except KafkaError as error:
         response = join_error(error.code, request.member_id)
     if response.protocol_name is None and context.api_version < NULL_PROTOCOL_SINCE:

@@ -9,7 +9,7 @@ from typing import Final
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
 
@@ -17,12 +17,12 @@ MANY_MEMBERS_SINCE: Final = 3
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: LeaveGroupRequest
+    services: BrokerServices, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
     if context.api_version >= MANY_MEMBERS_SINCE:
-        return await parts.groups.leave_group(request)
+        return await services.groups.leave_group(request)
     alone = request.replaced(members=(MemberIdentity(member_id=request.member_id),))
-    response = await parts.groups.leave_group(alone)
+    response = await services.groups.leave_group(alone)
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.list_config_resources_request import ListConfigResourcesRequest
 from riverrun.wire.messages.list_config_resources_response import (
     ConfigResource,
@@ -19,9 +19,9 @@ from riverrun.wire.messages.list_config_resources_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: ListConfigResourcesRequest
+    services: NodeServices, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    image = parts.metadata.current
+    image = services.metadata.current
     return ListConfigResourcesResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 from riverrun.wire.messages.list_groups_response import ListGroupsResponse
 
 
-def handle(parts: Parts, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    groups = parts.groups.list_groups(request.states_filter, request.types_filter)
+def handle(
+    services: BrokerServices, context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse:
+    groups = services.groups.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(error_code=ErrorCode.NONE, groups=tuple(groups))
 
 

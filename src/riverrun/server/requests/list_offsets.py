@@ -14,7 +14,7 @@ from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.server.turns import Turns
 from riverrun.storage.log import OffsetAt
 from riverrun.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest
@@ -37,10 +37,10 @@ OFFSET_NOT_AVAILABLE_FROM = 5
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: ListOffsetsRequest
+    services: BrokerServices, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     topics = []
-    turns = Turns(parts.clock)
+    turns = Turns(services.clock)
     for topic in request.topics:
         answers = []
         counts = Counter(wanted.partition_index for wanted in topic.partitions)
@@ -49,11 +49,11 @@ async def handle(
             try:
                 if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                partition = parts.replicas.find(topic.name, wanted.partition_index)
+                partition = services.replicas.find(topic.name, wanted.partition_index)
                 if partition is None:
-                    raise KafkaError(missing(parts, topic.name, wanted.partition_index))
+                    raise KafkaError(missing(services, topic.name, wanted.partition_index))
                 answers.append(
-                    await _answer(parts, context.api_version, request, partition, wanted)
+                    await _answer(services, context.api_version, request, partition, wanted)
                 )
             except KafkaError as error:
                 answers.append(
@@ -66,7 +66,7 @@ async def handle(
 
 
 async def _answer(
-    parts: Parts,
+    services: BrokerServices,
     version: int,
     request: ListOffsetsRequest,
     partition: Partition,
@@ -76,7 +76,7 @@ async def _answer(
         partition.check_leader(wanted.current_leader_epoch)
     if wanted.timestamp < 0 and KNOWN_FROM.get(wanted.timestamp, 0) > version:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    found = await _find(parts, partition, wanted.timestamp, request, version)
+    found = await _find(services, partition, wanted.timestamp, request, version)
     if found is None:
         return ListOffsetsPartitionResponse(
             partition_index=wanted.partition_index, error_code=ErrorCode.NONE
@@ -91,7 +91,7 @@ async def _answer(
 
 
 async def _find(
-    parts: Parts,
+    services: BrokerServices,
     partition: Partition,
     timestamp: int,
     request: ListOffsetsRequest,
@@ -109,12 +109,12 @@ async def _find(
         case -2 | -4:
             return OffsetAt(log.start_offset, -1, _epoch_at(partition, log.start_offset))
         case -3:
-            return await _in_thread(parts, partition, MAX_TIMESTAMP)
+            return await _in_thread(services, partition, MAX_TIMESTAMP)
         case -5 | -6:
             return OffsetAt(Offset(-1), -1, LeaderEpoch(-1))
         case _ if timestamp < 0:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    found = await _in_thread(parts, partition, timestamp)
+    found = await _in_thread(services, partition, timestamp)
     limit = log.last_stable_offset if request.isolation_level else log.high_watermark
     if found is not None and found.offset < limit:
         return found
@@ -138,7 +138,9 @@ def _epoch_at(partition: Partition, offset: Offset) -> LeaderEpoch:
     return partition.log.epochs.epoch_at(offset)
 
 
-async def _in_thread(parts: Parts, partition: Partition, timestamp: int) -> OffsetAt | None:
+async def _in_thread(
+    services: BrokerServices, partition: Partition, timestamp: int
+) -> OffsetAt | None:
     """The search may read cold files, so it leaves the loop."""
     log = partition.log
     search = (
@@ -146,7 +148,7 @@ async def _in_thread(parts: Parts, partition: Partition, timestamp: int) -> Offs
         if timestamp == MAX_TIMESTAMP
         else lambda: log.offset_for_timestamp(timestamp)
     )
-    return await parts.log_runner.in_thread(search)
+    return await services.log_runner.in_thread(search)
 
 
 def failed(

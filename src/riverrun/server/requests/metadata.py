@@ -24,7 +24,7 @@ from riverrun.server import authorized
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.response_cache import TopicAnswers, live_brokers
 from riverrun.server.dispatch.splice import Splice
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response
@@ -47,12 +47,12 @@ SLICE_PARTITIONS: Final = 250
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: MetadataRequest
+    services: BrokerServices, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | bytes | Awaitable[bytes]:
     version = context.api_version
     asked = request.topics
     if asked is None or (not asked and version < FIRST_WITH_NULL_FOR_ALL):
-        return _all_topics(parts, context, request)
+        return _all_topics(services, context, request)
     has_ids = any(topic.topic_id is not None for topic in asked)
     is_named = all(topic.name is not None for topic in asked)
     if version < FIRST_ASKED_BY_ID and (has_ids or not is_named):
@@ -60,14 +60,14 @@ def handle(
     if not is_named and not has_ids:
         return failed(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)  # Kafka fails over it
     if has_ids:
-        return _by_id(parts, context, request, asked)
+        return _by_id(services, context, request, asked)
     names = list(dict.fromkeys(TopicName(topic.name or "") for topic in asked))
-    missing = _to_create(parts, request, names)
+    missing = _to_create(services, request, names)
     if missing:
-        return _create_then_answer(parts, context, request, names, missing)
-    if _is_in_doubt(parts, parts.metadata.current, names):
-        return _answer_after_election(parts, context, request, names)
-    return _by_name(parts, context, request, names)
+        return _create_then_answer(services, context, request, names, missing)
+    if _is_in_doubt(services, services.metadata.current, names):
+        return _answer_after_election(services, context, request, names)
+    return _by_name(services, context, request, names)
 
 
 def failed(request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
@@ -82,22 +82,27 @@ def failed(request: MetadataRequest, code: ErrorCode, message: str | None) -> Me
 
 
 def _all_topics(
-    parts: Parts, context: RequestContext, request: MetadataRequest
+    services: BrokerServices, context: RequestContext, request: MetadataRequest
 ) -> bytes | Awaitable[bytes]:
-    image = parts.metadata.current
-    kept = parts.answers.topics(context.api_version, context.listener, image)
+    image = services.metadata.current
+    kept = services.answers.topics(context.api_version, context.listener, image)
     if kept.whole is not None and kept.whole[0] is image and not _asks_operations(request):
-        listed = parts.answers.listed_brokers(image, context.listener, parts.clock.monotonic())
+        listed = services.answers.listed_brokers(
+            image, context.listener, services.clock.monotonic()
+        )
         if tuple(listed) == kept.whole[1]:
             return kept.whole[2]
-    return _answer(parts, context, request, image, list(image.topics_by_name.values()))
+    return _answer(services, context, request, image, list(image.topics_by_name.values()))
 
 
 def _by_name(
-    parts: Parts, context: RequestContext, request: MetadataRequest, names: Sequence[TopicName]
+    services: BrokerServices,
+    context: RequestContext,
+    request: MetadataRequest,
+    names: Sequence[TopicName],
 ) -> bytes | Awaitable[bytes]:
     """Those that exist come first, as in Kafka."""
-    image = parts.metadata.current
+    image = services.metadata.current
     found = [image.topics_by_name[name] for name in names if name in image.topics_by_name]
     operations = _topic_operations(request)
     unknown = [
@@ -112,17 +117,17 @@ def _by_name(
         for name in names
         if name not in image.topics_by_name
     ]
-    return _answer(parts, context, request, image, found, after=unknown)
+    return _answer(services, context, request, image, found, after=unknown)
 
 
 def _by_id(
-    parts: Parts,
+    services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
     asked: Iterable[MetadataRequestTopic],
 ) -> bytes | Awaitable[bytes]:
     """As soon as one topic is asked for by id, those without one are passed over, as in Kafka."""
-    image = parts.metadata.current
+    image = services.metadata.current
     ids = dict.fromkeys(TopicId(one.topic_id) for one in asked if one.topic_id is not None)
     found = [image.topics_by_id[one] for one in ids if one in image.topics_by_id]
     operations = _topic_operations(request)
@@ -131,42 +136,42 @@ def _by_id(
         for one in ids
         if one not in image.topics_by_id
     ]
-    return _answer(parts, context, request, image, found, before=unknown)
+    return _answer(services, context, request, image, found, before=unknown)
 
 
 def _to_create(
-    parts: Parts, request: MetadataRequest, names: Iterable[TopicName]
+    services: BrokerServices, request: MetadataRequest, names: Iterable[TopicName]
 ) -> list[TopicName]:
-    if not (request.allow_auto_topic_creation and parts.settings.topics.auto_create):
+    if not (request.allow_auto_topic_creation and services.settings.topics.auto_create):
         return []
-    known = parts.metadata.current.topics_by_name
+    known = services.metadata.current.topics_by_name
     return [name for name in names if name not in known and is_topic_name(name)]
 
 
 async def _create_then_answer(
-    parts: Parts,
+    services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
     names: Sequence[TopicName],
     missing: Iterable[TopicName],
 ) -> bytes:
-    image = parts.metadata.current
-    wanted = [creatable(parts.configs, image, name) for name in missing]
+    image = services.metadata.current
+    wanted = [creatable(services.configs, image, name) for name in missing]
     try:
         # Whatever the controller says about one of them: what does not exist then is unknown.
-        await parts.forwarder.create_topics(
+        await services.forwarder.create_topics(
             CreateTopicsRequest(topics=tuple(one for one in wanted if one is not None))
         )
     except KafkaError as error:
         if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             raise
-    answer = _by_name(parts, context, request, names)
+    answer = _by_name(services, context, request, names)
     return answer if isinstance(answer, bytes) else await answer
 
 
-def _is_in_doubt(parts: Parts, image: Image, names: Iterable[TopicName]) -> bool:
+def _is_in_doubt(services: BrokerServices, image: Image, names: Iterable[TopicName]) -> bool:
     """Whether a leader that we would name may just have died."""
-    lost = parts.answers.lost_leaders(parts.clock.monotonic())
+    lost = services.answers.lost_leaders(services.clock.monotonic())
     return bool(lost) and any(
         partition.leader in lost
         for name in names
@@ -176,15 +181,18 @@ def _is_in_doubt(parts: Parts, image: Image, names: Iterable[TopicName]) -> bool
 
 
 async def _answer_after_election(
-    parts: Parts, context: RequestContext, request: MetadataRequest, names: Sequence[TopicName]
+    services: BrokerServices,
+    context: RequestContext,
+    request: MetadataRequest,
+    names: Sequence[TopicName],
 ) -> bytes:
     """Wait a moment for the new leader. A client asks as soon as its leader has died, within a few
     ms; librdkafka, told of the old one, would believe it and look again after a second.
     """
-    await parts.image_waits.until(
-        lambda image: not _is_in_doubt(parts, image, names), ELECTION_SECONDS_MAX
+    await services.image_waits.until(
+        lambda image: not _is_in_doubt(services, image, names), ELECTION_SECONDS_MAX
     )
-    answer = _by_name(parts, context, request, names)
+    answer = _by_name(services, context, request, names)
     return answer if isinstance(answer, bytes) else await answer
 
 
@@ -192,7 +200,7 @@ async def _answer_after_election(
 
 
 def _answer(
-    parts: Parts,
+    services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
     image: Image,
@@ -202,16 +210,16 @@ def _answer(
     after: Sequence[MetadataResponseTopic] = (),
 ) -> bytes | Awaitable[bytes]:
     """At once where the work is small, else in slices that let others have the loop."""
-    kept = parts.answers.topics(context.api_version, context.listener, image)
+    kept = services.answers.topics(context.api_version, context.listener, image)
     job = _Job(context, request, image, kept, topics)
     if job.partitions_to_write() + len(before) + len(after) > SLICE_PARTITIONS:
-        return _answer_in_slices(parts, job, before, after)
+        return _answer_in_slices(services, job, before, after)
     job.write(len(topics))
-    return job.finish(parts, [job.element(t) for t in before], [job.element(t) for t in after])
+    return job.finish(services, [job.element(t) for t in before], [job.element(t) for t in after])
 
 
 async def _answer_in_slices(
-    parts: Parts,
+    services: BrokerServices,
     job: _Job,
     before: Sequence[MetadataResponseTopic],
     after: Sequence[MetadataResponseTopic],
@@ -219,12 +227,12 @@ async def _answer_in_slices(
     while not job.is_done:
         job.write(job.next_slice())
         await asyncio.sleep(0)
-    turns = Turns(parts.clock)
+    turns = Turns(services.clock)
     written: list[bytes] = []
     for topic in (*before, *after):
         await turns.pause()
         written.append(job.element(topic))
-    return job.finish(parts, written[: len(before)], written[len(before) :])
+    return job.finish(services, written[: len(before)], written[len(before) :])
 
 
 class _Job:
@@ -298,19 +306,25 @@ class _Job:
     def element(self, topic: MetadataResponseTopic) -> bytes:
         return self._splice.element(MetadataResponse(brokers=(), topics=(topic,)))
 
-    def finish(self, parts: Parts, before: Sequence[bytes], after: Sequence[bytes]) -> bytes:
+    def finish(
+        self, services: BrokerServices, before: Sequence[bytes], after: Sequence[bytes]
+    ) -> bytes:
         """The whole answer, with topics that are unknown before or after those that are not."""
-        listed = parts.answers.listed_brokers(self._image, self._listener, parts.clock.monotonic())
-        frame = encode_response(ApiKey.METADATA, self._version, self._frame(parts, listed))
+        listed = services.answers.listed_brokers(
+            self._image, self._listener, services.clock.monotonic()
+        )
+        frame = encode_response(ApiKey.METADATA, self._version, self._frame(services, listed))
         answer = self._splice.join(frame, [*before, *self._written, *after])
         is_whole = not self._request.topics and not before and not after
         if is_whole and len(self._topics) == len(self._image.topics_by_name) and self._is_plain:
             self._kept.whole = (self._image, tuple(listed), answer)
         return answer
 
-    def _frame(self, parts: Parts, listed: Mapping[NodeId, BrokerImage]) -> MetadataResponse:
+    def _frame(
+        self, services: BrokerServices, listed: Mapping[NodeId, BrokerImage]
+    ) -> MetadataResponse:
         """The answer without its topics."""
-        own = parts.settings.node_id
+        own = services.settings.node_id
         return MetadataResponse(
             brokers=tuple(
                 MetadataResponseBroker(
@@ -324,7 +338,7 @@ class _Job:
             topics=(),
             # Any broker passes requests on to the controller, so the nearest one will do.
             controller_id=own if own in self._live else next(iter(self._live), NodeId(-1)),
-            cluster_id=parts.logs.cluster_id,
+            cluster_id=services.logs.cluster_id,
             cluster_authorized_operations=authorized.CLUSTER
             if self._request.include_cluster_authorized_operations
             else authorized.UNASKED,

@@ -15,8 +15,8 @@ from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.requests.join_group import caller_of
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -32,13 +32,13 @@ TOPIC_IDS_SINCE: Final = 10
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: OffsetCommitRequest
+    services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     has_ids = context.api_version >= TOPIC_IDS_SINCE
     refused: list[OffsetCommitResponseTopic] = []
     accepted: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
-        known = _topic(parts.metadata.current, topic, has_ids=has_ids)
+        known = _topic(services.metadata.current, topic, has_ids=has_ids)
         if known is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused.append(_results(topic, topic.partitions, code))
@@ -54,7 +54,7 @@ async def handle(
         return OffsetCommitResponse(topics=tuple(refused))
     wanted = request.replaced(topics=tuple(accepted))
     try:
-        committed = await parts.groups.commit_offsets(caller_of(context), wanted)
+        committed = await services.groups.commit_offsets(caller_of(context), wanted)
     except KafkaError as error:
         committed = failed(wanted, error.code, error.message)
     if not refused:

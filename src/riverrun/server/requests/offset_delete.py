@@ -5,7 +5,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_delete_request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
@@ -18,12 +18,12 @@ from riverrun.wire.messages.offset_delete_response import (
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: OffsetDeleteRequest
+    services: BrokerServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     topics: dict[str, OffsetDeleteResponseTopic] = {}
     accepted: list[OffsetDeleteRequestTopic] = []
     for topic in request.topics:
-        known = parts.metadata.current.topics_by_name.get(TopicName(topic.name))
+        known = services.metadata.current.topics_by_name.get(TopicName(topic.name))
         count = 0 if known is None else len(known.partitions)
         good = tuple(one for one in topic.partitions if 0 <= one.partition_index < count)
         bad = tuple(
@@ -38,7 +38,7 @@ async def handle(
             _add(topics, OffsetDeleteResponseTopic(name=topic.name, partitions=bad))
         if good:
             accepted.append(topic.replaced(partitions=good))
-    found = await parts.groups.delete_offsets(request.replaced(topics=tuple(accepted)))
+    found = await services.groups.delete_offsets(request.replaced(topics=tuple(accepted)))
     for answered in found.topics:
         _add(topics, answered)
     return found.replaced(topics=tuple(topics.values()))

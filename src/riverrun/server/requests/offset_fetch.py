@@ -14,7 +14,7 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_fetch_request import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -35,11 +35,11 @@ TOPIC_IDS_SINCE: Final = 10
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: OffsetFetchRequest
+    services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     version = context.api_version
     if version >= MANY_GROUPS_SINCE:
-        found = [await _fetch(parts, request, one, version) for one in request.groups]
+        found = [await _fetch(services, request, one, version) for one in request.groups]
         return OffsetFetchResponse(groups=tuple(found))
     topics = request.topics
     only = OffsetFetchRequestGroup(
@@ -51,7 +51,7 @@ async def handle(
             for one in topics
         ),
     )
-    answer = await _fetch(parts, request, only, version)
+    answer = await _fetch(services, request, only, version)
     if answer.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
         answer = answer.replaced(topics=tuple(_all_failed(only, answer.error_code)))
     return OffsetFetchResponse(
@@ -71,16 +71,19 @@ def failed(
 
 
 async def _fetch(
-    parts: Parts, request: OffsetFetchRequest, group: OffsetFetchRequestGroup, version: int
+    services: BrokerServices,
+    request: OffsetFetchRequest,
+    group: OffsetFetchRequestGroup,
+    version: int,
 ) -> OffsetFetchResponseGroup:
-    image = parts.metadata.current
+    image = services.metadata.current
     has_ids = version >= TOPIC_IDS_SINCE
     topics, unknown = _named(image, group.topics, has_ids=has_ids)
     try:
         if request.require_stable:
-            found = await parts.groups.fetch_stable_offsets(group.group_id, topics)
+            found = await services.groups.fetch_stable_offsets(group.group_id, topics)
         else:
-            found = parts.groups.fetch_offsets(group.group_id, topics)
+            found = services.groups.fetch_offsets(group.group_id, topics)
     except KafkaError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:

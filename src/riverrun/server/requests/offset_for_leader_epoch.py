@@ -9,7 +9,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_for_leader_epoch_request import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -22,7 +22,7 @@ from riverrun.wire.messages.offset_for_leader_epoch_response import (
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: OffsetForLeaderEpochRequest
+    services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         throttle_time_ms=0,
@@ -30,7 +30,7 @@ def handle(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
-                    _answer(parts, topic.topic, wanted) for wanted in topic.partitions
+                    _answer(services, topic.topic, wanted) for wanted in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -38,11 +38,13 @@ def handle(
     )
 
 
-def _answer(parts: Parts, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer(
+    services: BrokerServices, topic: str, wanted: OffsetForLeaderPartition
+) -> EpochEndOffset:
     try:
-        partition = parts.replicas.find(topic, wanted.partition)
+        partition = services.replicas.find(topic, wanted.partition)
         if partition is None:
-            raise KafkaError(missing(parts, topic, wanted.partition))
+            raise KafkaError(missing(services, topic, wanted.partition))
         partition.check_leader(wanted.current_leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=wanted.partition)

@@ -40,7 +40,7 @@ from riverrun.wire.produce import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.server.parts import Parts
+    from riverrun.server.services import BrokerServices
 
 log = structlog.get_logger("riverrun.produce")
 
@@ -62,7 +62,7 @@ NO_TRANSACTIONS = "Transactions are not supported by this broker yet."
 
 
 def handle_frame(
-    parts: Parts, context: RequestContext, buffer: memoryview, at: int
+    services: BrokerServices, context: RequestContext, buffer: memoryview, at: int
 ) -> bytes | asyncio.Future[bytes] | None:
     """Append every batch; the answer is a body, a future of one, or None for acks=0."""
     version = context.api_version
@@ -70,12 +70,12 @@ def handle_frame(
     refusal = _refusal(call, version)
     if refusal is not None:
         return _answer_all(version, call, refusal)
-    now_ms = parts.clock.now_ms()
+    now_ms = services.clock.now_ms()
     results: list[ProduceResult] = []
     waits: list[tuple[int, Partition, Offset]] = []
     is_refused = False
     for wanted in call.partitions:
-        result, partition, end = _append(parts, context, call.acks, wanted, buffer, now_ms)
+        result, partition, end = _append(services, context, call.acks, wanted, buffer, now_ms)
         if partition is None:
             is_refused = True
         elif end > partition.log.high_watermark and _must_wait(call.acks, partition, end):
@@ -85,9 +85,9 @@ def handle_frame(
         _check_unanswered(results)
         return None
     if waits:
-        return _ProduceWait(parts, context, call, results, waits).future
+        return _ProduceWait(services, context, call, results, waits).future
     if is_refused:
-        return _encode(parts, context, results)
+        return _encode(services, context, results)
     return encode_produce_response(version, results)
 
 
@@ -99,7 +99,9 @@ def _must_wait(acks: int, partition: Partition, end: Offset) -> bool:
     return log.settings.flush_before_ack and end > log.flushed_offset
 
 
-def _encode(parts: Parts, context: RequestContext, results: list[ProduceResult]) -> bytes:
+def _encode(
+    services: BrokerServices, context: RequestContext, results: list[ProduceResult]
+) -> bytes:
     """The answer; whoever asked the wrong node is told where the leader is (KIP-951)."""
     version = context.api_version
     moved = [place for place, result in enumerate(results) if result.error_code == NOT_LEADER]
@@ -107,13 +109,13 @@ def _encode(parts: Parts, context: RequestContext, results: list[ProduceResult])
         return encode_produce_response(version, results)
     for place in moved:
         result = results[place]
-        leader = leader_of(parts, result.topic, result.partition)
+        leader = leader_of(services, result.topic, result.partition)
         results[place] = result._replace(leader=leader)
     return encode_produce_response(
         version,
         results,
         node_endpoints=endpoints_of(
-            parts, (results[place].leader for place in moved), context.listener
+            services, (results[place].leader for place in moved), context.listener
         ),
     )
 
@@ -143,7 +145,7 @@ def _answer_all(
 
 
 def _append(
-    parts: Parts,
+    services: BrokerServices,
     context: RequestContext,
     acks: int,
     wanted: ProducePartition,
@@ -155,11 +157,11 @@ def _append(
     partition = None
     try:
         if isinstance(topic, str):
-            partition = parts.replicas.find(topic, index)
+            partition = services.replicas.find(topic, index)
         else:
-            partition = parts.replicas.find_by_id(topic, index)
+            partition = services.replicas.find_by_id(topic, index)
         if partition is None:
-            raise KafkaError(missing(parts, topic, index))
+            raise KafkaError(missing(services, topic, index))
         if wanted.start == NO_RECORDS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records.")
         if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -170,7 +172,7 @@ def _append(
     except (KafkaError, OSError) as error:
         batch = buffer[wanted.start : wanted.end]
         if isinstance(error, OSError) and partition is not None:
-            _warn(parts, partition, error)
+            _warn(services, partition, error)
         return _failed(wanted, partition, batch, error), None, Offset(0)
     result = ProduceResult(
         topic,
@@ -201,9 +203,9 @@ def _failed(
     )
 
 
-def _warn(parts: Parts, partition: Partition, error: OSError) -> None:
+def _warn(services: BrokerServices, partition: Partition, error: OSError) -> None:
     """Producers try again many times in a second; once in a while is enough to know."""
-    if parts.append_warnings.may(str(partition.name), parts.clock.monotonic()):
+    if services.append_warnings.may(str(partition.name), services.clock.monotonic()):
         log.warning("append failed", partition=str(partition.name), reason=str(error))
 
 
@@ -242,11 +244,11 @@ def _check_unanswered(results: list[ProduceResult]) -> None:
 class _ProduceWait:
     """One request until all its batches are committed, or its time is up."""
 
-    __slots__ = ("_callbacks", "_context", "_left", "_parts", "_results", "_timer", "future")
+    __slots__ = ("_callbacks", "_context", "_left", "_results", "_services", "_timer", "future")
 
     def __init__(
         self,
-        parts: Parts,
+        services: BrokerServices,
         context: RequestContext,
         call: ProduceCall,
         results: list[ProduceResult],
@@ -254,7 +256,7 @@ class _ProduceWait:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[bytes] = loop.create_future()
-        self._parts = parts
+        self._services = services
         self._context = context
         self._results = results
         self._left = len(waits)
@@ -277,7 +279,7 @@ class _ProduceWait:
             self._results[place] = ProduceResult(before.topic, before.partition, code)
         self._left -= 1
         if self._left == 0 and not self.future.done():
-            self.future.set_result(_encode(self._parts, self._context, self._results))
+            self.future.set_result(_encode(self._services, self._context, self._results))
 
     def _expire(self) -> None:
         for place, (partition, committed) in list(self._callbacks.items()):

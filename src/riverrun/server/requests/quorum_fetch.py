@@ -19,25 +19,25 @@ from riverrun.wire.fetch import TOPIC_IDS_FROM, encode_fetch_response, parse_fet
 
 if TYPE_CHECKING:
     from riverrun.ports.files import Buffer
-    from riverrun.server.parts import Parts
+    from riverrun.server.services import NodeServices
 
 
 def handle_frame(
-    parts: Parts, context: RequestContext, buffer: memoryview, at: int
+    services: NodeServices, context: RequestContext, buffer: memoryview, at: int
 ) -> list[Buffer] | Awaitable[list[Buffer]]:
     version = context.api_version
     call = parse_fetch(buffer, at, version)
     try:
-        check_cluster(parts, call.cluster_id)
+        check_cluster(services, call.cluster_id)
         request = fetch_from(call)
     except KafkaError as error:
         return encode_fetch_response(version, [], error_code=error.code)
-    return _fetch(parts, request, version)
+    return _fetch(services, request, version)
 
 
-async def _fetch(parts: Parts, request: FetchRequest, version: int) -> list[Buffer]:
+async def _fetch(services: NodeServices, request: FetchRequest, version: int) -> list[Buffer]:
     try:
-        answer = await ask(parts, request, FetchResponse)
+        answer = await ask(services, request, FetchResponse)
     except KafkaError:
         return encode_fetch_response(version, [], error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     return fetch_to(answer, version, TOPIC_IDS_FROM)

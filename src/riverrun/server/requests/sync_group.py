@@ -10,7 +10,7 @@ from typing import Final
 from riverrun.coordinator.rebalance import sync_error
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 
@@ -18,12 +18,12 @@ PROTOCOL_SINCE: Final = 5
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: SyncGroupRequest
+    services: BrokerServices, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse:
     is_named = request.protocol_type is not None and request.protocol_name is not None
     if context.api_version >= PROTOCOL_SINCE and not is_named:
         return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    return await parts.groups.sync_group(request)
+    return await services.groups.sync_group(request)
 
 
 def failed(request: SyncGroupRequest, code: ErrorCode, message: str | None) -> SyncGroupResponse:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
 from riverrun.wire.messages.update_features_response import UpdateFeaturesResponse
 
 
 def handle(
-    parts: Parts, context: RequestContext, request: UpdateFeaturesRequest
+    services: NodeServices, context: RequestContext, request: UpdateFeaturesRequest
 ) -> Awaitable[UpdateFeaturesResponse]:
-    return parts.controller.update_features(request)
+    return services.controller.update_features(request)

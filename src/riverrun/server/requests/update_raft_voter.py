@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from riverrun.raft.messages import ChangeVotersResponse
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.access import ask, check_cluster
 from riverrun.server.quorum.requests import update_from
 from riverrun.server.quorum.responses import update_to
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.update_raft_voter_request import UpdateRaftVoterRequest
 from riverrun.wire.messages.update_raft_voter_response import UpdateRaftVoterResponse
 
 
 async def handle(
-    parts: Parts, context: RequestContext, request: UpdateRaftVoterRequest
+    services: NodeServices, context: RequestContext, request: UpdateRaftVoterRequest
 ) -> UpdateRaftVoterResponse:
-    check_cluster(parts, request.cluster_id)
-    return update_to(await ask(parts, update_from(request), ChangeVotersResponse))
+    check_cluster(services, request.cluster_id)
+    return update_to(await ask(services, update_from(request), ChangeVotersResponse))

@@ -5,17 +5,19 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import VoteResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.parts import Parts
 from riverrun.server.quorum.access import ask, check_cluster
 from riverrun.server.quorum.requests import vote_from
 from riverrun.server.quorum.responses import vote_to
+from riverrun.server.services import NodeServices
 from riverrun.wire.messages.vote_request import VoteRequest
 from riverrun.wire.messages.vote_response import VoteResponse
 
 
-async def handle(parts: Parts, context: RequestContext, request: VoteRequest) -> VoteResponse:
-    check_cluster(parts, request.cluster_id)
-    return vote_to(await ask(parts, vote_from(request, parts.metadata.me.key), Answer))
+async def handle(
+    services: NodeServices, context: RequestContext, request: VoteRequest
+) -> VoteResponse:
+    check_cluster(services, request.cluster_id)
+    return vote_to(await ask(services, vote_from(request, services.metadata.me.key), Answer))
 
 
 def failed(request: VoteRequest, code: ErrorCode, message: str | None) -> VoteResponse:

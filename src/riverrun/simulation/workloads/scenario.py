@@ -14,7 +14,7 @@ from functools import partial
 from signal import SIGTERM
 
 from riverrun.model.errors import KafkaError
-from riverrun.server.node import Broker
+from riverrun.server.node import Node
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.checks.checker import Checker, LivenessViolation
 from riverrun.simulation.disks.damage import surely_kept
@@ -92,7 +92,7 @@ class OneNode:
         files = environment.files
         if self._plan.flaw is not None:
             files = FlawedFiles(files, self._plan.flaw)
-        broker = Broker(
+        broker = Node(
             self._settings,
             files=files,
             clock=environment.clock,

@@ -1,8 +1,6 @@
-"""What request handlers may use. Built by ``broker.py``; a handler takes from it and owns
-nothing.
+"""The services that request handlers use. A handler owns none of them.
 
-Every node has the first group. The second is the broker's: it is filled in before a client is
-served, and a node that is a controller only never has it.
+``NodeServices`` exists on every node, ``BrokerServices`` only on brokers.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Parts:
+class NodeServices:
     settings: NodeSettings
     clock: Clock
     randomness: Randomness
@@ -50,10 +48,13 @@ class Parts:
     image_waits: ImageWaits
     answers: Answers = field(default_factory=Answers)
     controller_router: Router = field(init=False)
-    forwarder: Forwarder = field(init=False)
     brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
-    """Whose heartbeats come over a connection: when it breaks, the broker may be dead."""
+    """The brokers that send heartbeats over a connection. If it breaks, the broker may be dead."""
 
+
+@dataclass(slots=True, kw_only=True)
+class BrokerServices(NodeServices):
+    forwarder: Forwarder = field(init=False)
     replicas: Replicas = field(init=False)
     groups: GroupCoordinators = field(init=False)
     fetch_sessions: FetchSessions = field(init=False)

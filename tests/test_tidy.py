@@ -90,13 +90,6 @@ def test_only_listed_modules_of_a_pure_package_await(package: str) -> None:
         assert not found, f"{name_of(path)}:{found[0].lineno} awaits"
 
 
-@pytest.mark.parametrize("package", [*PURE_PACKAGES, "client", "server"])
-def test_the_classes_of_a_node_are_quick_to_define(package: str) -> None:
-    for path in sorted((SOURCE / package).rglob("*.py")):
-        text = path.read_text()
-        assert "from dataclasses import" not in text, f"{name_of(path)}: take model/dataclasses.py"
-
-
 @pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=name_of)
 def test_nothing_unfinished_is_left_in_the_tree(path: Path) -> None:
     if path == Path(__file__):

@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial._implicit_defaults import get_tagged_field_default
 
-from class_lines import class_lines
+from class_lines import class_lines, field_text
 
 TARGET = Path(__file__).parent.parent / "src" / "riverrun" / "wire" / "messages"
 KINDS = {
@@ -204,7 +204,7 @@ def layout_of(classes: list[type]) -> list[str]:
             else:
                 known.append((kind, may_be_null, tag, version, version))
     return [
-        f'        ("{name}", "{kind}", {may_be_null}, {tag}, {first}, {last}),'
+        "        " + field_text(name, kind, may_be_null, tag, first, last)
         for name in merged_order(orders)
         for kind, may_be_null, tag, first, last in spans[name]
     ]
@@ -250,13 +250,14 @@ def module_text(classes: list[type], what: str) -> str:
     out.append(f"FLEXIBLE_FROM = {flexible[0] if flexible else int(classes[-1].__version__) + 1}")
     out += ["LAYOUTS: Layouts = {", *layouts, "}"]
     body = "\n".join(out)
-    imports = ["", "from typing import Final"]
+    imports = [""]
     if re.search(r"\bUUID\b", body):
-        imports.append("from uuid import UUID")
-    imports.append("")
+        imports += ["from uuid import UUID", ""]
+    imports += ["from msgspec import Struct", ""]
     if re.search(r"\bErrorCode\b", body):
         imports.append("from riverrun.model.errors import ErrorCode")
-    imports.append("from riverrun.wire.layout import Layouts, Message")
+    names = "Field, Layouts" if "Field(" in body else "Layouts"
+    imports.append(f"from riverrun.wire.layout import {names}")
     return HEADER.format(what=what) + "\n".join(imports) + "\n" + body + "\n"
 
 

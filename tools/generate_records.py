@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from class_lines import class_lines
+from class_lines import class_lines, field_text
 
 SOURCE = Path(__file__).parent.parent / "src" / "riverrun"
 KAFKA = "4.3.1"
@@ -130,10 +130,11 @@ class Record:
         tail = f"\n\nMESSAGE = {self.name}\n"
         tail += f"VERSIONS = ({self.valid.low}, {self.valid.high})\n"
         tail += f"FLEXIBLE_FROM = {flexible_from}\nLAYOUTS: Layouts = {{\n{layouts}}}\n"
-        typing = [name for name in ("ClassVar", "Final") if name in body]
-        imports = f"\nfrom typing import {', '.join(typing)}\n"
+        imports = "\nfrom typing import ClassVar\n" if "ClassVar" in body else ""
         imports += "from uuid import UUID\n" if "UUID" in body else ""
-        imports += "\nfrom riverrun.wire.layout import Layouts, Message\n"
+        imports += "\nfrom msgspec import Struct\n"
+        names = "Field, Layouts" if "Field(" in layouts else "Layouts"
+        imports += f"\nfrom riverrun.wire.layout import {names}\n"
         return HEADER.format(name=self.name, kafka=KAFKA) + imports + body + tail
 
     def _emit(self, name: str, fields: list[dict[str, Any]]) -> None:
@@ -159,6 +160,8 @@ class Record:
         lines = class_lines(name, fields)
         if name == self.name and "apiKey" in self.schema:
             lines.insert(1, f"    API_KEY: ClassVar[int] = {self.schema['apiKey']}")
+            if not fields:
+                lines.pop()
         return lines
 
     def _field(self, field: dict[str, Any]) -> tuple[str, str, str | None]:
@@ -188,8 +191,7 @@ class Record:
                 runs[-1] = (may_be_null, tag, runs[-1][2], version)
             else:
                 runs.append((may_be_null, tag, version, version))
-        head = f'("{snake(field["name"])}", "{field["type"]}"'
-        return [f"{head}, {null}, {tag}, {first}, {last})," for null, tag, first, last in runs]
+        return [field_text(snake(field["name"]), field["type"], *run) for run in runs]
 
 
 def schemas(jars: Path) -> list[tuple[str, dict[str, Any]]]:

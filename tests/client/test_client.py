@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.partitions import fetch, produce
@@ -92,7 +92,7 @@ def test_pipelined_requests_get_their_own_answers() -> None:
         async with FakeCluster(modules=modules) as cluster:
             connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port)
             requests = [
-                connection.request(ApiKey.HEARTBEAT, BEAT.replaced(generation_id=i))
+                connection.request(ApiKey.HEARTBEAT, replace(BEAT, generation_id=i))
                 for i in range(100)
             ]
             answers = await asyncio.gather(*requests)

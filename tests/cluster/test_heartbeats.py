@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.cluster.brokers.heartbeats import heartbeat
 from riverrun.metadata.image import Image

@@ -1,11 +1,11 @@
 """Replaying records: what each does, what it leaves alone, and what cannot follow."""
 
-import dataclasses
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image, LeaderRecoveryState
@@ -56,12 +56,12 @@ def partition(index: int = 0, topic: UUID = T1, **values: object) -> PartitionRe
         directories=(UUID(int=1),) * 3,
         eligible_leader_replicas=(3,),
     )
-    return plain.replaced(**values)
+    return replace(plain, **values)
 
 
 def change(**values: object) -> PartitionChangeRecord:
     plain = PartitionChangeRecord(partition_id=0, topic_id=T1)
-    return plain.replaced(**values)
+    return replace(plain, **values)
 
 
 TOPIC = (TopicRecord(name="a", topic_id=T1), partition())
@@ -118,7 +118,7 @@ def test_what_a_change_does_not_name_stays() -> None:
     before = image.topics_by_name[TopicName("a")].partitions[0]
     _, changed = replayed(change(leader_recovery_state=1), image=image)
     recovering = changed.topics_by_name[TopicName("a")].partitions[0]
-    assert recovering == dataclasses.replace(
+    assert recovering == replace(
         before, leader_recovery_state=LeaderRecoveryState.RECOVERING, partition_epoch=8
     )
 
@@ -244,7 +244,7 @@ def test_metadata_of_a_newer_kafka_is_refused_with_the_remedy() -> None:
 def test_records_that_say_nothing_change_nothing() -> None:
     _, image = replayed(*TOPIC)
     _, same = replayed(NoOpRecord(), image=image)
-    assert dataclasses.replace(same, offset=image.offset) == image
+    assert replace(same, offset=image.offset) == image
 
 
 @settings(deadline=None, max_examples=25)
@@ -257,6 +257,6 @@ def test_replay_in_one_or_in_many_deltas_is_the_same(
         stepwise = after(stepwise, step)
     records = [record for step in history for record in step]
     whole = after(Image(), records) if records else Image()
-    assert dataclasses.replace(whole, epoch=stepwise.epoch) == stepwise
+    assert replace(whole, epoch=stepwise.epoch) == stepwise
     assert list(whole.topics_by_name) == list(stepwise.topics_by_name)
     assert list(whole.configs) == list(stepwise.configs)

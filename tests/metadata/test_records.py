@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from msgspec.structs import replace
 
 from riverrun.metadata.records import (
     CHANGE_RECORD_VERSION,
@@ -38,7 +39,7 @@ def test_what_is_written_is_read(history: list[list[Record]]) -> None:
 def partitions(draw: DrawFn) -> PartitionRecord:
     record = partition_record(draw, draw(st.uuids()), draw(st.integers(0, 2**31 - 1)))
     nodes = tuple(draw(st.lists(st.integers(0, 2**31 - 1), max_size=20)))
-    return record.replaced(adding_replicas=draw(st.sampled_from([(), nodes])))
+    return replace(record, adding_replicas=draw(st.sampled_from([(), nodes])))
 
 
 @st.composite

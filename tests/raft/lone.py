@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft import effects as do

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
@@ -108,7 +107,7 @@ def test_a_fetch_is_given_a_batch_at_least_and_the_leader_s_limit_at_most(
     core = Lone()
     core.lead()
     core.propose("a")
-    core.ask(dataclasses.replace(fetch(2, 1, 1, 1), max_bytes=asked))
+    core.ask(replace(fetch(2, 1, 1, 1), max_bytes=asked))
     reads = [effect.read for effect in core.made(do.Respond)]
     assert reads == [do.ReadLog(Offset(1), read)]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft import effects as do

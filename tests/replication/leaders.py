@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from riverrun.metadata.image import (
     DIRECTORY_UNASSIGNED,
@@ -114,7 +115,7 @@ class Leader:
         """An image; naming a leader begins a leader epoch."""
         state = self.state
         epoch = state.leader_epoch if leader is None else LeaderEpoch(state.leader_epoch + 1)
-        self.state = dataclasses.replace(
+        self.state = replace(
             state,
             isr=state.isr if isr is None else isr,
             leader=state.leader if leader is None else leader,

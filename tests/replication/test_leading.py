@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from riverrun.metadata.image import LeaderRecoveryState
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -250,17 +249,17 @@ def test_who_may_not_lead_does_not_join(change: str) -> None:
     brokers = dict(leader.image.brokers)
     match change:
         case "fenced":
-            brokers[THREE] = dataclasses.replace(known, is_fenced=True)
+            brokers[THREE] = replace(known, is_fenced=True)
         case "leaving":
-            brokers[THREE] = dataclasses.replace(known, in_controlled_shutdown=True)
+            brokers[THREE] = replace(known, in_controlled_shutdown=True)
         case "another incarnation":
             leader.fetch(THREE, 0)
             leader.refuse(leader.proposal(), ErrorCode.INELIGIBLE_REPLICA)
             leader.now += 1
-            brokers[THREE] = dataclasses.replace(known, epoch=77)
+            brokers[THREE] = replace(known, epoch=77)
         case _:
             del brokers[THREE]
-    leader.image = dataclasses.replace(leader.image, brokers=brokers)
+    leader.image = replace(leader.image, brokers=brokers)
     if change != "another incarnation":
         leader.fetch(THREE, 0)
     leader.partition.look()
@@ -507,7 +506,7 @@ def test_a_deletion_is_done_when_no_living_replica_has_the_records() -> None:
     leader.fetch(TWO, 2, start_offset=2)
     assert (codes, leader.partition.low_watermark) == ([], 0)
     brokers = dict(leader.image.brokers)
-    brokers[THREE] = dataclasses.replace(broker(THREE), is_fenced=True)
-    leader.image = dataclasses.replace(leader.image, brokers=brokers)
+    brokers[THREE] = replace(broker(THREE), is_fenced=True)
+    leader.image = replace(leader.image, brokers=brokers)
     leader.apply(isr=(ME, TWO))
     assert codes == [ErrorCode.NONE]

@@ -6,11 +6,11 @@ The controller's judgement is the real one; who fetches is a fake that cuts and 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.cluster.partitions.directories import assign_replicas
 from riverrun.metadata.image import DIRECTORY_LOST, NO_LEADER, Image, PartitionImage
@@ -39,7 +39,7 @@ def state_of(
     image = image_of(1, leader=leader, isr=isr)
     state = image.topics_by_name[TopicName("topic")].partitions[0]
     places = tuple(DIRECTORY_LOST if node in lost else HOME for node in state.replicas)
-    return image, dataclasses.replace(state, directories=places)
+    return image, replace(state, directories=places)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def state_of(
         (ME, (ME,), (), DAMAGED, Step.WAIT),
         (NO_LEADER, (), (), DAMAGED, Step.REPORT),
         (TWO, (TWO,), (ME,), DAMAGED, Step.REFETCH),
-        (TWO, (TWO,), (ME,), dataclasses.replace(DAMAGED, is_cut=True), Step.ACCEPT),
+        (TWO, (TWO,), (ME,), replace(DAMAGED, is_cut=True), Step.ACCEPT),
         (NO_LEADER, (), (ME,), DAMAGED, Step.WAIT),
         (TWO, (TWO, ME), (ME,), DAMAGED, Step.WAIT),
         (TWO, (TWO,), (ME,), SOUND, Step.WAIT),
-        (TWO, (TWO,), (ME,), dataclasses.replace(SOUND, lag=1), Step.WAIT),
-        (TWO, (TWO,), (ME,), dataclasses.replace(SOUND, lag=0), Step.RETURN),
-        (TWO, (TWO,), (ME,), dataclasses.replace(SOUND, lag=0, is_disk_full=True), Step.WAIT),
+        (TWO, (TWO,), (ME,), replace(SOUND, lag=1), Step.WAIT),
+        (TWO, (TWO,), (ME,), replace(SOUND, lag=0), Step.RETURN),
+        (TWO, (TWO,), (ME,), replace(SOUND, lag=0, is_disk_full=True), Step.WAIT),
     ],
 )
 def test_what_is_next(
@@ -279,11 +279,11 @@ def test_a_replica_that_was_being_fetched_again_before_a_restart_comes_back() ->
 
     async def act() -> None:
         topic = story.node.image.topics_by_name[TopicName("topic")]
-        lost = dataclasses.replace(
+        lost = replace(
             topic.partitions[0], directories=(DIRECTORY_LOST, HOME, HOME), partition_epoch=9
         )
-        topic = dataclasses.replace(topic, partitions=(lost,))
-        image = dataclasses.replace(
+        topic = replace(topic, partitions=(lost,))
+        image = replace(
             story.node.image, topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic}
         )
         story.node.publish(image)
@@ -386,15 +386,11 @@ def test_a_replica_that_is_lost_does_not_join() -> None:
     leader = Leader(isr=(ME, THREE))
     leader.append(b"value")
     leader.fetch(THREE, 1)
-    lost = dataclasses.replace(
-        leader.state, directories=(HOME, DIRECTORY_LOST, HOME), partition_epoch=1
-    )
+    lost = replace(leader.state, directories=(HOME, DIRECTORY_LOST, HOME), partition_epoch=1)
     leader.partition.apply(lost)
     leader.fetch(TWO, 1)
     assert leader.partition.proposal is None
-    leader.partition.apply(
-        dataclasses.replace(lost, directories=(HOME, HOME, HOME), partition_epoch=2)
-    )
+    leader.partition.apply(replace(lost, directories=(HOME, HOME, HOME), partition_epoch=2))
     leader.fetch(TWO, 1)
     assert leader.proposal().isr == (ME, TWO, THREE)
 

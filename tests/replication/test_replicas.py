@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -34,9 +34,7 @@ def topic_of(partitions: int, topic_id: TopicId = FIRST) -> TopicImage:
 
 
 def image_of(topic: TopicImage) -> Image:
-    return dataclasses.replace(
-        Image(), topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic}
-    )
+    return replace(Image(), topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic})
 
 
 def replicas_on(machine: Machine) -> Replicas:

@@ -1,10 +1,11 @@
 """The metadata of several nodes must be one history: what the observer must notice."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName

@@ -1,12 +1,13 @@
 """What may be damaged, and what the checker is told of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.ids import NodeId, Offset

@@ -11,10 +11,11 @@ from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
+from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.layout import Message, MessageModule
+from riverrun.wire.layout import MessageModule
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEXTS = ("", "a", "topic-1", "größer", "x" * 126, "y" * 127, "z" * 300)
@@ -28,7 +29,7 @@ def message(rnd: random.Random, module: MessageModule, version: int) -> Any:
 
 def _struct(rnd: random.Random, module: MessageModule, name: str, version: int) -> Any:
     values = {}
-    for field, kind, may_be_null, tag, first, last in module.LAYOUTS[name]:
+    for field, kind, first, last, may_be_null, tag in module.LAYOUTS[name]:
         if first <= version <= last:
             if tag is not None and rnd.random() < 0.5:
                 continue
@@ -92,7 +93,7 @@ def _converted(hint: Any, kafka_type: str | None, value: Any) -> Any:
     if isinstance(value, tuple):
         inner = next(a for a in _flat(hint) if a is not type(None))
         return tuple(_converted(inner, kafka_type, item) for item in value)
-    if isinstance(value, Message):
+    if isinstance(value, Struct):
         cls = next(a for a in _flat(hint) if dataclasses.is_dataclass(a))
         return _convert(cls, value)
     match kafka_type:

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import riverrun.coordinator.schema
 import riverrun.metadata.schema
@@ -18,7 +19,7 @@ from riverrun.coordinator.schema.consumer_group_member_metadata_value import (
 from riverrun.coordinator.schema.group_metadata_value import GroupMetadataValue, MemberMetadata
 from riverrun.coordinator.schema.offset_commit_key import OffsetCommitKey
 from riverrun.coordinator.schema.offset_commit_value import OffsetCommitValue
-from riverrun.wire.layout import MessageModule
+from riverrun.wire.layout import MessageModule, defaults
 from riverrun.wire.stored import (
     UnknownRecord,
     read_body,
@@ -74,12 +75,12 @@ def values(module: MessageModule, kind: str, version: int) -> st.SearchStrategy[
 
 def records(module: MessageModule, name: str, version: int) -> st.SearchStrategy[typing.Any]:
     drawn = {}
-    for field, kind, may_be_null, _, first, last in module.LAYOUTS[name]:
+    for field, kind, first, last, may_be_null, _ in module.LAYOUTS[name]:
         if first <= version <= last:
             strategy = values(module, kind, version)
             drawn[field] = st.none() | strategy if may_be_null else strategy
     cls = getattr(module, name)
-    for field, default in cls.defaults().items():
+    for field, default in defaults(cls).items():
         if field not in drawn:
             drawn[field] = st.just(default)
     return st.builds(cls, **drawn)
@@ -118,7 +119,7 @@ def test_a_value_can_be_written_at_any_version() -> None:
         protocol_type="consumer", generation=1, protocol=None, leader=None, members=(member,)
     )
     read = read_value(GroupMetadataValue, write_value(group, 0))
-    assert read.members == (member.replaced(rebalance_timeout=-1),)
+    assert read.members == (replace(member, rebalance_timeout=-1),)
 
 
 def test_keys_begin_with_the_number_of_their_record() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
 from riverrun.client.consumer_protocol import Assignment
-from riverrun.model.dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
+class Subscriber(Struct, frozen=True, kw_only=True):
     """A member as its leader sees it."""
 
     member_id: str

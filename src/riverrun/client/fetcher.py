@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
 from riverrun.client.pool import Pool
 from riverrun.client.together import together
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.records.batch import CorruptBatch, batches, crc_matches
@@ -27,8 +28,7 @@ PARTITION_BYTES_MAX = 1024 * 1024
 WAIT_MS = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
+class Portion(Struct, frozen=True, kw_only=True):
     """What one fetch brought of one partition."""
 
     partition: TopicPartition

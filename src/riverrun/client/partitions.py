@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from riverrun.client.pool import Pool
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import read_header
 from riverrun.wire.apis import ApiKey
@@ -31,16 +32,14 @@ MAY_BE_WRITTEN = frozenset(
 """Answers after which a batch may be in the log all the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Produced:
+class Produced(Struct, frozen=True, kw_only=True):
     """Where a batch went."""
 
     base_offset: int
     log_append_time_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class Fetched(Struct, frozen=True, kw_only=True):
     """What a fetch brought; ``records`` may begin before the asked offset."""
 
     records: bytes

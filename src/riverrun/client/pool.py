@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
+from msgspec import Struct, field
+
 from riverrun.client.connection import Connection
 from riverrun.client.retry import RETRIABLE, STALE_COORDINATOR, STALE_LEADER, RetryPolicy
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.wire.apis import ApiKey
@@ -36,8 +37,7 @@ class ClusterUnreachable(ConnectionError):
     """No node of the cluster could be reached."""
 
 
-@dataclass(slots=True)
-class Cluster:
+class Cluster(Struct):
     """What the last Metadata answers said."""
 
     cluster_id: str | None = None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct, field
+
 from riverrun.client.partitioner import StickyChoice, partition_of_key
 from riverrun.client.partitions import produce
 from riverrun.client.pool import Pool
 from riverrun.client.together import together
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.records.compression import Compression
@@ -31,8 +32,7 @@ SEQUENCES = 2**31
 NO_PRODUCER_ID = -1
 
 
-@dataclass(slots=True)
-class PartitionState:
+class PartitionState(Struct):
     """What is gathered for one partition, and what it has got so far."""
 
     index: int

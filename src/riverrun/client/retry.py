@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode, KafkaError
 
 RETRIABLE = frozenset(
@@ -55,8 +56,7 @@ STALE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """Limits of one operation, all tries together."""
 
     tries_max: int = 10

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ def check_size(count: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[R]):
+class Outcome(Struct, Generic[R], frozen=True, kw_only=True):
     """No records means that nothing changes and the answer may leave at once."""
 
     records: tuple[Record, ...] = ()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
+from msgspec import Struct
+
 from riverrun.coordinator.hashing import hash_map_bucket
 from riverrun.coordinator.records import StoredGroup, StoredMember
 from riverrun.coordinator.subscription import subscribed_topics
 from riverrun.coordinator.turn import Waiter
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.join_group_response import JoinGroupResponse, JoinGroupResponseMember
 
@@ -59,8 +60,7 @@ PREDECESSORS: Mapping[GroupState, tuple[GroupState, ...]] = {
 """Which phases may come before each."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
+class Member(Struct, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str

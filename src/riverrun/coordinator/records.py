@@ -11,9 +11,10 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.coordinator.schema.group_metadata_key import GroupMetadataKey
 from riverrun.coordinator.schema.group_metadata_value import GroupMetadataValue, MemberMetadata
-from riverrun.model.dataclasses import dataclass
 from riverrun.wire.stored import (
     UnknownRecord,
     read_int16,
@@ -42,8 +43,7 @@ _NO_TAGS = b"\x00"
 _TOPIC_ID_TAG = b"\x01\x00\x10"  # one tagged field, number 0, of sixteen bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMember:
+class StoredMember(Struct, frozen=True, kw_only=True):
     """A member of a classic group as the log remembers it."""
 
     member_id: str
@@ -56,8 +56,7 @@ class StoredMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGroup:
+class StoredGroup(Struct, frozen=True, kw_only=True):
     """A classic group as the log remembers it: empty, or stable in a generation."""
 
     protocol_type: str | None
@@ -68,8 +67,7 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(Struct, frozen=True):
     """A committed offset. Positional: one is made for every partition of every commit."""
 
     offset: int
@@ -80,16 +78,14 @@ class CommittedOffset:
     topic_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
+class GroupRecord(Struct, frozen=True):
     """A group as it is now; without a value, gone."""
 
     group_id: str
     value: StoredGroup | None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRecord:
+class OffsetRecord(Struct, frozen=True):
     """A partition's committed offset as it is now; without a value, gone."""
 
     group_id: str

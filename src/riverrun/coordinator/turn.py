@@ -10,10 +10,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NewType
 
+from msgspec import Struct, field
+
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.records import CoordinatorRecord
 from riverrun.coordinator.settings import GroupSettings
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.ports.randomness import Randomness
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
@@ -51,8 +52,7 @@ TimerKey = tuple[Timer, str, str]
 """(timer, group id, member id); the member id is empty for timers of the whole group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """Who asks, and in which version."""
 
     client_id: str
@@ -60,8 +60,7 @@ class Caller:
     api_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Something that an operator may want to read in the log."""
 
     event: str
@@ -69,8 +68,7 @@ class Note:
     detail: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, kw_only=True):
     now: float
     """Seconds, monotonic: for deadlines."""
     now_ms: int

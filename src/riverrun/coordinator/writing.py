@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from msgspec import Struct, field
+
 from riverrun.coordinator.records import CoordinatorRecord, encode
 from riverrun.coordinator.turn import Response, Turn, Waiter
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.errors import ErrorCode
 from riverrun.records.record import NewRecord, build_batch
 
@@ -20,15 +21,13 @@ RECORD_OVERHEAD_BYTES = 16
 """Lengths, deltas and attributes of a record in a batch, at most."""
 
 
-@dataclass(slots=True)
-class Fate:
+class Fate(Struct):
     """What became of the parts of one turn's records that were written so far."""
 
     refused: ErrorCode | None = None
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """Some records of one turn, and the replies that leave with them."""
 
     records: list[CoordinatorRecord]
@@ -38,8 +37,7 @@ class Entry:
     replies: Sequence[tuple[Waiter, Response]] = ()
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     entries: list[Entry]
 
     def encode(self, leader_epoch: int) -> bytes:
@@ -55,8 +53,7 @@ class Batch:
         return [waiter for entry in self.entries for waiter, _ in entry.replies]
 
 
-@dataclass(slots=True)
-class Queue:
+class Queue(Struct):
     batch_bytes_max: int
     entries: deque[Entry] = field(default_factory=deque)
     records: int = 0

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
+from msgspec.structs import replace
+
 from riverrun.metadata import partitions, registrations
 from riverrun.metadata.entries import replay_entry
 from riverrun.metadata.image import (
@@ -40,7 +42,6 @@ from riverrun.metadata.records import (
     UnknownRecord,
     UnregisterBrokerRecord,
 )
-from riverrun.model.dataclasses import replace
 from riverrun.model.ids import (
     LeaderEpoch,
     NodeId,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from msgspec import Struct, field
+
 from riverrun.metadata.quorum import Voter
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from riverrun.raft.core import Raft
 from riverrun.raft.types import Endpoints, ReplicaKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaDescription:
+class ReplicaDescription(Struct, frozen=True, kw_only=True):
     """A replica of the metadata log as its leader knows it; times are wall clock, -1 unknown."""
 
     id: NodeId
@@ -25,8 +25,7 @@ class ReplicaDescription:
     """Known of voters alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumDescription:
+class QuorumDescription(Struct, frozen=True, kw_only=True):
     """``observers`` and the progress of voters are known to the leader alone."""
 
     leader: NodeId | None

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image, TopicImage
-from riverrun.model.dataclasses import replace
 from riverrun.model.ids import TopicId, TopicName
 
 K = TypeVar("K")

@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct, field
+
 from riverrun.model.ids import (
     NO_OFFSET,
     LeaderEpoch,
@@ -62,15 +63,13 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     host: str
     port: int
     security: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionImage:
+class PartitionImage(Struct, frozen=True, kw_only=True):
     """``directories`` are in the order of ``replicas``; ``leader`` may be NO_LEADER."""
 
     replicas: tuple[NodeId, ...]
@@ -86,8 +85,7 @@ class PartitionImage:
     leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicImage:
+class TopicImage(Struct, frozen=True, kw_only=True):
     """The index of a partition is its place in ``partitions``."""
 
     name: TopicName
@@ -95,8 +93,7 @@ class TopicImage:
     partitions: tuple[PartitionImage, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerImage:
+class BrokerImage(Struct, frozen=True, kw_only=True):
     """A registration. ``epoch`` is the offset of the record that made it."""
 
     id: NodeId
@@ -111,8 +108,7 @@ class BrokerImage:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerImage:
+class ControllerImage(Struct, frozen=True, kw_only=True):
     id: NodeId
     incarnation: UUID
     endpoints: Mapping[str, Endpoint]
@@ -123,8 +119,7 @@ ConfigKey = tuple[ConfigType, str]
 EntryKey = tuple[str | int | UUID | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """``offset`` is that of the last record contained, -1 for nothing; a reader changes nothing.
 
     ``entries`` holds ACLs, SCRAM credentials, quotas and delegation tokens as their records, by

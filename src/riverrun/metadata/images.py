@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import MetadataError
 from riverrun.metadata.records import UnknownRecord, decode
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import CorruptBatch, batches
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 SLICE_RECORDS_MAX: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class Publication(Struct, frozen=True, kw_only=True):
     """An image that may be published once all up to ``image.offset`` is committed."""
 
     delta: Delta

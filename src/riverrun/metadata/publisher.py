@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from riverrun.metadata import opening
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.difference import Difference
@@ -22,7 +24,6 @@ from riverrun.metadata.quorum import MetadataError, Voter
 from riverrun.metadata.snapshot import Snapshot
 from riverrun.metadata.snapshotter import Snapshots
 from riverrun.metadata.waiting import Waiting
-from riverrun.model.dataclasses import replace
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import Offset
 from riverrun.raft.types import SnapshotId

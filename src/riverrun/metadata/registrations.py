@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from riverrun.metadata.image import BrokerImage, ControllerImage, Endpoint, SecurityProtocol
 from riverrun.metadata.records import (
     BrokerEndpoint,
@@ -15,7 +17,6 @@ from riverrun.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
-from riverrun.model.dataclasses import replace
 from riverrun.model.ids import NodeId
 
 FENCED = 1

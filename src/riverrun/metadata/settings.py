@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass
+from dataclasses import dataclass
+
 from riverrun.model.settings import DAY_MS, HOUR_MS, INT_MAX, GiB, Kind, MiB, Settings, setting
 
 

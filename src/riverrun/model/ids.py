@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NewType
 from uuid import UUID
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
 
 NodeId = NewType("NodeId", int)
 TopicName = NewType("TopicName", str)
@@ -23,8 +23,7 @@ NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER = ProducerId(-1)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(Struct, frozen=True, order=True):
     """One partition by name. Positional, since it is built on every request."""
 
     topic: TopicName

@@ -7,12 +7,13 @@ Where the values come from (file, flags, metadata) is left to the server.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 from typing import Any, ClassVar, Self, cast
 
-from riverrun.model.dataclasses import dataclass, declared_fields, field, replace
+from msgspec import Struct
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -50,8 +51,7 @@ class SettingError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One declaration."""
 
     field: str
@@ -154,7 +154,7 @@ def setting(
         "live": live,
         "doc": doc,
     }
-    return field(default=default, metadata={"setting": declared})
+    return dataclasses.field(default=default, metadata={"setting": declared})
 
 
 class Settings:
@@ -166,8 +166,8 @@ class Settings:
     @cache
     def declared(cls) -> tuple[Setting, ...]:
         return tuple(
-            Setting(field=name, default=cast(Value, f.default), **f.metadata["setting"])
-            for name, f in declared_fields(cls).items()
+            Setting(field=f.name, default=cast(Value, f.default), **f.metadata["setting"])
+            for f in dataclasses.fields(cls)
             if "setting" in f.metadata
         )
 
@@ -183,4 +183,4 @@ class Settings:
             name = declared.topic if by_topic_name else declared.name
             if name is not None and name in texts:
                 values[declared.field] = declared.parse(texts[name])
-        return replace(self, **values) if values else self
+        return dataclasses.replace(self, **values) if values else self

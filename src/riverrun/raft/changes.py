@@ -8,7 +8,8 @@ up first, or the cluster would wait for it with every record.
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import replace
+from msgspec.structs import replace
+
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.effects import AppendControl, SetVoters
 from riverrun.raft.leading import Leading

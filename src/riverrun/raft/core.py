@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.model.invariants import state_change
@@ -69,8 +70,7 @@ TURNS_MAX: Final = 10
 """Changes of role in one step; the longest way is from start to leader of one's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a replica is, as its leader knows."""
 
     key: ReplicaKey

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, assert_never
 
 import structlog
+from msgspec.structs import replace
 
-from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.ports.clock import Clock

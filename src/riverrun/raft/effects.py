@@ -7,22 +7,21 @@ node before what it depends on is on the disk.
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct
+
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft.messages import Request, Response
 from riverrun.raft.types import Endpoint, QuorumState, SnapshotId, VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Struct, frozen=True):
     """Durable before any later effect: a vote must not be given twice after a crash. A failure
     stops the node."""
 
     state: QuorumState
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Ask a peer; the outcome comes as exactly one ``Answered`` or ``Failed`` (also a timeout, by
     ``controller.quorum.request.timeout.ms``).
 
@@ -34,23 +33,20 @@ class Send:
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog:
+class ReadLog(Struct, frozen=True):
     """Whole batches from an offset, up to ``max_bytes`` but at least one, up to the log's end."""
 
     offset: Offset
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
+class ReadSnapshot(Struct, frozen=True):
     snapshot: SnapshotId
     position: int
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(Struct, frozen=True):
     """Answer whoever asked with this token; if ``read`` is given, with these bytes as ``data``.
 
     The bytes must be read before the next event: afterwards the log may be another leader's.
@@ -61,8 +57,7 @@ class Respond:
     read: ReadLog | ReadSnapshot | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderChange:
+class LeaderChange(Struct, frozen=True, kw_only=True):
     """The first record of an epoch."""
 
     leader: NodeId
@@ -70,8 +65,7 @@ class LeaderChange:
     granting: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetVoters:
+class SetVoters(Struct, frozen=True):
     """From here on these vote."""
 
     voters: VoterSet
@@ -80,8 +74,7 @@ class SetVoters:
 ControlRecord = LeaderChange | SetVoters
 
 
-@dataclass(frozen=True, slots=True)
-class AppendControl:
+class AppendControl(Struct, frozen=True):
     """This leader writes a batch of control records, at the end of the log, in ``epoch``. Then
     ``LogChanged``; if it fails for want of room, ``Resign`` instead."""
 
@@ -89,8 +82,7 @@ class AppendControl:
     records: tuple[ControlRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True):
     """A follower adds what the leader sent, unchanged, after checking each batch: its CRC, and that
     it follows the end of the log. Batches that the log has already are skipped. Voters records in
     it count at once (``LogView.voters``). Then ``LogChanged``; if nothing could be appended (bad
@@ -98,33 +90,29 @@ class Append:
 
     peer: NodeId
     request: Request
-    data: bytes = field(repr=False)
+    data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Struct, frozen=True):
     """Cut off all from an offset on, voters records included. Then ``LogChanged``."""
 
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(Struct, frozen=True):
     """Begin to make durable all that is in the log now; ``Flushed`` when it is. Does not hold back
     later effects. A failure stops the node."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSnapshot:
+class WriteSnapshot(Struct, frozen=True):
     """Put a part of a snapshot that is being fetched at its place; position 0 begins anew."""
 
     snapshot: SnapshotId
     position: int
-    data: bytes = field(repr=False)
+    data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSnapshot:
+class InstallSnapshot(Struct, frozen=True):
     """The snapshot is whole: check it, make it durable, drop the log and begin it anew where the
     snapshot ends, with the voters that it names. Then ``SnapshotInstalled``, or
     ``SnapshotFailed``."""
@@ -132,15 +120,13 @@ class InstallSnapshot:
     snapshot: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """All before this offset is committed for ever, and is in the log or snapshot of this node."""
 
     high_watermark: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class BecameLeader:
+class BecameLeader(Struct, frozen=True):
     """Before the leader change record, which is at ``start_offset``, is appended. The controller
     may judge when that is committed."""
 
@@ -148,15 +134,13 @@ class BecameLeader:
     start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class LostLeadership:
+class LostLeadership(Struct, frozen=True):
     """Nothing may be appended from now on. What was not committed may be, or may be lost."""
 
     epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True)
-class Follows:
+class Follows(Struct, frozen=True):
     """The leader that this node knows, or none; once for each change of leader or epoch."""
 
     leader: NodeId | None

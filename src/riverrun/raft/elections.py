@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from riverrun.model.dataclasses import replace
+from msgspec.structs import replace
+
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.effects import AppendControl, ControlRecord, LeaderChange, SetVoters
 from riverrun.raft.member import STAGGER_SECONDS, Member, place_among

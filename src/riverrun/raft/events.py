@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.ids import NodeId
 from riverrun.raft.messages import Request, Response
 from riverrun.raft.types import SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time passed: due at ``Raft.next_deadline``, welcome at any time. The first event of all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """Somebody asks. The answer comes as ``Respond`` with the token, at once or later."""
 
     request: Request
     token: object
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A request that was sent is answered. ``request`` is the very object of the ``Send``."""
 
     peer: NodeId
@@ -30,8 +28,7 @@ class Answered:
     response: Response
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """A request that was sent has no answer and will have none; or what was answered could not be
     stored (see ``Append``).
 
@@ -44,38 +41,32 @@ class Failed:
     is_refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogChanged:
+class LogChanged(Struct, frozen=True):
     """The end of the log moved: an append of this leader's own, or ``Append``, ``AppendControl``
     or ``Truncate`` was executed. To be told before any other event that is not ``LogChanged``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(Struct, frozen=True):
     """``LogView.flushed_offset`` moved, or a ``Flush`` found nothing to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotInstalled:
+class SnapshotInstalled(Struct, frozen=True):
     """``InstallSnapshot`` was executed; the log is empty and begins where the snapshot ends."""
 
     snapshot: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFailed:
+class SnapshotFailed(Struct, frozen=True):
     """``WriteSnapshot`` or ``InstallSnapshot`` failed: no room, or what was fetched is corrupt."""
 
     snapshot: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class Resign:
+class Resign(Struct, frozen=True):
     """Give up leading this epoch: the disk is full, say. Nothing if this node does not lead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shutdown:
+class Shutdown(Struct, frozen=True):
     """The node stops: a leader hands over, nobody stands any more. Wait for
     ``Raft.has_handed_over`` (with a limit) before the last tick."""
 

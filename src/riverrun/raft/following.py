@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft.effects import Append, InstallSnapshot, Truncate, WriteSnapshot
@@ -44,8 +45,7 @@ _NOT_THE_LEADER: Final = (
 )
 
 
-@dataclass(slots=True)
-class Download:
+class Download(Struct):
     """A snapshot of which a part is fetched."""
 
     snapshot: SnapshotId

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from riverrun.model.dataclasses import replace
+from msgspec.structs import replace
+
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.raft.effects import ReadLog, ReadSnapshot

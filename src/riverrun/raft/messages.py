@@ -7,7 +7,8 @@ topic names are left to ``server``, which answers for a wrong cluster itself.
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NO_EPOCH, NO_OFFSET, LeaderEpoch, NodeId, Offset
 from riverrun.raft.types import (
@@ -20,8 +21,7 @@ from riverrun.raft.types import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest:
+class VoteRequest(Struct, frozen=True, kw_only=True):
     """Asks for a vote; with ``pre_vote`` only whether it would be given, which binds nobody to
     anything (KIP-996). ``epoch`` of a pre-vote is the epoch that the asking replica is in."""
 
@@ -36,8 +36,7 @@ class VoteRequest:
     pre_vote: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequest:
+class BeginQuorumEpochRequest(Struct, frozen=True, kw_only=True):
     """A new leader makes itself known to a voter."""
 
     leader: NodeId
@@ -47,8 +46,7 @@ class BeginQuorumEpochRequest:
     voter: ReplicaKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequest:
+class EndQuorumEpochRequest(Struct, frozen=True, kw_only=True):
     """A leader resigns; the first of ``successors`` stands at once, each later one a bit after."""
 
     leader: NodeId
@@ -57,8 +55,7 @@ class EndQuorumEpochRequest:
     successors: tuple[ReplicaKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(Struct, frozen=True, kw_only=True):
     """A replica asks for what follows its log; all before ``fetch_offset`` it has flushed."""
 
     replica: ReplicaKey
@@ -73,8 +70,7 @@ class FetchRequest:
     """As the replica knows it (Fetch 18, KIP-1166); None if it does not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequest:
+class FetchSnapshotRequest(Struct, frozen=True, kw_only=True):
     replica: ReplicaKey
     epoch: LeaderEpoch
     snapshot: SnapshotId
@@ -82,8 +78,7 @@ class FetchSnapshotRequest:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddVoterRequest:
+class AddVoterRequest(Struct, frozen=True, kw_only=True):
     """From an operator or a node that may vote (KIP-853, KIP-1186)."""
 
     voter: Voter
@@ -93,14 +88,12 @@ class AddVoterRequest:
     must fetch on for them to be committed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveVoterRequest:
+class RemoveVoterRequest(Struct, frozen=True, kw_only=True):
     voter: ReplicaKey
     timeout_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateVoterRequest:
+class UpdateVoterRequest(Struct, frozen=True, kw_only=True):
     """From a voter that is reached elsewhere, or supports other versions, than the voters say."""
 
     voter: Voter
@@ -119,8 +112,7 @@ Request = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What every response carries: the error, and who leads as far as the answering node knows."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -130,23 +122,19 @@ class Answer:
     """Of the leader, on the controllers' listener."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse(Answer):
+class VoteResponse(Answer, frozen=True, kw_only=True):
     granted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponse(Answer):
+class BeginQuorumEpochResponse(Answer, frozen=True, kw_only=True):
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponse(Answer):
+class EndQuorumEpochResponse(Answer, frozen=True, kw_only=True):
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse(Answer):
+class FetchResponse(Answer, frozen=True, kw_only=True):
     """Exactly one of these when there is no error: diverging, snapshot, or data (maybe none)."""
 
     high_watermark: Offset = NO_OFFSET
@@ -156,22 +144,20 @@ class FetchResponse(Answer):
     greatest below it, ends at the leader."""
     snapshot: SnapshotId | None = None
     """What the replica asks for is no longer in the log: it shall fetch this snapshot (KIP-630)."""
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = b""
     """Whole batches from the fetch offset on. The core leaves it empty; see ``Respond.read``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse(Answer):
+class FetchSnapshotResponse(Answer, frozen=True, kw_only=True):
     snapshot: SnapshotId | None = None
     size: int = 0
     """Of the whole snapshot."""
     position: int = 0
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = b""
     """From the position on. The core leaves it empty; see ``Respond.read``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeVotersResponse(Answer):
+class ChangeVotersResponse(Answer, frozen=True, kw_only=True):
     """To AddVoter, RemoveVoter and UpdateVoter."""
 
     message: str | None = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct, field
+
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft.messages import (
     AddVoterRequest,
@@ -21,8 +22,7 @@ from riverrun.raft.messages import (
 from riverrun.raft.types import Endpoint, ReplicaKey, VoterSet
 
 
-@dataclass(slots=True)
-class Ask:
+class Ask(Struct):
     """A conversation with one peer: one request at a time, and a pause after a failure."""
 
     in_flight: Request | None = None
@@ -37,8 +37,7 @@ class Ask:
         return self.retry_at if self.in_flight is None else float("inf")
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """The votes, or pre-votes, that one replica collects in one attempt."""
 
     granted: dict[ReplicaKey, None] = field(default_factory=dict)
@@ -55,16 +54,14 @@ class Round:
         return len(voters) - gone < voters.majority
 
 
-@dataclass(slots=True, kw_only=True)
-class Unattached:
+class Unattached(Struct, kw_only=True):
     """Knows no leader of its epoch: waits, looks for one, votes if asked."""
 
     deadline: float
     losses: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Prospective:
+class Prospective(Struct, kw_only=True):
     """Asks whether it would be elected, before it disturbs anybody by a new epoch (KIP-996)."""
 
     deadline: float
@@ -76,8 +73,7 @@ class Prospective:
     is_backing_off: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, kw_only=True):
     """Has voted for itself in a new epoch."""
 
     deadline: float
@@ -86,8 +82,7 @@ class Candidate:
     is_backing_off: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Follower:
+class Follower(Struct, kw_only=True):
     leader: NodeId
     endpoint: Endpoint
     deadline: float
@@ -97,8 +92,7 @@ class Follower:
     """It resigned, or its process ended: the deadline is near, and others may stand."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Replica:
+class Replica(Struct, kw_only=True):
     """What a leader knows of a voter or observer."""
 
     offset: Offset
@@ -113,8 +107,7 @@ class Replica:
     told_high_watermark: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A fetch at the end of the log, answered when there is something to say."""
 
     request: FetchRequest
@@ -122,8 +115,7 @@ class Held:
     deadline: float
 
 
-@dataclass(slots=True, kw_only=True)
-class Change:
+class Change(Struct, kw_only=True):
     """A change of voters: waits for its voter, then for its record to be committed."""
 
     request: AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest
@@ -135,8 +127,7 @@ class Change:
     is_appended: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Leader:
+class Leader(Struct, kw_only=True):
     start_offset: Offset
     """Of the leader change record: nothing before it is committed by counting (Raft 5.4.2)."""
     since: float
@@ -148,8 +139,7 @@ class Leader:
     """It may append nothing more, and is about to leave this role."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Resigned:
+class Resigned(Struct, kw_only=True):
     """Led this epoch and does no more; tells the voters, and never leads it again."""
 
     deadline: float

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct, field
+
 from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
 
 KRAFT_VERSION: Final = 1
@@ -29,8 +30,7 @@ _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 SNAPSHOT_SUFFIX: Final = ".checkpoint"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ReplicaKey:
+class ReplicaKey(Struct, frozen=True, order=True):
     """A replica by node and directory: a node that lost its directory is another replica.
 
     Positional, since it is built on every fetch. ``directory_id`` is None for who does not say.
@@ -43,8 +43,7 @@ class ReplicaKey:
         return str(self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
+class Voter(Struct, frozen=True, kw_only=True):
     """A voter by node and directory, and where it is reached."""
 
     id: NodeId
@@ -63,8 +62,7 @@ class Voter:
         return self.directory_id is None or self.directory_id == key.directory_id
 
 
-@dataclass(frozen=True, slots=True)
-class VoterSet:
+class VoterSet(Struct, frozen=True):
     """All who vote. At most one is added or removed at a time, so that any majority of the old set
     and any majority of the new one have a member in common (Raft thesis 4.1, KIP-853)."""
 
@@ -111,8 +109,7 @@ class VoterSet:
         return VoterSet(tuple(changed if v.id == changed.id else v for v in self.voters))
 
 
-@dataclass(frozen=True, slots=True)
-class VotersAt:
+class VotersAt(Struct, frozen=True):
     """The voters as of a control record in the log, or of the snapshot before it."""
 
     voters: VoterSet = VoterSet()
@@ -154,8 +151,7 @@ class VoterHistory:
         self._entries = [first]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SnapshotId:
+class SnapshotId(Struct, frozen=True, order=True):
     """``offset`` is the first that the snapshot does not contain, ``epoch`` that of the last record
     before it."""
 
@@ -174,24 +170,21 @@ class SnapshotId:
         return cls(Offset(int(match[1])), LeaderEpoch(int(match[2])))
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
+class EpochEnd(Struct, frozen=True):
     """An epoch and the offset where it ends in somebody's log, exclusive."""
 
     epoch: LeaderEpoch
     end: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndEpoch:
+class LeaderAndEpoch(Struct, frozen=True):
     """``leader`` is None as long as nobody is known to lead the epoch."""
 
     leader: NodeId | None
     epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState:
+class QuorumState(Struct, frozen=True, kw_only=True):
     """What a voter must remember of elections: the epoch it is in, and whom it chose there."""
 
     epoch: LeaderEpoch

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.records.batch import (
     COMPRESSION_MASK,
     CONTROL_BIT,
@@ -52,8 +53,7 @@ RECORD_BYTES_MIN = 7
 _CONTROL_KEY = struct.Struct(">hh")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """A record as a reader sees it."""
 
     offset: int
@@ -63,8 +63,7 @@ class Record:
     headers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(Struct, frozen=True):
     """A record that has no place yet."""
 
     value: bytes | None

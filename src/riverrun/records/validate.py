@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import (
     COMPRESSION_MASK,
@@ -51,8 +52,7 @@ class InvalidRecord(KafkaError):
         self.record_errors = record_errors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """A topic's settings as far as they bear on what may be appended to it."""
 
     bytes_max: int

@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.ids import NodeId
 
 NEVER = -math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrLimits:
+class IsrLimits(Struct, frozen=True, kw_only=True):
     lag_seconds: float = 10.0
     lag_messages: int = 4000
     """0: the number of messages does not matter."""

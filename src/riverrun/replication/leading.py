@@ -13,8 +13,9 @@ At the end of the epoch all of it is forgotten: positions are claims made to one
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from riverrun.metadata.image import DIRECTORY_LOST, LeaderRecoveryState, PartitionImage
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.replication.isr import (
@@ -45,8 +46,7 @@ AWAIT_IMAGE = (
 """By these it says that the partition has changed: an image is on its way that tells how."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True, eq=False):
     """A change of the ISR that is under way; by identity, for each is sent on its own."""
 
     isr: tuple[NodeId, ...]
@@ -56,8 +56,7 @@ class Proposal:
     broker_epochs: dict[NodeId, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What the controller says of a proposal."""
 
     error: ErrorCode

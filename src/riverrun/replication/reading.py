@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.model.invariants import InvariantViolation
@@ -23,8 +24,7 @@ from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.reading import ColdRead, Slice
 
 
-@dataclass(slots=True)
-class PartitionRead:
+class PartitionRead(Struct):
     """One partition's part of a fetch response; mutable, since a cold read is filled in later."""
 
     error_code: int = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import SECOND_MS, Kind, Settings, setting
 from riverrun.replication.isr import IsrLimits
 

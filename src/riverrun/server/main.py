@@ -31,9 +31,9 @@ from typing import Final
 
 import structlog
 import uvloop
+from msgspec import Struct
 
 from riverrun.metadata.quorum import MetadataError
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import KafkaError
 from riverrun.model.settings import SettingError
 from riverrun.model.synonyms import overridden
@@ -62,8 +62,7 @@ OPEN_FILES_WANTED: Final = 65_536
 log = structlog.get_logger("riverrun")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supervision:
+class Supervision(Struct, frozen=True, kw_only=True):
     """Pipes to the parent process. The node writes "ready" to the first when it is up. It stops
     when the second reaches its end, because the parent has then ended.
     """

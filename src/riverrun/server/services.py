@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.server.dispatch.response_cache import Answers
 from riverrun.server.sparing import Sparing
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct, field
 
 INTERVAL_SECONDS = 10.0
 SUBJECTS_MAX = 1000
 
 
-@dataclass(slots=True)
-class Sparing:
+class Sparing(Struct):
     """When each subject was last spoken of; with too many of them the next ones stay silent."""
 
     _said: dict[str, float] = field(default_factory=dict)

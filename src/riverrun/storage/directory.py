@@ -16,8 +16,9 @@ from typing import Protocol
 from uuid import UUID
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
-from riverrun.model.dataclasses import dataclass, replace
 from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, Lock, read_whole, write_atomically
@@ -61,16 +62,14 @@ class MetadataLogSettings(Protocol):
     def segment_ms(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """Of the disk on which the directory lies."""
 
     total_bytes: int
     usable_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """Offsets of all partitions as they were when it was made; ``write`` waits for the disk."""
 
     files: Files
@@ -82,8 +81,7 @@ class Checkpoint:
             checkpoints.write_offsets(self.files, self.path, name, offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """A directory that nobody uses any more; ``run`` waits for the disk."""
 
     files: Files

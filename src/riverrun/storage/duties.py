@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.ports.files import Files, OsFiles
 from riverrun.storage.cleaning.compaction import Cleaned
 from riverrun.storage.cleaning.worker import InlineJob, InlineScrub, ProcessJob, StartJob
@@ -15,8 +16,7 @@ SLICE_LOGS = 500
 """Logs that a duty looks at before it lets others run."""
 
 
-@dataclass(slots=True)
-class Duty:
+class Duty(Struct):
     """Something that recurs."""
 
     interval_ms: int

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from uuid import UUID
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.ids import NodeId
 from riverrun.ports.files import Files, read_whole, write_atomically
 from riverrun.ports.randomness import Randomness
@@ -19,8 +20,7 @@ class DirectoryError(Exception):
     """The data directory cannot be used; the message says what to do about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     node_id: NodeId
     directory_id: UUID
     cluster_id: str | None

@@ -12,7 +12,8 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.ports.files import Buffer
 
 OFFSET_ENTRY = struct.Struct(">II")
@@ -167,8 +168,7 @@ def _shorten_pending(pending: bytearray, entries: int, entry_bytes: int) -> None
     del pending[max(len(pending) - entries * entry_bytes, 0) :]
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTransaction(Struct, frozen=True):
     """A transaction whose records read_committed must not see."""
 
     producer_id: int

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import BatchHeader
@@ -19,8 +20,7 @@ from riverrun.storage.reading import SegmentView, find_batch, load_index
 from riverrun.storage.recovery.scan import headers
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAt:
+class OffsetAt(Struct, frozen=True):
     """A record's place and time."""
 
     offset: Offset
@@ -28,8 +28,7 @@ class OffsetAt:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(slots=True, kw_only=True)
-class TimedView:
+class TimedView(Struct, kw_only=True):
     """What a search by time needs to know of a segment."""
 
     view: SegmentView

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.files import Buffer, Files
 from riverrun.records.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, CorruptBatch, crc_matches
@@ -27,16 +28,14 @@ _FIND_BYTES = 8192
 _READ_AHEAD_BYTES = 1 << 20
 
 
-@dataclass(slots=True)
-class Slice:
+class Slice(Struct):
     """Whole batches, and the offset that follows them."""
 
     data: Buffer
     next_offset: int
 
 
-@dataclass(slots=True)
-class SegmentView:
+class SegmentView(Struct):
     """What a reader needs to know of a segment, as values."""
 
     path: str

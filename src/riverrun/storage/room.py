@@ -7,7 +7,8 @@ append that was refused a moment ago outweighs what the disk says.
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.settings import SECOND_MS, MiB
 
 MARGIN_BYTES_MAX = 64 * MiB
@@ -16,8 +17,7 @@ REFUSED_LATELY_MS = 2 * SECOND_MS
 QUIET_MS = 10 * SECOND_MS
 
 
-@dataclass(slots=True)
-class Room:
+class Room(Struct):
     """``refused`` begins and prolongs being full, ``look`` may end it."""
 
     is_full: bool = False

@@ -8,9 +8,9 @@ reads its settings before all else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Self
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import (
     DAY_MS,
     HOUR_MS,

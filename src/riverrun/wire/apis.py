@@ -10,7 +10,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
 
 
 class ApiKey(IntEnum):
@@ -109,8 +109,7 @@ class ApiKey(IntEnum):
     FORM_CLUSTER = 30_001
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(Struct, frozen=True):
     """One API at the versions that Kafka 4.3 has. Positional, for the table below."""
 
     key: ApiKey

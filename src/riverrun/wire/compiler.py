@@ -17,7 +17,7 @@ from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire import primitives
-from riverrun.wire.layout import MessageModule, Row
+from riverrun.wire.layout import Field, MessageModule, defaults
 from riverrun.wire.primitives import Buffer, MalformedRequest
 
 Reader = Callable[[Buffer, int, int], tuple[Any, int]]
@@ -116,22 +116,22 @@ class _Source:
             if name not in done:
                 done[name] = True
                 for row in self._rows(name):
-                    kind = row[1].removeprefix("[]")
+                    kind = row.kind.removeprefix("[]")
                     if kind in self._module.LAYOUTS:
                         visit(kind)
                 add(name)
 
         visit(self._module.MESSAGE.__name__)
 
-    def _rows(self, name: str) -> list[Row]:
-        return [row for row in self._module.LAYOUTS[name] if row[4] <= self._version <= row[5]]
+    def _rows(self, name: str) -> list[Field]:
+        return [row for row in self._module.LAYOUTS[name] if row.first <= self._version <= row.last]
 
-    def _plain_rows(self, name: str) -> list[Row]:
-        return [row for row in self._rows(name) if row[3] is None]
+    def _plain_rows(self, name: str) -> list[Field]:
+        return [row for row in self._rows(name) if row.tag is None]
 
-    def _tagged_rows(self, name: str) -> list[Row]:
-        rows = [row for row in self._rows(name) if row[3] is not None]
-        return sorted(rows, key=lambda row: row[3] or 0)
+    def _tagged_rows(self, name: str) -> list[Field]:
+        rows = [row for row in self._rows(name) if row.tag is not None]
+        return sorted(rows, key=lambda row: row.tag or 0)
 
     def _constant(self, value: Any) -> str:
         name = f"constant_{len(self._names)}"
@@ -139,10 +139,9 @@ class _Source:
         return name
 
     def _default(self, name: str, field: str) -> str:
-        cls = getattr(self._module, name)
-        defaults = cls.defaults()
-        assert field in defaults, f"{name}.{field} is tagged and has no default"
-        return self._constant(defaults[field])
+        known = defaults(getattr(self._module, name))
+        assert field in known, f"{name}.{field} is tagged and has no default"
+        return self._constant(known[field])
 
     def _bytes_min(self, kind: str, may_be_null: bool) -> int:
         """The fewest bytes that a value of this kind takes; bounds how many there can be."""
@@ -154,7 +153,7 @@ class _Source:
             return 1 if self._is_flexible else {"string": 2, "bytes": 4}[kind]
         if may_be_null:
             return 1
-        total = sum(self._bytes_min(row[1], row[2]) for row in self._plain_rows(kind))
+        total = sum(self._bytes_min(row.kind, row.is_nullable) for row in self._plain_rows(kind))
         return total + (1 if self._is_flexible else 0)
 
     # Readers
@@ -167,7 +166,7 @@ class _Source:
         place = 0
         while place < len(rows):
             run = []
-            while place < len(rows) and rows[place][1] in FIXED:
+            while place < len(rows) and rows[place].kind in FIXED:
                 run.append(rows[place])
                 place += 1
             if run:
@@ -180,21 +179,21 @@ class _Source:
             self._read_tagged(name, tagged)
         elif self._is_flexible:
             add("    at = skip_tagged_fields(buffer, at, end) if buffer[at] else at + 1")
-        arguments = ", ".join(f"{row[0]}=f_{row[0]}" for row in rows + tagged)
+        arguments = ", ".join(f"{row.name}=f_{row.name}" for row in rows + tagged)
         add(f"    return {name}({arguments}), at")
 
-    def _read_fixed(self, run: list[Row]) -> None:
-        shape = struct.Struct(">" + "".join(FIXED[row[1]] for row in run))
+    def _read_fixed(self, run: list[Field]) -> None:
+        shape = struct.Struct(">" + "".join(FIXED[row.kind] for row in run))
         unpack = self._constant(shape.unpack_from)
-        targets = "".join(f"f_{row[0]}, " for row in run)
+        targets = "".join(f"f_{row.name}, " for row in run)
         self._lines.append(f"    {targets}= {unpack}(buffer, at)")
         self._lines.append(f"    at += {shape.size}")
         for row in run:
-            if row[1] in ("uuid", "error_code"):
-                self._lines.append(f"    f_{row[0]} = {row[1]}(f_{row[0]})")
+            if row.kind in ("uuid", "error_code"):
+                self._lines.append(f"    f_{row.name} = {row.kind}(f_{row.name})")
 
-    def _read_one(self, row: Row, indent: str) -> None:
-        field, kind, may_be_null = row[:3]
+    def _read_one(self, row: Field, indent: str) -> None:
+        field, kind, may_be_null = row.name, row.kind, row.is_nullable
         add = self._lines.append
         if kind.startswith("[]"):
             self._read_array(row, indent)
@@ -215,8 +214,8 @@ class _Source:
         else:
             add(f"{indent}f_{field}, at = read_{kind}(buffer, at, end)")
 
-    def _read_array(self, row: Row, indent: str) -> None:
-        field, kind, may_be_null = row[:3]
+    def _read_array(self, row: Field, indent: str) -> None:
+        field, kind, may_be_null = row.name, row.kind, row.is_nullable
         item = kind[2:]
         add = self._lines.append
         item_bytes = self._bytes_min(item, False)
@@ -239,14 +238,14 @@ class _Source:
             return
         add(f"{indent}items = []")
         add(f"{indent}for _ in range(count):")
-        self._read_one(("item", item, False, None, 0, 0), indent + "    ")
+        self._read_one(Field("item", item, 0, 0), indent + "    ")
         add(f"{indent}    items.append(f_item)")
         add(f"{indent}f_{field} = tuple(items)")
 
-    def _read_tagged(self, name: str, rows: list[Row]) -> None:
+    def _read_tagged(self, name: str, rows: list[Field]) -> None:
         add = self._lines.append
         for row in rows:
-            add(f"    f_{row[0]} = {self._default(name, row[0])}")
+            add(f"    f_{row.name} = {self._default(name, row.name)}")
         add("    tags, at = read_tag_count(buffer, at)")
         add("    for _ in range(tags):")
         add("        tag, at = read_varint(buffer, at)")
@@ -255,10 +254,10 @@ class _Source:
         add("        if stop > end:")
         add("            raise MalformedRequest('tagged field beyond the end')")
         for row in rows:
-            add(f"        if tag == {row[3]}:")
+            add(f"        if tag == {row.tag}:")
             self._read_one(row, "            ")
             add("            if at != stop:")
-            add(f"                raise MalformedRequest('{row[0]} is not of its declared size')")
+            add(f"                raise MalformedRequest('{row.name} is not of its declared size')")
         add("        at = stop")
 
     # Writers
@@ -270,15 +269,15 @@ class _Source:
         place = 0
         while place < len(rows):
             run = []
-            while place < len(rows) and rows[place][1] in FIXED:
+            while place < len(rows) and rows[place].kind in FIXED:
                 run.append(rows[place])
                 place += 1
             if run:
-                shape = struct.Struct(">" + "".join(FIXED[row[1]] for row in run))
-                values = ", ".join(self._packed(row[1], f"message.{row[0]}") for row in run)
+                shape = struct.Struct(">" + "".join(FIXED[row.kind] for row in run))
+                values = ", ".join(self._packed(row.kind, f"message.{row.name}") for row in run)
                 add(f"    out += {self._constant(shape.pack)}({values})")
             else:
-                self._write_one(rows[place], f"message.{rows[place][0]}", "out", "    ")
+                self._write_one(rows[place], f"message.{rows[place].name}", "out", "    ")
                 place += 1
         tagged = self._tagged_rows(name)
         if tagged:
@@ -291,8 +290,8 @@ class _Source:
     def _packed(self, kind: str, value: str) -> str:
         return f"uuid_bytes({value})" if kind == "uuid" else value
 
-    def _write_one(self, row: Row, value: str, out: str, indent: str) -> None:
-        kind, may_be_null = row[1:3]
+    def _write_one(self, row: Field, value: str, out: str, indent: str) -> None:
+        kind, may_be_null = row.kind, row.is_nullable
         add = self._lines.append
         if kind.startswith("[]"):
             self._write_array(row, value, out, indent)
@@ -311,8 +310,8 @@ class _Source:
         else:
             add(f"{indent}write_{kind}({out}, {value})")
 
-    def _write_array(self, row: Row, value: str, out: str, indent: str) -> None:
-        kind, may_be_null = row[1:3]
+    def _write_array(self, row: Field, value: str, out: str, indent: str) -> None:
+        kind, may_be_null = row.kind, row.is_nullable
         item = kind[2:]
         add = self._lines.append
         if may_be_null:
@@ -325,16 +324,16 @@ class _Source:
             add(f"{indent}{out} += pack(f'>{{len({value})}}{FIXED[item]}', *{value})")
             return
         add(f"{indent}for item in {value}:")
-        self._write_one(("item", item, False, None, 0, 0), "item", out, indent + "    ")
+        self._write_one(Field("item", item, 0, 0), "item", out, indent + "    ")
 
-    def _write_tagged(self, name: str, rows: list[Row]) -> None:
+    def _write_tagged(self, name: str, rows: list[Field]) -> None:
         add = self._lines.append
         add("    tags, count = bytearray(), 0")
         for row in rows:
-            add(f"    if message.{row[0]} != {self._default(name, row[0])}:")
+            add(f"    if message.{row.name} != {self._default(name, row.name)}:")
             add("        value = bytearray()")
-            self._write_one(row, f"message.{row[0]}", "value", "        ")
-            add(f"        write_varint(tags, {row[3]})")
+            self._write_one(row, f"message.{row.name}", "value", "        ")
+            add(f"        write_varint(tags, {row.tag})")
             add("        write_varint(tags, len(value))")
             add("        tags += value")
             add("        count += 1")

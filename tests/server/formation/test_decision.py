@@ -1,9 +1,9 @@
 """When a blank node may found a cluster, joins one, waits, or must not start."""
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId
 from riverrun.server.formation.decision import (

@@ -1,7 +1,6 @@
 """Metadata: every version, kept bytes, and topics that are made on the way."""
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -9,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from riverrun.cluster.topics.changes import create_topics
 from riverrun.metadata.image import Endpoint, Image
@@ -114,7 +114,7 @@ def test_topics_put_together_are_the_answer_written_at_once(
     elements = [
         splice.element(MetadataResponse(brokers=(), topics=(topic,))) for topic in answer.topics
     ]
-    frame = encode_response(API, version, answer.replaced(topics=()))
+    frame = encode_response(API, version, replace(answer, topics=()))
     assert splice.join(frame, elements) == encode_response(API, version, answer)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.fetch import FetchPartition
@@ -127,8 +127,8 @@ def test_an_incarnation_that_we_have_not_heard_of_counts_once_we_have() -> None:
         first = await node.ask(request(TWO, epoch=99), [want(1)])
         assert first.results[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         known = node.image.brokers[TWO]
-        brokers = {**node.image.brokers, TWO: dataclasses.replace(known, epoch=99)}
-        node.publish(dataclasses.replace(node.image, brokers=brokers))
+        brokers = {**node.image.brokers, TWO: replace(known, epoch=99)}
+        node.publish(replace(node.image, brokers=brokers))
         node.ask(request(TWO, epoch=99), [want(1)])
         assert node.partition().log.high_watermark == 1
 
@@ -175,9 +175,7 @@ def test_a_deleted_topic_and_one_that_comes_later_are_told_apart_from_one_that_i
         assert again[7][0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "told until it is forgotten"
         waiting = node.ask(request(session=(first.session_id, 2)), [], [(TOPIC, 7)])
         node.replicas.remove_topic("topic")
-        node.services.metadata.current = dataclasses.replace(
-            node.image, topics_by_name={}, topics_by_id={}
-        )
+        node.services.metadata.current = replace(node.image, topics_by_name={}, topics_by_id={})
         answer = await waiting
         assert answer.results[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.cluster.outcome import Outcome
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import (
@@ -31,7 +33,6 @@ from riverrun.metadata.records import (
     RegisterControllerRecord,
 )
 from riverrun.metadata.registrations import controller_of
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
@@ -58,8 +59,7 @@ RESERVED_MAX = 100
 """Directory ids up to this one have a meaning of their own (KIP-858)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """What the controller knows beside the image about a node that registers."""
 
     cluster_id: str | None = None

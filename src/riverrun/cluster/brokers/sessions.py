@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 
 GRACE_HEARTBEATS: Final = 3
@@ -25,8 +26,7 @@ GRACE_HEARTBEATS: Final = 3
 REPLACED_MAX: Final = 1000
 
 
-@dataclass(slots=True, kw_only=True)
-class Session:
+class Session(Struct, kw_only=True):
     """One registration of a broker. ``offset`` is how far it says to have read the metadata."""
 
     epoch: int

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from riverrun.cluster.configs.values import BadValue, check_texts, parse
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.settings import Kind, Setting, Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceSetting:
+class ResourceSetting(Struct, frozen=True, kw_only=True):
     """A setting of a group; ``node`` is the broker's name for the same."""
 
     setting: Setting

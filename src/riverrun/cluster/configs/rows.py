@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from riverrun.cluster.configs.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
 from riverrun.cluster.configs.sources import CLUSTER, Configs, Source, family
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import Kind, Setting
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs
@@ -21,8 +23,7 @@ Rows = tuple[DescribeConfigsResourceResult, ...]
 Synonyms = tuple[DescribeConfigsSynonym, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(Struct, frozen=True, kw_only=True):
     """Which settings a client asked for (None: all), and how much about each."""
 
     names: tuple[str, ...] | None = None
@@ -148,7 +149,7 @@ def with_own(rows: CreatedRows, texts: Mapping[str, str]) -> CreatedRows:
     if not texts:
         return rows
     return tuple(
-        row.replaced(value=texts[row.name], config_source=Source.TOPIC)
+        replace(row, value=texts[row.name], config_source=Source.TOPIC)
         if row.name in texts
         else row
         for row in rows

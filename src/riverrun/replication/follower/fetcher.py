@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.stream import StreamConnection, response_body
 from riverrun.metadata.image import NO_LEADER
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
@@ -83,8 +83,7 @@ class _Refused(Exception):
     """The leader refused a request as a whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _World:
+class _World(Struct, frozen=True, kw_only=True):
     """What all fetchers of a node share."""
 
     node_id: NodeId

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass
+from dataclasses import dataclass
+
 from riverrun.model.settings import LONG_MAX, MINUTE_MS, SECOND_MS, Kind, MiB, Settings, setting
 
 

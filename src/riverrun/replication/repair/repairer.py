@@ -16,9 +16,9 @@ from typing import Protocol
 from uuid import UUID
 
 import structlog
+from msgspec import Struct
 
 from riverrun.metadata.image import DIRECTORY_LOST, Image, PartitionImage
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId
 from riverrun.ports.clock import Clock
@@ -63,8 +63,7 @@ class Refetching(Protocol):
     def lag(self, partition: Partition) -> int | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(Struct, frozen=True, kw_only=True):
     """What repairs must know of the data directory."""
 
     directory_id: UUID
@@ -74,8 +73,7 @@ class Disk:
     forget_loss: Callable[[Log], Awaitable[None]]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Case:
+class _Case(Struct, kw_only=True):
     was_damaged: bool = False
     asked: Step = Step.NONE
     due: float = 0.0

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from msgspec import Struct
+
 from riverrun.metadata.image import DIRECTORY_LOST, NO_LEADER, Image, PartitionImage
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import NodeId
 
 
@@ -31,8 +32,7 @@ class Step(Enum):
     """Let the controller know that it can be counted on again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """A replica as its own node knows it."""
 
     is_damaged: bool

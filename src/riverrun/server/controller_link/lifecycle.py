@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
+from msgspec import Struct
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
@@ -81,8 +81,7 @@ class Phase(Enum):
 OVER: Final = (Phase.GONE, Phase.ABANDONED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """What a broker says about itself when it registers."""
 
     node_id: NodeId

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec import Struct, field
+
 from riverrun.metadata.image import BrokerImage, Image, TopicImage
-from riverrun.model.dataclasses import dataclass, field
 from riverrun.model.ids import NodeId, TopicName
 
 KINDS_MAX: Final = 64
@@ -28,8 +29,7 @@ Kind = tuple[int, str]
 """Version and listener: what else makes two answers about one topic differ."""
 
 
-@dataclass(slots=True)
-class TopicAnswers:
+class TopicAnswers(Struct):
     """The written topics of one kind."""
 
     by_name: dict[TopicName, tuple[TopicImage, bytes]] = field(default_factory=dict)

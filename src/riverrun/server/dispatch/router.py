@@ -21,7 +21,9 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, Final, get_origin
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import fields
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Histogram, Metrics
@@ -61,8 +63,7 @@ class Refused(Exception):
         self.kind = kind
 
 
-@dataclass(slots=True)
-class Route:
+class Route(Struct):
     """One API, ready to be called."""
 
     api: Api
@@ -74,8 +75,7 @@ class Route:
     seconds: Histogram
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """A request that is being handled; ``wait`` is set when its answer comes later."""
 
     route: Route
@@ -296,13 +296,13 @@ def failure_of(key: ApiKey, failed: Failed | None, request: Any, error: KafkaErr
     if failed is not None:
         return failed(request, error.code, error.message)
     response = message_class(key, "response")
-    known, defaults = response.types(), response.defaults()
+    known = {field.name: field for field in fields(response)}
     if "error_code" not in known:
         return None
     values: dict[str, Any] = {
-        name: _empty(kind)
-        for name, kind in known.items()
-        if name not in defaults and name != "error_code"
+        name: _empty(field.type)
+        for name, field in known.items()
+        if field.required and name != "error_code"
     }
     if "error_message" in known:
         values["error_message"] = error.message

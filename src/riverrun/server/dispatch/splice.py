@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Self
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.wire.apis import APIS, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
@@ -21,8 +22,7 @@ from riverrun.wire.messages.metadata_response import MetadataResponse
 Answer = MetadataResponse | DescribeConfigsResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splice:
+class Splice(Struct, frozen=True, kw_only=True):
     """How answers of one version are cut and joined."""
 
     api: ApiKey

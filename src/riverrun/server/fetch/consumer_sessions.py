@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from uuid import UUID
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct, field
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness
 from riverrun.server.fetch.replica_sessions import ReplicaSessions
@@ -24,8 +25,7 @@ SESSION_ID_MAX = 2**31 - 1
 PartitionKey = tuple[str | UUID, int]
 
 
-@dataclass(slots=True)
-class SessionPartition:
+class SessionPartition(Struct):
     """What a client wants of one partition, and what it was told last."""
 
     topic: str | UUID
@@ -49,8 +49,7 @@ class SessionPartition:
         return False
 
 
-@dataclass(slots=True)
-class FetchSession:
+class FetchSession(Struct):
     """One client's standing order."""
 
     id: int

@@ -17,9 +17,11 @@ nothing. Asking, storing and answering is left to ``runner.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from riverrun.model.dataclasses import dataclass, field
+from msgspec import Struct
+
 from riverrun.model.ids import NodeId
 from riverrun.raft.types import Voter
 
@@ -33,8 +35,7 @@ _START_EMPTY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class Heard(Struct, frozen=True, kw_only=True):
     """What a node says of itself. ``named`` is None as long as some of its seeds are silent."""
 
     node_id: NodeId
@@ -52,8 +53,7 @@ class Heard:
         return self.node_id, self.directory_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """What came from one address of a seed; ``why`` it did not, if it did not."""
 
     address: str
@@ -62,8 +62,7 @@ class Reply:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """A cluster that is to be. All that its voters write first follows from it."""
 
     cluster_id: str
@@ -132,38 +131,33 @@ class Situation:
         return None if self.silent() else tuple(member.name for member in self.members)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Ask again later; the words are for whoever wonders why nothing happens."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Never with these settings and this directory."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """Belong to a cluster that is there."""
 
     cluster_id: str
     bootstrap: tuple[Address, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(Struct, frozen=True):
     """Ask all others to promise; the proposal is the one that we promised before, if we did."""
 
     proposal: Proposal | None
     members: tuple[Heard, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Everybody has promised: be a voter of the new cluster."""
 
     proposal: Proposal

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.raft.types import Voter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formed:
+class Formed(Struct, frozen=True, kw_only=True):
     """The cluster that the node belongs to from now on; the directory says so as well."""
 
     cluster_id: str

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, assert_never
 
 import structlog
+from msgspec.structs import replace
 
-from riverrun.model.dataclasses import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files

@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically
@@ -27,8 +28,7 @@ PROMISE = "formation.json"
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Promise(Struct, frozen=True, kw_only=True):
     """``is_agreed`` when it is known that all voters have promised."""
 
     proposal: Proposal

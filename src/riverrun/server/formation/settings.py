@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.settings import SECOND_MS, SettingError, Settings, setting
 
 BROKER: Final = "broker"

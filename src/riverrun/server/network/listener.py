@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Metrics
 from riverrun.server.dispatch.context import Peer
@@ -29,8 +29,7 @@ LOG_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 10.0
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(Struct):
     """What the sweep saw of a connection last time."""
 
     received: int

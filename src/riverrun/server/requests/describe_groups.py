@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from riverrun.coordinator.shard import described_error
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
@@ -25,7 +27,7 @@ def handle(
     def describe(group_id: str) -> DescribedGroup:
         found = services.groups.describe_group(group_id, context.api_version)
         if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
-            return found.replaced(authorized_operations=GROUP_OPERATIONS)
+            return replace(found, authorized_operations=GROUP_OPERATIONS)
         return found
 
     return DescribeGroupsResponse(groups=tuple(describe(one) for one in request.groups))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from riverrun.coordinator.rebalance import join_error
 from riverrun.coordinator.turn import Caller
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -36,9 +38,9 @@ async def handle(
     except KafkaError as error:
         response = join_error(error.code, request.member_id)
     if response.protocol_name is None and context.api_version < NULL_PROTOCOL_SINCE:
-        return response.replaced(protocol_name="")
+        return replace(response, protocol_name="")
     return response
 
 
 def failed(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> JoinGroupResponse:
-    return join_error(code, request.member_id).replaced(protocol_name="")
+    return replace(join_error(code, request.member_id), protocol_name="")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
@@ -21,7 +23,7 @@ async def handle(
 ) -> LeaveGroupResponse:
     if context.api_version >= MANY_MEMBERS_SINCE:
         return await services.groups.leave_group(request)
-    alone = request.replaced(members=(MemberIdentity(member_id=request.member_id),))
+    alone = replace(request, members=(MemberIdentity(member_id=request.member_id),))
     response = await services.groups.leave_group(alone)
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
@@ -49,10 +51,10 @@ async def handle(
             bad = [one for one in topic.partitions if not 0 <= one.partition_index < count]
             refused.append(_results(topic, bad, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         if good:
-            accepted.append(topic.replaced(name=known.name, topic_id=known.id, partitions=good))
+            accepted.append(replace(topic, name=known.name, topic_id=known.id, partitions=good))
     if not accepted:
         return OffsetCommitResponse(topics=tuple(refused))
-    wanted = request.replaced(topics=tuple(accepted))
+    wanted = replace(request, topics=tuple(accepted))
     try:
         committed = await services.groups.commit_offsets(caller_of(context), wanted)
     except KafkaError as error:
@@ -103,6 +105,6 @@ def _merged(
         topics[key] = (
             topic
             if first is None
-            else first.replaced(partitions=first.partitions + topic.partitions)
+            else replace(first, partitions=first.partitions + topic.partitions)
         )
     return tuple(topics.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName
 from riverrun.server.dispatch.context import RequestContext
@@ -37,11 +39,11 @@ async def handle(
         if bad:
             _add(topics, OffsetDeleteResponseTopic(name=topic.name, partitions=bad))
         if good:
-            accepted.append(topic.replaced(partitions=good))
-    found = await services.groups.delete_offsets(request.replaced(topics=tuple(accepted)))
+            accepted.append(replace(topic, partitions=good))
+    found = await services.groups.delete_offsets(replace(request, topics=tuple(accepted)))
     for answered in found.topics:
         _add(topics, answered)
-    return found.replaced(topics=tuple(topics.values()))
+    return replace(found, topics=tuple(topics.values()))
 
 
 def failed(
@@ -53,5 +55,5 @@ def failed(
 def _add(topics: dict[str, OffsetDeleteResponseTopic], topic: OffsetDeleteResponseTopic) -> None:
     first = topics.get(topic.name)
     if first is not None:
-        topic = first.replaced(partitions=first.partitions + topic.partitions)
+        topic = replace(first, partitions=first.partitions + topic.partitions)
     topics[topic.name] = topic

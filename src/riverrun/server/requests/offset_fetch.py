@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
@@ -53,7 +55,7 @@ async def handle(
     )
     answer = await _fetch(services, request, only, version)
     if answer.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
-        answer = answer.replaced(topics=tuple(_all_failed(only, answer.error_code)))
+        answer = replace(answer, topics=tuple(_all_failed(only, answer.error_code)))
     return OffsetFetchResponse(
         error_code=answer.error_code, topics=tuple(_older(topic) for topic in answer.topics)
     )
@@ -91,8 +93,8 @@ async def _fetch(
             code = ErrorCode.NOT_COORDINATOR
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code)
     if has_ids and topics is None:
-        found = found.replaced(topics=_with_ids(image, found.topics))
-    return found.replaced(topics=(*found.topics, *unknown)) if unknown else found
+        found = replace(found, topics=_with_ids(image, found.topics))
+    return replace(found, topics=(*found.topics, *unknown)) if unknown else found
 
 
 def _named(
@@ -111,10 +113,10 @@ def _named(
             if by_id is None:
                 unknown.append(_failed_topic(topic, ErrorCode.UNKNOWN_TOPIC_ID))
             else:
-                known.append(topic.replaced(name=by_id.name))
+                known.append(replace(topic, name=by_id.name))
         else:
             by_name = image.topics_by_name.get(TopicName(topic.name))
-            known.append(topic if by_name is None else topic.replaced(topic_id=by_name.id))
+            known.append(topic if by_name is None else replace(topic, topic_id=by_name.id))
     return known, unknown
 
 
@@ -123,7 +125,7 @@ def _with_ids(
 ) -> tuple[OffsetFetchResponseTopics, ...]:
     """Topics by their ids; those that are gone have none."""
     pairs = ((topic, image.topics_by_name.get(TopicName(topic.name))) for topic in topics)
-    return tuple(topic.replaced(topic_id=one.id) for topic, one in pairs if one is not None)
+    return tuple(replace(topic, topic_id=one.id) for topic, one in pairs if one is not None)
 
 
 def _all_failed(group: OffsetFetchRequestGroup, code: ErrorCode) -> list[OffsetFetchResponseTopics]:

@@ -153,7 +153,7 @@ class Observer:
 
 def _difference(one: Image, other: Image) -> str:
     """The first field in which two images differ."""
-    for field in Image.__dataclass_fields__:
+    for field in Image.__struct_fields__:
         mine, known = getattr(one, field), getattr(other, field)
         if mine != known:
             return f"{field} {str(mine)[:400]} and {str(known)[:400]}"

@@ -11,8 +11,8 @@ import errno
 from collections.abc import Callable, Generator, Iterable, Mapping
 
 import structlog
+from msgspec import Struct
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.model.ids import Offset, TopicPartition
 from riverrun.model.settings import LONG_MAX
 from riverrun.ports.clock import Clock
@@ -43,8 +43,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _logger = structlog.get_logger("riverrun.storage")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A log that may be compacted, and how much that is needed."""
 
     log: Log

@@ -17,7 +17,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.ports.files import Files
 from riverrun.records.batch import (
     COMPRESSION_MASK,
@@ -47,8 +48,7 @@ from riverrun.storage.segment import LOG_SUFFIX, file_name
 _READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """A segment to be compacted; never the active one."""
 
     base_offset: int
@@ -57,16 +57,14 @@ class Source:
     index_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastRecord:
+class LastRecord(Struct, frozen=True, kw_only=True):
     """What must stay of an active producer: its last batch of data, or a marker of its epoch."""
 
     offset: int | None
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """All that compaction needs to know, as values that can be sent to another process."""
 
     directory: str
@@ -88,8 +86,7 @@ class Task:
         return self.sources[-1].next_offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class Cleaned(Struct, frozen=True, kw_only=True):
     """One new segment, lying beside those that it is to replace."""
 
     base_offset: int

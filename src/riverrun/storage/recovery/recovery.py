@@ -14,8 +14,8 @@ import itertools
 import os
 
 import structlog
+from msgspec import Struct
 
-from riverrun.model.dataclasses import dataclass
 from riverrun.ports.files import File, Files, read_whole, write_atomically
 from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
@@ -59,8 +59,7 @@ _BLANK_NAMES = (
 _logger = structlog.get_logger("riverrun.storage")
 
 
-@dataclass(slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, kw_only=True):
     """What is known about a log before its files are read."""
 
     path: str
@@ -75,8 +74,7 @@ class Situation:
     """Whether others have copies, and must hear of a loss. The quorum has rules of its own."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Recovered:
+class Recovered(Struct, kw_only=True):
     """What a log starts from."""
 
     segments: list[Segment]

@@ -11,7 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from riverrun.model.dataclasses import dataclass
+from msgspec import Struct
+
 from riverrun.ports.files import File, Files
 from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX
@@ -31,8 +32,7 @@ GoOn = Callable[[int], bool]
 """Told how many bytes were read; says whether to read on, perhaps after a pause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """A segment, or the part of one that was written when the task was made."""
 
     base_offset: int
@@ -42,8 +42,7 @@ class Piece:
     """Where the next segment begins, if there is one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Extent(Struct, frozen=True, kw_only=True):
     """What there is of one log."""
 
     directory: str
@@ -55,15 +54,13 @@ class Extent:
         return sum(piece.size for piece in self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubTask:
+class ScrubTask(Struct, frozen=True):
     """Some logs, since a process is too dear for each."""
 
     logs: tuple[Extent, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scrubbed:
+class Scrubbed(Struct, frozen=True, kw_only=True):
     """What was found in one piece."""
 
     place: int

@@ -5,67 +5,35 @@ silent. ``namesakes`` are the addresses at which a cluster knows the id of whoev
 another directory.
 """
 
-from typing import Final
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.model.errors import ErrorCode
-from riverrun.wire.layout import Layouts, Message
+from riverrun.wire.layout import Field, Layouts
 
 
-class NamedNode(Message):
-    __slots__ = ("directory_id", "node_id")
-
-    def __init__(self, *, node_id: int, directory_id: UUID | None) -> None:
-        self.node_id: Final = node_id
-        self.directory_id: Final = directory_id
+class NamedNode(Struct, frozen=True, kw_only=True):
+    node_id: int
+    directory_id: UUID | None
 
 
-class NodeAddress(Message):
-    __slots__ = ("host", "port")
-
-    def __init__(self, *, host: str, port: int) -> None:
-        self.host: Final = host
-        self.port: Final = port
+class NodeAddress(Struct, frozen=True, kw_only=True):
+    host: str
+    port: int
 
 
-class DiscoverNodeResponse(Message):
-    __slots__ = (
-        "cluster_id",
-        "controller",
-        "controllers",
-        "directory_id",
-        "error_code",
-        "is_controller",
-        "named",
-        "namesakes",
-        "node_id",
-        "promised",
-    )
-
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        directory_id: UUID | None,
-        is_controller: bool,
-        error_code: ErrorCode = ErrorCode.NONE,
-        cluster_id: str | None = None,
-        promised: str | None = None,
-        controller: tuple[NodeAddress, ...] = (),
-        named: tuple[NamedNode, ...] | None = None,
-        controllers: tuple[NodeAddress, ...] = (),
-        namesakes: tuple[NodeAddress, ...] = (),
-    ) -> None:
-        self.error_code: Final = error_code
-        self.node_id: Final = node_id
-        self.directory_id: Final = directory_id
-        self.is_controller: Final = is_controller
-        self.cluster_id: Final = cluster_id
-        self.promised: Final = promised
-        self.controller: Final = controller
-        self.named: Final = named
-        self.controllers: Final = controllers
-        self.namesakes: Final = namesakes
+class DiscoverNodeResponse(Struct, frozen=True, kw_only=True):
+    error_code: ErrorCode = ErrorCode.NONE
+    node_id: int
+    directory_id: UUID | None
+    is_controller: bool
+    cluster_id: str | None = None
+    promised: str | None = None
+    controller: tuple[NodeAddress, ...] = ()
+    named: tuple[NamedNode, ...] | None = None
+    controllers: tuple[NodeAddress, ...] = ()
+    namesakes: tuple[NodeAddress, ...] = ()
 
 
 MESSAGE = DiscoverNodeResponse
@@ -73,23 +41,23 @@ VERSIONS = (0, 0)
 FLEXIBLE_FROM = 0
 LAYOUTS: Layouts = {
     "NamedNode": (
-        ("node_id", "int32", False, None, 0, 0),
-        ("directory_id", "uuid", False, None, 0, 0),
+        Field("node_id", "int32", 0, 0),
+        Field("directory_id", "uuid", 0, 0),
     ),
     "NodeAddress": (
-        ("host", "string", False, None, 0, 0),
-        ("port", "uint16", False, None, 0, 0),
+        Field("host", "string", 0, 0),
+        Field("port", "uint16", 0, 0),
     ),
     "DiscoverNodeResponse": (
-        ("error_code", "error_code", False, None, 0, 0),
-        ("node_id", "int32", False, None, 0, 0),
-        ("directory_id", "uuid", False, None, 0, 0),
-        ("is_controller", "bool", False, None, 0, 0),
-        ("cluster_id", "string", True, None, 0, 0),
-        ("promised", "string", True, None, 0, 0),
-        ("controller", "[]NodeAddress", False, None, 0, 0),
-        ("named", "[]NamedNode", True, None, 0, 0),
-        ("controllers", "[]NodeAddress", False, None, 0, 0),
-        ("namesakes", "[]NodeAddress", False, None, 0, 0),
+        Field("error_code", "error_code", 0, 0),
+        Field("node_id", "int32", 0, 0),
+        Field("directory_id", "uuid", 0, 0),
+        Field("is_controller", "bool", 0, 0),
+        Field("cluster_id", "string", 0, 0, is_nullable=True),
+        Field("promised", "string", 0, 0, is_nullable=True),
+        Field("controller", "[]NodeAddress", 0, 0),
+        Field("named", "[]NamedNode", 0, 0, is_nullable=True),
+        Field("controllers", "[]NodeAddress", 0, 0),
+        Field("namesakes", "[]NodeAddress", 0, 0),
     ),
 }

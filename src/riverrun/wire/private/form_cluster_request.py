@@ -2,37 +2,25 @@
 promised, to be agreed on. On the controllers' listener of blank nodes only.
 """
 
-from typing import Final
 from uuid import UUID
 
-from riverrun.wire.layout import Layouts, Message
+from msgspec import Struct
+
+from riverrun.wire.layout import Field, Layouts
 
 
-class FirstVoter(Message):
-    __slots__ = ("directory_id", "host", "node_id", "port")
-
-    def __init__(self, *, node_id: int, directory_id: UUID | None, host: str, port: int) -> None:
-        self.node_id: Final = node_id
-        self.directory_id: Final = directory_id
-        self.host: Final = host
-        self.port: Final = port
+class FirstVoter(Struct, frozen=True, kw_only=True):
+    node_id: int
+    directory_id: UUID | None
+    host: str
+    port: int
 
 
-class FormClusterRequest(Message):
-    __slots__ = ("cluster_id", "is_agreed", "proposed_ms", "voters")
-
-    def __init__(
-        self,
-        *,
-        cluster_id: str,
-        proposed_ms: int,
-        voters: tuple[FirstVoter, ...],
-        is_agreed: bool,
-    ) -> None:
-        self.cluster_id: Final = cluster_id
-        self.proposed_ms: Final = proposed_ms
-        self.voters: Final = voters
-        self.is_agreed: Final = is_agreed
+class FormClusterRequest(Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    proposed_ms: int
+    voters: tuple[FirstVoter, ...]
+    is_agreed: bool
 
 
 MESSAGE = FormClusterRequest
@@ -40,15 +28,15 @@ VERSIONS = (0, 0)
 FLEXIBLE_FROM = 0
 LAYOUTS: Layouts = {
     "FirstVoter": (
-        ("node_id", "int32", False, None, 0, 0),
-        ("directory_id", "uuid", False, None, 0, 0),
-        ("host", "string", False, None, 0, 0),
-        ("port", "uint16", False, None, 0, 0),
+        Field("node_id", "int32", 0, 0),
+        Field("directory_id", "uuid", 0, 0),
+        Field("host", "string", 0, 0),
+        Field("port", "uint16", 0, 0),
     ),
     "FormClusterRequest": (
-        ("cluster_id", "string", False, None, 0, 0),
-        ("proposed_ms", "int64", False, None, 0, 0),
-        ("voters", "[]FirstVoter", False, None, 0, 0),
-        ("is_agreed", "bool", False, None, 0, 0),
+        Field("cluster_id", "string", 0, 0),
+        Field("proposed_ms", "int64", 0, 0),
+        Field("voters", "[]FirstVoter", 0, 0),
+        Field("is_agreed", "bool", 0, 0),
     ),
 }

@@ -1,17 +1,14 @@
 """FormCluster: NONE when it is promised, or agreed on, and durable; else why not, in words."""
 
-from typing import Final
+from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode
-from riverrun.wire.layout import Layouts, Message
+from riverrun.wire.layout import Field, Layouts
 
 
-class FormClusterResponse(Message):
-    __slots__ = ("error_code", "error_message")
-
-    def __init__(self, *, error_code: ErrorCode, error_message: str | None = None) -> None:
-        self.error_code: Final = error_code
-        self.error_message: Final = error_message
+class FormClusterResponse(Struct, frozen=True, kw_only=True):
+    error_code: ErrorCode
+    error_message: str | None = None
 
 
 MESSAGE = FormClusterResponse
@@ -19,7 +16,7 @@ VERSIONS = (0, 0)
 FLEXIBLE_FROM = 0
 LAYOUTS: Layouts = {
     "FormClusterResponse": (
-        ("error_code", "error_code", False, None, 0, 0),
-        ("error_message", "string", True, None, 0, 0),
+        Field("error_code", "error_code", 0, 0),
+        Field("error_message", "string", 0, 0, is_nullable=True),
     ),
 }

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
@@ -103,7 +104,9 @@ def test_a_fetch_of_apache_kafka_limits_the_request_and_not_the_partition() -> N
         high_watermark=Offset(90),
     )
     key, message = requests.to_wire(sent, "cluster")
-    message.topics[0].partitions[0].partition_max_bytes = 0
+    topic = message.topics[0]
+    partition = replace(topic.partitions[0], partition_max_bytes=0)
+    message = replace(message, topics=(replace(topic, partitions=(partition,)),))
     body = encode_request(key, 18, message)
     assert requests.fetch_from(parse_fetch(memoryview(body), 0, 18)) == sent
 

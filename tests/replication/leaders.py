@@ -15,11 +15,11 @@ from riverrun.metadata.image import (
 )
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.replication.follower_progress import Contact
 from riverrun.replication.isr import IsrLimits
-from riverrun.replication.leading import Proposal, Verdict
+from riverrun.replication.leader_state import IsrProposal, IsrVerdict
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
-from riverrun.replication.progress import Contact
 from riverrun.replication.reading import PartitionRead, ReplicaFetch, read_for_replica
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch
@@ -127,20 +127,20 @@ class Leader:
         )
         self.partition.apply(self.state)
 
-    def proposal(self) -> Proposal:
+    def proposal(self) -> IsrProposal:
         found = self.partition.proposal
         assert found is not None, "nothing is proposed"
         return found
 
-    def accept(self, proposal: Proposal) -> None:
+    def accept(self, proposal: IsrProposal) -> None:
         """The controller commits what was proposed, and says so before the image comes."""
-        verdict = Verdict(
+        verdict = IsrVerdict(
             error=ErrorCode.NONE,
             isr=proposal.isr,
             leader_epoch=proposal.leader_epoch,
             partition_epoch=proposal.partition_epoch + 1,
         )
-        assert self.partition.judged(proposal, verdict) is None
+        assert self.partition.apply_verdict(proposal, verdict) is None
 
-    def refuse(self, proposal: Proposal, code: ErrorCode) -> float | None:
-        return self.partition.judged(proposal, Verdict(error=code))
+    def refuse(self, proposal: IsrProposal, code: ErrorCode) -> float | None:
+        return self.partition.apply_verdict(proposal, IsrVerdict(error=code))

@@ -7,14 +7,14 @@ import pytest
 from riverrun.model.ids import NodeId
 from riverrun.replication.isr import (
     NEVER,
+    FollowerStatus,
     IsrLimits,
     LagWindow,
-    Standing,
-    falls_back,
-    holds_what_was_acknowledged,
-    is_within,
-    leavers,
-    next_window,
+    holds_acknowledged_records,
+    is_falling_behind,
+    is_nearly_caught_up,
+    next_lag_window,
+    replicas_to_remove,
 )
 
 LIMITS = IsrLimits(lag_seconds=10, lag_messages=4000, lag_messages_seconds=2)
@@ -37,7 +37,7 @@ NOW = 1000.0
 def test_back_into_the_isr_only_with_all_that_was_acknowledged(
     end_offset: int, high_watermark: int, epoch_start: int, may: bool
 ) -> None:
-    held = holds_what_was_acknowledged(
+    held = holds_acknowledged_records(
         end_offset=end_offset, high_watermark=high_watermark, epoch_start=epoch_start
     )
     assert held is may
@@ -55,10 +55,10 @@ def test_back_into_the_isr_only_with_all_that_was_acknowledged(
         (BY_TIME, 1, 6, False),
     ],
 )
-def test_who_returns_is_within_half_of_both_limits(
+def test_returning_replica_is_within_half_of_both_limits(
     limits: IsrLimits, behind: int, seconds_ago: float, may: bool
 ) -> None:
-    within = is_within(
+    within = is_nearly_caught_up(
         limits,
         leader_end=10**10,
         end_offset=10**10 - behind,
@@ -84,7 +84,7 @@ def test_who_returns_is_within_half_of_both_limits(
 def test_a_lag_by_messages_is_watched_from_when_it_began(
     window: LagWindow | None, messages: int, expected: LagWindow | None
 ) -> None:
-    assert next_window(LIMITS, window, messages=messages, now=NOW) == expected
+    assert next_lag_window(LIMITS, window, messages=messages, now=NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_a_lag_by_messages_is_watched_from_when_it_began(
 def test_only_a_lag_that_lasts_and_grows_counts(
     window: LagWindow | None, messages: int, falls: bool
 ) -> None:
-    assert falls_back(LIMITS, window, messages=messages, now=NOW) is falls
+    assert is_falling_behind(LIMITS, window, messages=messages, now=NOW) is falls
 
 
 def member(
     node: int, behind: int = 0, seconds_ago: float = 0.0, lag: LagWindow | None = None
-) -> Standing:
-    return Standing(NodeId(node), 100_000 - behind, NOW - seconds_ago, lag)
+) -> FollowerStatus:
+    return FollowerStatus(NodeId(node), 100_000 - behind, NOW - seconds_ago, lag)
 
 
 GROWING = LagWindow(NOW - 3, 4500)
@@ -132,9 +132,9 @@ GROWING = LagWindow(NOW - 3, 4500)
     ],
 )
 def test_who_must_leave(
-    members: list[Standing], isr_size: int, min_in_sync: int, gone: list[int]
+    members: list[FollowerStatus], isr_size: int, min_in_sync: int, gone: list[int]
 ) -> None:
-    found = leavers(
+    found = replicas_to_remove(
         LIMITS,
         members,
         leader_end=100_000,
@@ -150,10 +150,10 @@ def test_nobody_who_leaves_could_return_at_once() -> None:
     for behind in (1, 1999, 2000, 2001, 4000, 4001, 9000):
         for seconds_ago in (0.0, 4.9, 5.0, 5.1, 9.9, 10.1, -NEVER):
             standing = member(2, behind, seconds_ago, GROWING if behind > 4000 else None)
-            left = leavers(
+            left = replicas_to_remove(
                 LIMITS, [standing], leader_end=100_000, isr_size=3, min_in_sync=1, now=NOW
             )
-            within = is_within(
+            within = is_nearly_caught_up(
                 LIMITS,
                 leader_end=100_000,
                 end_offset=standing.end_offset,

@@ -7,7 +7,7 @@ import pytest
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
-from riverrun.replication.partition import Partition
+from riverrun.replication.partition import UNKNOWN_BYTES, Partition
 from riverrun.replication.reading import read_partition
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch, flush
@@ -16,15 +16,20 @@ ME, OTHER = NodeId(1), NodeId(2)
 
 
 def state(
-    leader: NodeId = ME, epoch: int = 0, partition_epoch: int = 0, isr: tuple[NodeId, ...] = (ME,)
+    leader: NodeId = ME,
+    epoch: int = 0,
+    partition_epoch: int = 0,
+    isr: tuple[NodeId, ...] = (ME,),
+    replicas: tuple[NodeId, ...] | None = None,
 ) -> PartitionImage:
+    replicas = isr if replicas is None else replicas
     return PartitionImage(
-        replicas=(ME, OTHER) if len(isr) > 1 else (ME,),
+        replicas=replicas,
         isr=isr,
         leader=leader,
         leader_epoch=LeaderEpoch(epoch),
         partition_epoch=partition_epoch,
-        directories=(DIRECTORY_UNASSIGNED,) * (2 if len(isr) > 1 else 1),
+        directories=(DIRECTORY_UNASSIGNED,) * len(replicas),
     )
 
 
@@ -107,6 +112,47 @@ def test_a_fetch_hears_how_many_bytes_became_readable() -> None:
     assert len(fetch.seen) == 2
 
 
+def test_fetch_waits_for_bytes_that_are_committed() -> None:
+    node, fetch = Node(flush_before_ack=True), Fetch()
+    node.partition.watch(fetch)
+    node.append(b"a")
+    node.append(b"b", b"c")
+    assert fetch.seen == []
+    flush(node.partition.log)
+    node.partition.advance()
+    assert fetch.seen == [len(batch(b"a")) + len(batch(b"b", b"c"))]
+
+
+def test_records_older_than_the_role_wake_every_fetch() -> None:
+    node, fetch = Node(flush_before_ack=True), Fetch()
+    node.append(b"a")
+    node.partition.apply(state(OTHER, epoch=1, partition_epoch=1, isr=(OTHER, ME)))
+    node.partition.watch(fetch)
+    node.partition.follower_appended(0, high_watermark=1)
+    assert fetch.seen == [UNKNOWN_BYTES]
+
+
+def append_as_follower(node: Node, offset: int, value: bytes, *, high_watermark: int) -> int:
+    data = batch(value)
+    data[:8] = offset.to_bytes(8, "big")
+    node.partition.log.append_as_follower(data)
+    node.partition.follower_appended(len(data), high_watermark)
+    return len(data)
+
+
+def test_follower_counts_readable_bytes_by_the_leaders_high_watermark() -> None:
+    node, fetch = Node(), Fetch()
+    node.partition.apply(state(OTHER, epoch=1, partition_epoch=1, isr=(OTHER, ME)))
+    node.partition.watch(fetch)
+    sizes = [append_as_follower(node, offset, b"a", high_watermark=0) for offset in range(3)]
+    assert fetch.seen == []
+    node.partition.follower_appended(0, high_watermark=2)
+    assert fetch.seen == [sizes[0] + sizes[1]]
+    node.partition.log.truncate_to(Offset(2))
+    size = append_as_follower(node, 2, b"another value", high_watermark=3)
+    assert fetch.seen == [sizes[0] + sizes[1], size]
+
+
 def test_who_waits_is_told_when_leadership_is_lost() -> None:
     node, fetch = Node(flush_before_ack=True), Fetch()
     codes: list[ErrorCode] = []
@@ -147,9 +193,9 @@ def test_what_follows_a_refused_batch_is_refused_for_the_same_reason() -> None:
     node = Node(min_insync_replicas=2)
     node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
     assert taken(node, numbered(0)) == 0
-    node.partition.isr = (ME,)
+    node.partition.apply(state(partition_epoch=2, isr=(ME,), replicas=(ME, OTHER)))
     assert refusal(node, numbered(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
-    node.partition.isr = (ME, OTHER)
+    node.partition.apply(state(partition_epoch=3, isr=(ME, OTHER)))
     assert refusal(node, numbered(2)) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert taken(node, numbered(0, producer=8)) == 1, "others are not concerned"
     assert refusal(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -174,7 +220,7 @@ def test_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
     node = Node(min_insync_replicas=2)
     assert node.append(b"one replica is the most there is") == 1
     node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
-    node.partition.isr = (ME,)
+    node.partition.apply(state(partition_epoch=2, isr=(ME,), replicas=(ME, OTHER)))
     with pytest.raises(KafkaError) as caught:
         node.append(b"b")
     assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS

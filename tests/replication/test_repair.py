@@ -78,7 +78,7 @@ def test_who_is_alone_goes_on_with_what_is_sound() -> None:
     assert next_step(image, state, ME, DAMAGED) is Step.WAIT
 
 
-class Follower:
+class FollowerProgress:
     """Fetches by hand."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Story:
     ) -> None:
         self.node = Node(partitions, leader=leader, isr=isr, min_insync_replicas=2)
         self.now = 0.0
-        self.follower = Follower()
+        self.follower = FollowerProgress()
         self.requests: list[AssignReplicasToDirsRequest] = []
         self.is_reachable = True
         self.publishes = True

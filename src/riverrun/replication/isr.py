@@ -1,9 +1,9 @@
-"""Who belongs to the in-sync replicas: the rules, as functions of what the leader has seen.
+"""The rules for membership in the in-sync replicas, as pure functions.
 
-Two limits take a follower out: it was not caught up for ``replica.lag.time.max.ms``, or it is more
-than ``replica.lag.max.messages`` behind for two seconds and still falling back. To return it must
-hold all that may have been acknowledged and be within half of both limits: different thresholds, so
-nobody flaps. Who proposes the change, and when it holds, is left to ``leading.py``.
+Two limits remove a follower: it was not caught up for ``replica.lag.time.max.ms``, or it is more
+than ``replica.lag.max.messages`` behind for two seconds and still falling behind. To return, it
+must hold all records that may have been acknowledged and be within half of both limits. The
+different thresholds keep a follower from flapping. ``leader_state.py`` proposes the changes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ NEVER = -math.inf
 class IsrLimits(Struct, frozen=True, kw_only=True):
     lag_seconds: float = 10.0
     lag_messages: int = 4000
-    """0: the number of messages does not matter."""
+    """0 disables this limit."""
     lag_messages_seconds: float = 2.0
-    """At 640,000 records a second 4000 are 6 ms: only a lag that lasts counts."""
+    """Only a lag that lasts counts: at 640,000 records per second, 4000 records are 6 ms."""
 
 
 class LagWindow(NamedTuple):
-    """Since when a follower is too many messages behind, and by how many it was then."""
+    """When a follower exceeded the limit in messages, and its lag at that time."""
 
     since: float
     messages: int
 
 
-class Standing(NamedTuple):
-    """A follower at the moment of judgement."""
+class FollowerStatus(NamedTuple):
+    """A follower at the time of a decision."""
 
     node: NodeId
     end_offset: int
@@ -43,10 +43,10 @@ class Standing(NamedTuple):
     lag: LagWindow | None = None
 
 
-def is_within(
+def is_nearly_caught_up(
     limits: IsrLimits, *, leader_end: int, end_offset: int, caught_up_at: float, now: float
 ) -> bool:
-    """Within half of both limits: what somebody who comes back must be."""
+    """Whether a follower is within half of both limits, as a returning replica must be."""
     if end_offset >= leader_end:
         return True
     if limits.lag_messages and leader_end - end_offset > limits.lag_messages // 2:
@@ -54,17 +54,17 @@ def is_within(
     return now - caught_up_at <= limits.lag_seconds / 2
 
 
-def holds_what_was_acknowledged(*, end_offset: int, high_watermark: int, epoch_start: int) -> bool:
-    """A new leader's high watermark may lag what its predecessor acknowledged, but all of that lies
-    below the start of its own epoch.
+def holds_acknowledged_records(*, end_offset: int, high_watermark: int, epoch_start: int) -> bool:
+    """A new leader's high watermark may lag behind records that its predecessor acknowledged, but
+    all of these are below the start of the new leader's epoch.
     """
     return end_offset >= high_watermark and end_offset >= epoch_start
 
 
-def next_window(
+def next_lag_window(
     limits: IsrLimits, window: LagWindow | None, *, messages: int, now: float
 ) -> LagWindow | None:
-    """The window after another look. A follower that gains begins a new one."""
+    """The window after another check. A follower that catches up starts a new window."""
     if not limits.lag_messages or messages <= limits.lag_messages:
         return None
     if window is None:
@@ -74,8 +74,10 @@ def next_window(
     return window
 
 
-def falls_back(limits: IsrLimits, window: LagWindow | None, *, messages: int, now: float) -> bool:
-    """Too far behind, for long enough, and farther than when that began."""
+def is_falling_behind(
+    limits: IsrLimits, window: LagWindow | None, *, messages: int, now: float
+) -> bool:
+    """Whether the lag exceeds the limit for long enough, and has grown since."""
     return (
         window is not None
         and now - window.since >= limits.lag_messages_seconds
@@ -83,33 +85,35 @@ def falls_back(limits: IsrLimits, window: LagWindow | None, *, messages: int, no
     )
 
 
-def leavers(
+def replicas_to_remove(
     limits: IsrLimits,
-    members: Sequence[Standing],
+    members: Sequence[FollowerStatus],
     *,
     leader_end: int,
     isr_size: int,
     min_in_sync: int,
     now: float,
 ) -> list[NodeId]:
-    """Who of the in-sync followers must leave.
+    """The in-sync followers that must leave the ISR.
 
-    By time everybody who is too late; by messages those that are farthest behind, but never so many
-    that the set falls below its minimum, for then nothing could be written at all.
+    The time limit removes every follower that exceeds it. The limit in messages removes those
+    farthest behind, but never takes the ISR below its minimum, which would stop all writes.
     """
-    gone = [
+    removed = [
         member.node
         for member in members
         if member.end_offset < leader_end and now - member.caught_up_at > limits.lag_seconds
     ]
-    spare = isr_size - len(gone) - min_in_sync
+    spare = isr_size - len(removed) - min_in_sync
     if spare > 0:
         behind = [
             member
             for member in members
-            if member.node not in gone
-            and falls_back(limits, member.lag, messages=leader_end - member.end_offset, now=now)
+            if member.node not in removed
+            and is_falling_behind(
+                limits, member.lag, messages=leader_end - member.end_offset, now=now
+            )
         ]
         behind.sort(key=lambda member: member.end_offset)
-        gone += [member.node for member in behind[:spare]]
-    return gone
+        removed += [member.node for member in behind[:spare]]
+    return removed

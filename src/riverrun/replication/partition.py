@@ -1,89 +1,94 @@
-"""One partition on this node: who leads it, what is committed, and who waits for that.
+"""One replica of a partition: its role, its high watermark, and the requests that wait for it.
 
-The leader appends, and what every in-sync replica holds is committed: the high watermark. Producers
-with acks=all and consumers at the end of the log wait here; waiting costs nothing, for they are
-called by whatever moves the high watermark. Disk and formats are left to ``storage``, sockets to
-``server``, the ISR to ``leading.py``.
+The leader appends. Records that every in-sync replica holds are committed: the high watermark is
+behind the last of them. Producers with acks=all and consumers at the end of the log register
+callbacks here; whatever moves the high watermark calls them, so waiting costs no CPU time.
+``storage`` owns files and formats, ``server`` owns sockets, ``leader_state.py`` owns the ISR.
 
-    append, a sync, or a follower's fetch ──> advance() ──> high watermark ──> who waits
-    append ──> followers' sessions, which fetch it
+    append, a flush, or a follower's fetch ──> advance() ──> high watermark ──> waiters
+    append ──> sessions of followers, which fetch the records
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 from uuid import UUID
 
 from riverrun.metadata.image import NO_LEADER, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
 from riverrun.model.invariants import InvariantViolation
-from riverrun.replication.leading import Leading, Proposal, Verdict
+from riverrun.replication.follower_progress import Contact, FollowerProgress
+from riverrun.replication.leader_state import IsrProposal, IsrVerdict, LeaderState
+from riverrun.replication.offset_waiters import OffsetWaiters, WaiterCallback
 from riverrun.replication.peers import Peers
-from riverrun.replication.progress import Contact, Follower
-from riverrun.replication.refusals import Refusals
-from riverrun.replication.waiting import Told, Waits
+from riverrun.replication.refused_producers import RefusedProducers
 from riverrun.storage.log import Appended, Log, Origin
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+UNKNOWN_BYTES: Final = 2**63 - 1
+"""The size of records that are older than our role. It wakes every fetch, which reads the log."""
+_NO_IMAGE: Final = PartitionImage(
+    replicas=(),
+    isr=(),
+    leader=NO_LEADER,
+    leader_epoch=NO_EPOCH,
+    partition_epoch=-1,
+    directories=(),
+)
+_NO_FOLLOWERS: Final[Mapping[NodeId, FollowerProgress]] = {}
 
 
 class FetchWait(Protocol):
     """A fetch that waits for records."""
 
     def progressed(self, partition: Partition, visible_bytes: int) -> None:
-        """So many bytes more can be read."""
+        """This many more bytes can be read."""
         ...
 
     def interrupted(self) -> None:
-        """Something changed that the client must hear of at once."""
+        """The role of the replica changed: respond now."""
         ...
 
 
 class FollowerWatch(Protocol):
-    """A follower's session, as far as it concerns one partition."""
+    """One partition of a follower's fetch session."""
 
     node: NodeId
 
     def replaced(self) -> None:
-        """The follower fetches this partition in another session now."""
+        """The follower now fetches this partition in another session."""
         ...
 
     def changed(self, *, is_urgent: bool) -> None:
-        """There is something to tell; at once if it is urgent."""
+        """The follower has something to fetch. If it is urgent, respond at once."""
         ...
 
 
 class Partition:
-    """A replica of a partition, seen from the node that holds it."""
+    """A replica of a partition on this node."""
 
     __slots__ = (
-        "_appended_bytes",
-        "_deletions",
+        "_commit_waiters",
+        "_deletion_waiters",
         "_fetches",
-        "_invisible",
-        "_leading",
+        "_flush_waiters",
+        "_image",
+        "_leader_state",
         "_node_id",
         "_peers",
-        "_produces",
-        "_refusals",
-        "_request_sync",
-        "_size_seen",
-        "_syncs",
-        "_visible_bytes",
+        "_refused_producers",
+        "_request_flush",
+        "_uncommitted",
         "_watches",
-        "followers",
         "is_closed",
         "is_internal",
-        "isr",
         "leader",
         "leader_epoch",
         "log",
         "name",
-        "partition_epoch",
-        "replicas",
         "topic_id",
     )
 
@@ -92,7 +97,7 @@ class Partition:
         log: Log,
         topic_id: UUID,
         node_id: NodeId,
-        request_sync: Callable[[Partition], None],
+        request_flush: Callable[[Partition], None],
         peers: Peers | None = None,
     ) -> None:
         self.log = log
@@ -100,110 +105,122 @@ class Partition:
         self.topic_id = topic_id
         self.is_internal = self.name.topic in INTERNAL_TOPICS
         self.is_closed = False
-        """Deleted, or its disk has failed: this object will neither lead nor follow again."""
+        """The replica is deleted, or its disk has failed. It never leads or follows again."""
         self.leader = NO_LEADER
         self.leader_epoch = LeaderEpoch(-1)
-        self.partition_epoch = -1
-        self.replicas: tuple[NodeId, ...] = ()
-        self.isr: tuple[NodeId, ...] = ()
-        """As committed, as far as we know."""
         self._node_id = node_id
-        self._request_sync = request_sync
+        self._request_flush = request_flush
         self._peers = peers or Peers()
-        self._leading: Leading | None = None
-        self.followers: dict[NodeId, Follower] = {}
-        """Those that we lead; nobody where we do not."""
-        self._produces = Waits()
-        self._refusals = Refusals()
-        self._syncs = Waits()
-        self._deletions = Waits()
+        self._image = _NO_IMAGE
+        self._leader_state: LeaderState | None = None
+        """Owns the ISR while this node leads; otherwise the ISR is that of the image."""
+        self._commit_waiters = OffsetWaiters()
+        self._flush_waiters = OffsetWaiters()
+        self._deletion_waiters = OffsetWaiters()
+        self._refused_producers = RefusedProducers()
         self._fetches: dict[FetchWait, None] = {}
         self._watches: tuple[FollowerWatch, ...] = ()
-        # Bytes appended in all, and for what is appended but not committed the sum after each
-        # batch: so a fetch that waits for many bytes learns how many became readable, without a
-        # look at the log.
-        self._appended_bytes = 0
-        self._visible_bytes = 0
-        self._size_seen = 0
-        self._invisible: deque[tuple[Offset, int]] = deque()
+        self._uncommitted: deque[tuple[Offset, int]] = deque()
+        """End offset and size in bytes of each append above the high watermark. A waiting fetch
+        counts readable bytes by these, without reading the log."""
+
+    # Role and ISR
 
     @property
     def is_leader(self) -> bool:
         return self.leader == self._node_id
 
-    # -- Roles ------------------------------------------------------------------------------------
+    @property
+    def replicas(self) -> tuple[NodeId, ...]:
+        return self._image.replicas
 
-    def apply(self, state: PartitionImage) -> None:
-        """Take the role that the metadata gives us."""
-        if state.partition_epoch < self.partition_epoch or self.is_closed:
+    @property
+    def isr(self) -> tuple[NodeId, ...]:
+        """The newest committed ISR that this node has seen."""
+        return self._image.isr if self._leader_state is None else self._leader_state.isr
+
+    @property
+    def partition_epoch(self) -> int:
+        state = self._leader_state
+        return self._image.partition_epoch if state is None else state.partition_epoch
+
+    @property
+    def maximal_isr(self) -> tuple[NodeId, ...]:
+        return self._image.isr if self._leader_state is None else self._leader_state.maximal_isr
+
+    @property
+    def followers(self) -> Mapping[NodeId, FollowerProgress]:
+        """The followers of a partition that this node leads; otherwise empty."""
+        return _NO_FOLLOWERS if self._leader_state is None else self._leader_state.followers
+
+    @property
+    def epoch_start(self) -> Offset | None:
+        """The log end offset at which this node became leader; None if it does not lead."""
+        return None if self._leader_state is None else self._leader_state.epoch_start
+
+    def apply(self, image: PartitionImage) -> None:
+        """Take the role that the metadata assigns to this node."""
+        if image.partition_epoch < self.partition_epoch or self.is_closed:
             return
-        was_leader = self.is_leader
-        self.partition_epoch = state.partition_epoch
-        self.replicas, self.isr = state.replicas, state.isr
-        if state.leader_epoch != self.leader_epoch or state.leader != self.leader:
-            assert state.leader_epoch >= self.leader_epoch, (
-                f"{self.name}: epoch went back from {self.leader_epoch} to {state.leader_epoch}"
+        self._image = image
+        if image.leader_epoch != self.leader_epoch or image.leader != self.leader:
+            assert image.leader_epoch >= self.leader_epoch, (
+                f"{self.name}: epoch went back from {self.leader_epoch} to {image.leader_epoch}"
             )
-            self.leader, self.leader_epoch = state.leader, state.leader_epoch
-            self._leading, self.followers = None, {}
-            # Whoever waited for a follower's high watermark must learn of the new leader, too.
-            self._abandon(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            was_leader = self.is_leader
+            self.leader, self.leader_epoch = image.leader, image.leader_epoch
+            self._leader_state = None
+            # Fetches that wait on a follower must be told of the new leader, too.
+            self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if not (was_leader and self.is_leader):
+                self._uncommitted.clear()
             if self.is_leader:
-                # The same node in a new epoch keeps nothing: what followers told belongs to the old
-                # one.
+                # Positions of followers belong to one leader epoch, even if the leader stays.
                 self.log.begin_epoch(self.leader_epoch)
-                self._leading = Leading(state, self._node_id, self._peers, self.log.end_offset)
-                self.followers = self._leading.followers
-                self._begin_counting(was_leader=was_leader)
-        elif self._leading is not None:
-            self._leading.take(state)
+                self._leader_state = LeaderState(
+                    image, self._node_id, self._peers, self.log.end_offset
+                )
+        elif self._leader_state is not None:
+            self._leader_state.apply(image)
         if self.is_leader:
             self.advance()
-            self.look()
+            self.check_isr()
 
-    def _begin_counting(self, *, was_leader: bool) -> None:
-        if not was_leader:
-            self._invisible.clear()
-            self._visible_bytes = self._appended_bytes
-            if self.log.end_offset > self.log.high_watermark:
-                self._invisible.append((self.log.end_offset, self._appended_bytes + 1))
-                self._appended_bytes += 1
-
-    def close(self, why: ErrorCode) -> None:
-        """The replica goes away; whoever waits is told."""
+    def close(self, code: ErrorCode) -> None:
+        """The replica is removed: fail all waiters with this code."""
         self.is_closed = True
         self.leader = NO_LEADER
-        self._leading, self.followers = None, {}
-        self._abandon(why)
+        self._leader_state = None
+        self._fail_waiters(code)
 
-    def _abandon(self, why: ErrorCode) -> None:
-        for waits in (self._produces, self._syncs, self._deletions):
-            waits.fail(why)
+    def _fail_waiters(self, code: ErrorCode) -> None:
+        for waiters in (self._commit_waiters, self._flush_waiters, self._deletion_waiters):
+            waiters.fail_all(code)
         for fetch in list(self._fetches):
             fetch.interrupted()
-        self._tell_followers(is_urgent=True)
+        self._notify_followers(is_urgent=True)
 
     def check_leader(self, epoch: int) -> None:
-        """Refuse a client that speaks to the wrong node or of another epoch (KIP-320)."""
+        """Reject a request if this node does not lead, or leads in another epoch (KIP-320)."""
         if epoch not in (NO_EPOCH, self.leader_epoch):
             self.check_epoch(epoch)
         if self.leader != self._node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_epoch(self, epoch: int) -> None:
-        """Refuse a client of another epoch, whoever leads."""
+        """Reject a request that carries another leader epoch, on leaders and followers."""
         if epoch not in (NO_EPOCH, self.leader_epoch):
             if epoch < self.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    # -- Appending --------------------------------------------------------------------------------
+    # Appending
 
     def min_in_sync(self) -> int:
-        """A topic with fewer replicas than min.insync.replicas would never be writable
-        otherwise.
+        """The effective minimum of in-sync replicas. A topic with fewer replicas than
+        min.insync.replicas would otherwise never be writable.
         """
-        return min(self.log.settings.min_insync_replicas, len(self.replicas))
+        return min(self.log.settings.min_insync_replicas, len(self._image.replicas))
 
     def append(
         self,
@@ -213,15 +230,16 @@ class Partition:
         now_ms: int,
         origin: Origin = Origin.CLIENT,
     ) -> Appended:
-        """Append as the leader; the caller then waits by ``when_committed`` if it needs to."""
-        if self.leader != self._node_id:
-            self._refusals.note(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        """Append as leader. A caller that needs a commit then registers with ``when_committed``."""
+        leader_state = self._leader_state
+        if leader_state is None:
+            self._refused_producers.add(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if acks == -1 and len(self.isr) < self.min_in_sync():
-            self._refusals.note(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
+        if acks == -1 and len(leader_state.isr) < self.min_in_sync():
+            self._refused_producers.add(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {len(self.isr)} is insufficient to satisfy "
+                f"The size of the current ISR {len(leader_state.isr)} is insufficient to satisfy "
                 f"the min.isr requirement of {self.min_in_sync()} for partition {self.name}",
             )
         log = self.log
@@ -232,17 +250,16 @@ class Partition:
             )
         except KafkaError as error:
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                reason = self._refusals.reason(batch)
-                if reason is not None:
-                    raise KafkaError(reason, "What came before it was refused.") from error
+                code = self._refused_producers.code_for(batch)
+                if code is not None:
+                    raise KafkaError(code, "An earlier batch was refused.") from error
             raise
-        if self._refusals:
-            self._refusals.taken(batch)
+        if self._refused_producers:
+            self._refused_producers.remove(batch)
         if log.end_offset != before:
-            self._appended_bytes += len(batch)
-            self._invisible.append((log.end_offset, self._appended_bytes))
+            self._uncommitted.append((log.end_offset, len(batch)))
             if self._watches:
-                self._tell_followers(is_urgent=True)
+                self._notify_followers(is_urgent=True)
             try:
                 self.advance()
             except AssertionError as error:
@@ -250,86 +267,76 @@ class Partition:
         return appended
 
     def advance(self) -> None:
-        """Move the high watermark to what every in-sync replica holds, and wake who waits for
-        it.
+        """Move the high watermark to the offset that every in-sync replica holds, and call the
+        waiters that it passes.
         """
-        if self._leading is None:
-            return  # a sync that we began as the leader may end when another leads
+        leader_state = self._leader_state
+        if leader_state is None:
+            return  # A flush that began under our leadership may end after it.
         log = self.log
         held = log.end_offset
-        # With flush.before.ack the leader counts what it has synced itself, so that neither a
-        # producer nor a reader sees what a power cut could take back.
-        if log.settings.flush_before_ack or self._syncs.queue:
-            held = self._synced()
-        if self.followers:
-            held = self._held_by_all(held)
+        # With flush.before.ack the leader counts only its own flushed records. A power failure
+        # must not take back records that a producer or a consumer has seen.
+        if log.settings.flush_before_ack or self._flush_waiters.queue:
+            held = self._flushed_offset()
+        if leader_state.followers:
+            held = self._replicated_offset(leader_state, held)
         if held <= log.high_watermark:
             return
         log.advance_high_watermark(held)
-        if self._produces.queue:
-            self._produces.reached(held)
-        invisible = self._invisible
-        seen = self._visible_bytes
-        while invisible and invisible[0][0] <= held:
-            seen = invisible.popleft()[1]
-        grown, self._visible_bytes = seen - self._visible_bytes, seen
+        if self._commit_waiters.queue:
+            self._commit_waiters.reached(held)
+        uncommitted, visible_bytes = self._uncommitted, 0
+        while uncommitted and uncommitted[0][0] <= held:
+            visible_bytes += uncommitted.popleft()[1]
         if self._fetches:
             for fetch in list(self._fetches):
-                fetch.progressed(self, grown)
+                fetch.progressed(self, visible_bytes or UNKNOWN_BYTES)
         if self._watches:
-            self._tell_followers(is_urgent=self._peers.are_followers_read)
+            self._notify_followers(is_urgent=self._peers.are_followers_read)
 
-    def _held_by_all(self, held: Offset) -> Offset:
-        """What of that may be committed, for every replica that counts has it."""
-        high_watermark, leading = self.log.high_watermark, self._leading
-        if leading is None:
-            return high_watermark
-        held = Offset(leading.held_by_all(held, high_watermark))
-        if held > high_watermark and len(self.isr) < self.min_in_sync():
-            # Fewer replicas than were asked for hold it: nobody may read it, and who wrote it must
-            # not believe that it is safe (KIP-966).
-            self._produces.refuse(held, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    def _replicated_offset(self, leader_state: LeaderState, held: Offset) -> Offset:
+        """The offset below which records may be committed, at most ``held``."""
+        high_watermark = self.log.high_watermark
+        held = Offset(leader_state.replicated_offset(held, high_watermark))
+        if held > high_watermark and len(leader_state.isr) < self.min_in_sync():
+            # Fewer replicas than the minimum hold the records. They must not become readable, and
+            # their producers must not take them for safe (KIP-966).
+            self._commit_waiters.refuse(held, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             return high_watermark
         return held
 
-    def _synced(self) -> Offset:
-        """What counts of our own log, and a sync for the rest."""
+    def _flushed_offset(self) -> Offset:
+        """The part of our own log that counts. Requests a flush of the rest."""
         log = self.log
-        synced = log.flushed_offset
-        if synced < log.end_offset:
-            self._request_sync(self)
-        self._syncs.reached(synced)
-        return synced if log.settings.flush_before_ack else log.end_offset
+        flushed = log.flushed_offset
+        if flushed < log.end_offset:
+            self._request_flush(self)
+        self._flush_waiters.reached(flushed)
+        return flushed if log.settings.flush_before_ack else log.end_offset
 
-    # -- Followers, as their leader sees them -----------------------------------------------------
+    # Followers of this leader
 
-    @property
-    def epoch_start(self) -> Offset | None:
-        """Where our epoch began, if we lead."""
-        return None if self._leading is None else self._leading.epoch_start
-
-    @property
-    def maximal_isr(self) -> tuple[NodeId, ...]:
-        return self.isr if self._leading is None else self._leading.maximal_isr
-
-    def follower(self, node: NodeId) -> Follower:
-        """The follower of that id; refuses who is no replica, as far as we know."""
-        leading = self._leading
-        if leading is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        found = leading.followers.get(node)
+    def follower(self, node: NodeId) -> FollowerProgress:
+        """The follower with this id; an error if the node is not a replica."""
+        leader_state = self._leader_state
+        found = None if leader_state is None else leader_state.followers.get(node)
         if found is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return found
 
     def follower_fetched(
-        self, follower: Follower, offset: int, start_offset: int, contact: Contact
+        self,
+        follower: FollowerProgress,
+        offset: int,
+        start_offset: int,
+        contact: Contact,
     ) -> None:
-        """A fetch that counts: it comes from the registered incarnation, and its history is ours up
-        to ``offset``.
+        """Count a fetch. It comes from the registered incarnation of the follower, whose log
+        agrees with ours up to ``offset``.
         """
-        leading = self._leading
-        assert leading is not None, f"{self.name}: a follower's fetch counted without leading"
+        leader_state = self._leader_state
+        assert leader_state is not None, f"{self.name}: a follower's fetch counted without leading"
         log = self.log
         assert offset <= log.end_offset, f"{self.name}: {offset} is above {log.end_offset}"
         has_moved = offset != follower.end_offset
@@ -338,16 +345,16 @@ class Partition:
         follower.fetched(offset, start_offset, leader_end=log.end_offset, now=contact.fetched_at)
         if has_moved:
             self.advance()
-        if leading.outside and leading.pending is None:
-            leading.consider_joins(log.end_offset, log.high_watermark)
-            self._proposed(leading)
-        if is_trimmed and self._deletions.queue:
-            self._deletions.reached(self.low_watermark)
+        if leader_state.out_of_sync and leader_state.pending is None:
+            leader_state.propose_joins(log.end_offset, log.high_watermark)
+            self._send_proposal(leader_state)
+        if is_trimmed and self._deletion_waiters.queue:
+            self._deletion_waiters.reached(self.low_watermark)
 
-    def follower_served(self, follower: Follower) -> None:
-        """Records are on their way to a follower."""
+    def follower_served(self, follower: FollowerProgress) -> None:
+        """A response with records is about to be sent to a follower."""
         if follower.served(leader_end=self.log.end_offset, now=self._peers.now()):
-            # It may have no room, or we send it what has rotted since it was written here.
+            # The follower may have a full disk, or our copy was damaged after it was written.
             self.log.is_suspect = True
 
     def watch_as_follower(self, watch: FollowerWatch) -> None:
@@ -360,93 +367,99 @@ class Partition:
     def unwatch_as_follower(self, watch: FollowerWatch) -> None:
         self._watches = tuple(known for known in self._watches if known is not watch)
 
-    def _tell_followers(self, *, is_urgent: bool) -> None:
+    def _notify_followers(self, *, is_urgent: bool) -> None:
         for watch in self._watches:
             watch.changed(is_urgent=is_urgent)
 
-    # -- The ISR ----------------------------------------------------------------------------------
+    # Changes of the ISR
 
     @property
-    def proposal(self) -> Proposal | None:
-        return None if self._leading is None else self._leading.pending
+    def proposal(self) -> IsrProposal | None:
+        return None if self._leader_state is None else self._leader_state.pending
 
-    def look(self) -> None:
-        """From time to time, and with each new state: who must leave the ISR, who may join it."""
-        leading = self._leading
-        if leading is None or (not leading.followers and not leading.is_recovering):
+    def check_isr(self) -> None:
+        """Propose a change of the ISR if one is due. Called periodically and with each image."""
+        leader_state = self._leader_state
+        if leader_state is None or not (leader_state.followers or leader_state.is_recovering):
             return
-        leading.look(self.log.end_offset, self.log.high_watermark, self.min_in_sync())
-        self._proposed(leading)
-        if leading.outside:
-            # Somebody who held back the high watermark may have fallen too far behind to count.
+        leader_state.propose_changes(
+            self.log.end_offset, self.log.high_watermark, self.min_in_sync()
+        )
+        self._send_proposal(leader_state)
+        if leader_state.out_of_sync:
+            # A follower that held back the high watermark may have fallen too far behind.
             self.advance()
-        if self._deletions.queue:
-            self._deletions.reached(self.low_watermark)
+        if self._deletion_waiters.queue:
+            self._deletion_waiters.reached(self.low_watermark)
 
-    def _proposed(self, leading: Leading) -> None:
-        if leading.pending is not None:
+    def _send_proposal(self, leader_state: LeaderState) -> None:
+        if leader_state.pending is not None:
             self._peers.propose(self)
 
-    def judged(self, proposal: Proposal, verdict: Verdict) -> float | None:
-        """The controller's answer; gives the seconds after which it must be asked again, if so."""
-        leading = self._leading
-        if leading is None:
+    def apply_verdict(self, proposal: IsrProposal, verdict: IsrVerdict) -> float | None:
+        """Apply the controller's response. Returns the delay in seconds after which the proposal
+        must be sent again, or None.
+        """
+        leader_state = self._leader_state
+        if leader_state is None:
             return None
-        again = leading.judged(proposal, verdict)
-        if leading.partition_epoch > self.partition_epoch:
-            self.partition_epoch, self.isr = leading.partition_epoch, leading.isr
-        if again is None:
-            # Who left no longer holds back the high watermark, and others may wait to join.
+        retry_seconds = leader_state.apply_verdict(proposal, verdict)
+        if retry_seconds is None:
+            # Removed replicas no longer hold back the high watermark, and others may join.
             self.advance()
-            leading.consider_joins(self.log.end_offset, self.log.high_watermark)
-            self._proposed(leading)
-        return again
+            leader_state.propose_joins(self.log.end_offset, self.log.high_watermark)
+            self._send_proposal(leader_state)
+        return retry_seconds
 
-    def credit(self, seconds: float) -> None:
-        """This node stood still for so long; nobody else is to blame."""
+    def credit_stall(self, seconds: float) -> None:
+        """Extend the followers' deadlines by a stall of this node."""
         for follower in self.followers.values():
-            follower.credit(seconds)
+            follower.credit_stall(seconds)
 
-    # -- Following --------------------------------------------------------------------------------
+    # Following
 
-    def follower_appended(self, high_watermark: int) -> None:
-        """As a follower we fetched: the leader's high watermark moves ours, within our log."""
+    def follower_appended(self, size_bytes: int, high_watermark: int) -> None:
+        """Records were appended as a follower; ``high_watermark`` is the leader's."""
         log = self.log
-        size = log.size_bytes
-        self._appended_bytes += max(size - self._size_seen, 0)
-        self._size_seen = size
-        held = min(Offset(high_watermark), log.end_offset)
+        end, uncommitted = log.end_offset, self._uncommitted
+        if size_bytes:
+            while uncommitted and uncommitted[-1][0] >= end:
+                uncommitted.pop()  # The log was truncated below it.
+            uncommitted.append((end, size_bytes))
+        held = min(Offset(high_watermark), end)
         if held <= log.high_watermark:
             return
         log.advance_high_watermark(held)
-        grown, self._visible_bytes = (
-            self._appended_bytes - self._visible_bytes,
-            self._appended_bytes,
-        )
+        visible_bytes = 0
+        while uncommitted and uncommitted[0][0] <= held:
+            visible_bytes += uncommitted.popleft()[1]
         for fetch in list(self._fetches):
-            fetch.progressed(self, grown)
+            fetch.progressed(self, visible_bytes or UNKNOWN_BYTES)
 
-    # -- Waiting ----------------------------------------------------------------------------------
+    # Waiters
 
-    def when_committed(self, end: Offset, committed: Told, *, is_patient: bool = False) -> None:
-        """Call back once the high watermark has reached ``end``, or with the reason why it won't.
+    def when_committed(
+        self, end: Offset, callback: WaiterCallback, *, is_patient: bool = False
+    ) -> None:
+        """Call back once the high watermark reaches ``end``, or with the error that prevents it.
 
-        A duplicate waits like its original. Who is patient waits on while too few are in sync.
+        A duplicate waits like its original. A patient waiter is not refused while the ISR is below
+        its minimum.
         """
         assert end > self.log.high_watermark, f"{end} is committed already"
-        self._produces.add(end, committed, is_patient=is_patient)
+        self._commit_waiters.add(end, callback, is_patient=is_patient)
 
-    def when_synced(self, end: Offset, synced: Told) -> None:
+    def when_flushed(self, end: Offset, callback: WaiterCallback) -> None:
         """Call back once our own log is durable up to ``end``: acks=1 with flush.before.ack."""
         assert end > self.log.flushed_offset, f"{end} is durable already"
-        self._syncs.add(end, synced)
-        self._request_sync(self)
+        self._flush_waiters.add(end, callback)
+        self._request_flush(self)
 
-    def forget_produce(self, told: Told) -> None:
-        """The producer's time is up."""
-        for waits in (self._produces, self._syncs):
-            if waits.queue:
-                waits.give_up(told)
+    def cancel_produce(self, callback: WaiterCallback) -> None:
+        """The produce request timed out."""
+        for waiters in (self._commit_waiters, self._flush_waiters):
+            if waiters.queue:
+                waiters.cancel(callback)
 
     def watch(self, fetch: FetchWait) -> None:
         self._fetches[fetch] = None
@@ -456,17 +469,17 @@ class Partition:
 
     @property
     def waiting_produces(self) -> int:
-        return len(self._produces) + len(self._syncs)
+        return len(self._commit_waiters) + len(self._flush_waiters)
 
     @property
     def waiting_fetches(self) -> int:
         return len(self._fetches)
 
-    # -- Deleting records -------------------------------------------------------------------------
+    # Deletion of records
 
     @property
     def low_watermark(self) -> Offset:
-        """The first offset that some living replica still has."""
+        """The lowest log start offset of all replicas on live brokers."""
         starts = [
             follower.start_offset
             for follower in self.followers.values()
@@ -475,13 +488,13 @@ class Partition:
         return min([self.log.start_offset, *starts])
 
     def start_moved(self) -> None:
-        """Records at the beginning were deleted: followers must hear of it."""
-        self._tell_followers(is_urgent=True)
+        """The log start offset grew: send it to the followers."""
+        self._notify_followers(is_urgent=True)
 
-    def when_deleted(self, offset: Offset, deleted: Told) -> None:
-        """Call back once no living replica has records below ``offset`` (KIP-107)."""
-        self._deletions.add(offset, deleted)
-        self._deletions.reached(self.low_watermark)
+    def when_deleted(self, offset: Offset, callback: WaiterCallback) -> None:
+        """Call back once no live replica has records below ``offset`` (KIP-107)."""
+        self._deletion_waiters.add(offset, callback)
+        self._deletion_waiters.reached(self.low_watermark)
 
-    def forget_deletion(self, deleted: Told) -> None:
-        self._deletions.give_up(deleted)
+    def cancel_deletion(self, callback: WaiterCallback) -> None:
+        self._deletion_waiters.cancel(callback)

@@ -18,8 +18,8 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
 from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.files import Buffer
+from riverrun.replication.follower_progress import Contact
 from riverrun.replication.partition import Partition
-from riverrun.replication.progress import Contact
 from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.reading import ColdRead, Slice
 

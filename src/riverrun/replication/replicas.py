@@ -37,14 +37,14 @@ class Replicas:
         directory: LogDirectory,
         node_id: NodeId,
         settings_for: SettingsFor,
-        request_sync: Callable[[Partition], None],
+        request_flush: Callable[[Partition], None],
         peers: Peers | None = None,
     ) -> None:
         self.peers = peers or Peers()
         self._directory = directory
         self._node_id = node_id
         self._settings_for = settings_for
-        self._request_sync = request_sync
+        self._request_flush = request_flush
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[UUID, dict[int, Partition]] = {}
         self.unopened: dict[str, None] = {}
@@ -180,7 +180,7 @@ class Replicas:
         opened = self._directory.logs.get(name)
         if opened is None:
             opened = self._directory.create(name, topic.id, settings)
-        partition = Partition(opened, topic.id, self._node_id, self._request_sync, self.peers)
+        partition = Partition(opened, topic.id, self._node_id, self._request_flush, self.peers)
         opened.on_damage = lambda _: self._damaged(partition)
         return partition
 

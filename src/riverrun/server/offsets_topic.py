@@ -71,7 +71,7 @@ class PartitionLog:
         try:
             await future
         finally:
-            self._partition.forget_produce(committed)
+            self._partition.cancel_produce(committed)
 
     async def read(self, offset: Offset) -> bytes:
         held = self._partition.log

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from riverrun.ports.metrics import Metrics, Sample
+from riverrun.replication.follower_progress import FollowerProgress
 from riverrun.replication.partition import Partition
-from riverrun.replication.progress import Follower
 from riverrun.replication.replicas import Replicas
 
 
@@ -19,7 +19,7 @@ def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
         return lambda: sum(1 for partition in replicas if partition.is_leader and judge(partition))
 
     def by_follower(
-        read: Callable[[Partition, Follower], float],
+        read: Callable[[Partition, FollowerProgress], float],
     ) -> Callable[[], Iterator[Sample]]:
         def samples() -> Iterator[Sample]:
             for partition in replicas:
@@ -70,12 +70,12 @@ def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
     )
 
 
-def _messages(partition: Partition, follower: Follower) -> float:
+def _messages(partition: Partition, follower: FollowerProgress) -> float:
     log = partition.log
     return max(log.end_offset - max(follower.end_offset, log.start_offset), 0)
 
 
-def _bytes(partition: Partition, follower: Follower) -> float:
+def _bytes(partition: Partition, follower: FollowerProgress) -> float:
     log = partition.log
     records = log.end_offset - log.start_offset
     return _messages(partition, follower) * log.size_bytes / records if records else 0

@@ -102,12 +102,18 @@ class Story:
         held[index] = partition
         return partition
 
-    def follow(self, *partitions: Partition, leader: NodeId = FIRST, epoch: int = 0) -> None:
+    def follow(
+        self,
+        *partitions: Partition,
+        leader: NodeId = FIRST,
+        epoch: int = 0,
+        isr: tuple[NodeId, ...] = (FIRST,),
+    ) -> None:
         self._partition_epoch += 1
         for partition in partitions:
             partition.apply(
                 PartitionImage(
-                    replicas=(ME, FIRST, SECOND), isr=(FIRST,), leader=leader,
+                    replicas=(ME, FIRST, SECOND), isr=isr, leader=leader,
                     leader_epoch=LeaderEpoch(epoch), partition_epoch=self._partition_epoch,
                     directories=(DIRECTORY_UNASSIGNED,) * 3,
                 )

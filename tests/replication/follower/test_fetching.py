@@ -473,7 +473,7 @@ def test_throttled_replicas_keep_to_their_rate_until_they_are_in_sync() -> None:
         story.follow(replica)
         await story.passes(5)
         assert 100_000 <= replica.log.size_bytes <= 900_000
-        replica.isr = (FIRST, ME)
+        story.follow(replica, isr=(FIRST, ME))
         await story.caught_up(led, replica)
         assert story.loop.time() < 8
 

@@ -277,7 +277,7 @@ def test_a_follower_serves_consumers_what_it_knows_to_be_committed() -> None:
         partition = node.partition()
         waiting = fetched(node, 0)
         await asyncio.sleep(0)
-        partition.follower_appended(1)
+        partition.follower_appended(0, 1)
         assert values_of((await row_of(waiting)).records) == [(0, b"a")]
         assert (await row_of(fetched(node, 2))).error_code is ErrorCode.NONE
         late = await row_of(fetched(node, 3))

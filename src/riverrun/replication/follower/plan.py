@@ -226,7 +226,7 @@ class Plan:
             if at == 0 and size:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no batch that could be appended")
             following.leader_high_watermark = result.high_watermark
-            following.partition.follower_appended(result.high_watermark)
+            following.partition.follower_appended(at, result.high_watermark)
             if result.log_start_offset > log.start_offset:
                 self._follow_start(following, result.log_start_offset)
         except KafkaError as error:

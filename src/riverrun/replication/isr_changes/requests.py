@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from riverrun.model.ids import LeaderEpoch, NodeId
-from riverrun.replication.leading import Proposal, Verdict
+from riverrun.replication.leader_state import IsrProposal, IsrVerdict
 from riverrun.replication.partition import Partition
 from riverrun.wire.messages.alter_partition_request import (
     AlterPartitionRequest,
@@ -19,11 +19,11 @@ from riverrun.wire.messages.alter_partition_response import AlterPartitionRespon
 VERSION = 3
 RECOVERED = 0
 
-Verdicts = Mapping[tuple[UUID, int], Verdict]
+Verdicts = Mapping[tuple[UUID, int], IsrVerdict]
 
 
 def request_of(
-    proposals: Mapping[Partition, Proposal], node: NodeId, broker_epoch: int
+    proposals: Mapping[Partition, IsrProposal], node: NodeId, broker_epoch: int
 ) -> AlterPartitionRequest:
     topics: dict[UUID, list[PartitionData]] = {}
     for partition, proposal in proposals.items():
@@ -52,7 +52,7 @@ def request_of(
 
 def verdicts_of(response: AlterPartitionResponse) -> Verdicts:
     return {
-        (topic.topic_id, row.partition_index): Verdict(
+        (topic.topic_id, row.partition_index): IsrVerdict(
             error=row.error_code,
             isr=tuple(NodeId(node) for node in row.isr),
             leader_epoch=LeaderEpoch(row.leader_epoch),

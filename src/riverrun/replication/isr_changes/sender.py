@@ -19,7 +19,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
 from riverrun.replication.isr_changes.requests import request_of, verdicts_of
-from riverrun.replication.leading import RETRY_SECONDS, Proposal, Verdict
+from riverrun.replication.leader_state import RETRY_SECONDS, IsrProposal, IsrVerdict
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
@@ -37,7 +37,7 @@ PARTITIONS_MAX = 2000
 NAMED_MAX = 20
 """Partitions that have lines of their own in the log; a node may lead thousands."""
 BACKOFF_SECONDS_MAX = 2.0
-UNANSWERED = Verdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+UNANSWERED = IsrVerdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class Send(Protocol):
@@ -64,8 +64,8 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._queue: dict[Partition, None] = {}
-        self._in_flight: dict[Partition, Proposal] = {}
-        self._later: dict[Partition, tuple[Proposal, float]] = {}
+        self._in_flight: dict[Partition, IsrProposal] = {}
+        self._later: dict[Partition, tuple[IsrProposal, float]] = {}
         self._wake = asyncio.Event()
         self._failures = 0
         replicas.peers.propose = self.propose
@@ -102,8 +102,8 @@ class IsrChanges:
             except TimeoutError:
                 pass
 
-    def _take(self) -> dict[Partition, Proposal]:
-        taken: dict[Partition, Proposal] = {}
+    def _take(self) -> dict[Partition, IsrProposal]:
+        taken: dict[Partition, IsrProposal] = {}
         for partition in list(self._queue):
             if len(taken) == PARTITIONS_MAX:
                 break
@@ -125,7 +125,7 @@ class IsrChanges:
         due = min(due for _, due in self._later.values())
         return max(due - self._clock.monotonic(), 0.001)
 
-    async def _ask(self, proposals: dict[Partition, Proposal]) -> None:
+    async def _ask(self, proposals: dict[Partition, IsrProposal]) -> None:
         request = request_of(proposals, self._node_id, self._broker_epoch())
         self._in_flight = proposals
         try:
@@ -146,7 +146,7 @@ class IsrChanges:
         told: Counter[ErrorCode] = Counter()
         for partition, proposal in proposals.items():
             verdict = verdicts.get((partition.topic_id, partition.name.partition), UNANSWERED)
-            again = partition.judged(proposal, verdict)
+            again = partition.apply_verdict(proposal, verdict)
             if again is not None:
                 self._later[partition] = (proposal, self._clock.monotonic() + again)
             told[verdict.error] += 1
@@ -156,7 +156,7 @@ class IsrChanges:
             for code, count in told.items():
                 log.info(_words(code), partitions=count, **_reason(code))
 
-    def _try_again(self, proposals: dict[Partition, Proposal], reason: str) -> None:
+    def _try_again(self, proposals: dict[Partition, IsrProposal], reason: str) -> None:
         self._failures += 1
         pause = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), BACKOFF_SECONDS_MAX)
         if self._failures == 1:
@@ -182,14 +182,14 @@ class IsrChanges:
                 if place % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
                     await asyncio.sleep(0)
                 if is_late:
-                    partition.credit(late)
+                    partition.credit_stall(late)
                 # A node that is always late must judge all the same.
                 if not is_late or was_late:
-                    partition.look()
+                    partition.check_isr()
             was_late = is_late and not was_late
 
 
-def _tell(partition: Partition, proposal: Proposal, verdict: Verdict) -> None:
+def _tell(partition: Partition, proposal: IsrProposal, verdict: IsrVerdict) -> None:
     isr = proposal.isr if verdict.error else verdict.isr
     name = str(partition.name)
     log.info(_words(verdict.error), partition=name, isr=list(isr), **_reason(verdict.error))

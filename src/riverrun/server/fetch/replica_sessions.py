@@ -15,8 +15,8 @@ from uuid import UUID
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness
+from riverrun.replication.follower_progress import Contact
 from riverrun.replication.partition import Partition
-from riverrun.replication.progress import Contact
 from riverrun.replication.reading import ReplicaFetch
 from riverrun.wire.fetch import FetchPartition
 

@@ -63,7 +63,7 @@ class _Deletion:
         """Time is up, for those that are not done."""
         if self.done is None or self._partition is None:
             return
-        self._partition.forget_deletion(self._deleted)
+        self._partition.cancel_deletion(self._deleted)
         code = self.done.result() if self.done.done() else ErrorCode.REQUEST_TIMED_OUT
         if code is not ErrorCode.NONE:
             self.fail(code)

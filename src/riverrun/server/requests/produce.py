@@ -267,7 +267,7 @@ class _ProduceWait:
             if call.acks == ACKS_ALL:
                 partition.when_committed(end, committed)
             else:
-                partition.when_synced(end, committed)
+                partition.when_flushed(end, committed)
         self._timer = loop.call_later(max(call.timeout_ms, 0) / 1000, self._expire)
         self.future.add_done_callback(self._finished)
 
@@ -283,14 +283,14 @@ class _ProduceWait:
 
     def _expire(self) -> None:
         for place, (partition, committed) in list(self._callbacks.items()):
-            partition.forget_produce(committed)
+            partition.cancel_produce(committed)
             self.committed(place, ErrorCode.REQUEST_TIMED_OUT)
 
     def _finished(self, _: asyncio.Future[bytes]) -> None:
         """Answered, or the client is gone."""
         self._timer.cancel()
         for partition, committed in self._callbacks.values():
-            partition.forget_produce(committed)
+            partition.cancel_produce(committed)
         self._callbacks.clear()
 
 

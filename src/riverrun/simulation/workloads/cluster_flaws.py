@@ -18,7 +18,7 @@ from riverrun.raft.elections import Elections
 from riverrun.raft.member import Member
 from riverrun.replication import reading
 from riverrun.replication.follower.following import Following
-from riverrun.replication.leading import Leading
+from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
 from riverrun.storage.log import Log
 
@@ -63,7 +63,7 @@ def _replacements(flaw: ClusterFlaw | None) -> list[tuple[Any, str, Any]]:
         case ClusterFlaw.TRUNCATES_BY_HIGH_WATERMARK:
             return [(Following, "__init__", _cut_first(Following.__init__))]
         case ClusterFlaw.ACKS_BEFORE_ISR:
-            return [(Leading, "held_by_all", lambda self, held, high_watermark: held)]
+            return [(LeaderState, "replicated_offset", lambda self, held, high_watermark: held)]
         case ClusterFlaw.EPOCHS_ARE_NOT_CHECKED:
             return [
                 (Partition, "check_epoch", lambda self, epoch: None),

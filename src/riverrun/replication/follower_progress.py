@@ -1,22 +1,22 @@
-"""How far a follower has come, as its leader sees it by the follower's fetches.
+"""The position of a follower, as its leader derives it from the follower's fetches.
 
-A fetch at an offset says that all below is held (and synced, where the topic asks for that). A
-follower counts as caught up at a moment when it has reached the end that the log had at that
-moment, though the log has grown since.
+A fetch at an offset acknowledges all records below it (flushed, if the topic has
+flush.before.ack). A follower was caught up at a moment if it has since reached the log end offset
+of that moment, even if the log has grown meanwhile.
 """
 
 from __future__ import annotations
 
 from riverrun.model.ids import NodeId, Offset
-from riverrun.replication.isr import NEVER, LagWindow, Standing
+from riverrun.replication.isr import NEVER, FollowerStatus, LagWindow
 
 REPEATS_MAX = 4
-"""Answers that a follower may lose before we wonder whether they are sound."""
+"""Responses with the same records in a row, after which the leader suspects its own log."""
 
 
 class Contact:
-    """When a follower's session was heard of last. Shared by all its partitions, so that a fetch
-    costs nothing for those in which nothing happened.
+    """The time of the last fetch in a follower's session. All partitions of the session share it,
+    so that a fetch costs nothing for partitions without news.
     """
 
     __slots__ = ("broker_epoch", "fetched_at")
@@ -26,8 +26,8 @@ class Contact:
         self.fetched_at = fetched_at
 
 
-class Follower:
-    """One other replica of a partition that we lead, within one leader epoch."""
+class FollowerProgress:
+    """One other replica of a partition that this node leads, within one leader epoch."""
 
     __slots__ = (
         "_repeats",
@@ -46,7 +46,7 @@ class Follower:
     def __init__(self, node: NodeId, caught_up_at: float = NEVER) -> None:
         self.node = node
         self.end_offset = Offset(-1)
-        """Unknown until it fetches in this epoch: till then it holds the high watermark."""
+        """-1 until the first fetch of this epoch. Until then it holds back the high watermark."""
         self.start_offset = Offset(-1)
         self.broker_epoch = -1
         self.caught_up_at = caught_up_at
@@ -67,9 +67,10 @@ class Follower:
         self._sample_end, self._sampled_at = leader_end, now
 
     def served(self, *, leader_end: int, now: float) -> bool:
-        """An answer leaves: whoever comes back with all of it was caught up as of now.
+        """A response with records is sent. If the next fetch acknowledges all of it, the follower
+        was caught up now.
 
-        Whether it was sent the same again and again, and never took it.
+        Returns True if the same records were sent several times and never acknowledged.
         """
         if self.end_offset >= self._sample_end:
             self._sample_end, self._sampled_at = leader_end, now
@@ -79,8 +80,8 @@ class Follower:
         self._repeats += 1
         return self._repeats == REPEATS_MAX
 
-    def look(self, leader_end: int) -> None:
-        """With nothing to fetch, to have been heard of is to be caught up."""
+    def note_contact(self, leader_end: int) -> None:
+        """A follower at the end of the log was caught up at its last fetch."""
         contact = self.contact
         if (
             contact is not None
@@ -89,14 +90,14 @@ class Follower:
         ):
             self.caught_up_at = contact.fetched_at
 
-    def credit(self, seconds: float) -> None:
-        """We ourselves stood still: nobody could reach us."""
+    def credit_stall(self, seconds: float) -> None:
+        """Extend the deadlines by a stall of this node, during which no fetch could arrive."""
         self.caught_up_at += seconds
         if self.lag is not None:
             self.lag = LagWindow(self.lag.since + seconds, self.lag.messages)
 
-    def standing(self) -> Standing:
-        return Standing(self.node, self.end_offset, self.caught_up_at, self.lag)
+    def status(self) -> FollowerStatus:
+        return FollowerStatus(self.node, self.end_offset, self.caught_up_at, self.lag)
 
     def lag_ms(self, leader_end: int, now: float) -> float:
         if self.end_offset >= leader_end:

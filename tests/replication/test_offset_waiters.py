@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import Offset
-from riverrun.replication.waiting import Waits
+from riverrun.replication.offset_waiters import OffsetWaiters
 
 NONE = ErrorCode.NONE
 
@@ -18,7 +18,7 @@ class Caller:
 
 
 def test_those_whose_offset_is_reached_are_told_and_the_others_wait() -> None:
-    waits, callers = Waits(), [Caller() for _ in range(4)]
+    waits, callers = OffsetWaiters(), [Caller() for _ in range(4)]
     for caller, end in zip(callers, (3, 5, 4, 3), strict=True):
         waits.add(Offset(end), caller)
     assert [end for end, _, _ in waits.queue] == [3, 3, 4, 5]
@@ -28,7 +28,7 @@ def test_those_whose_offset_is_reached_are_told_and_the_others_wait() -> None:
 
 
 def test_a_refusal_concerns_whoever_is_reached_except_the_patient() -> None:
-    waits, early, patient, late = Waits(), Caller(), Caller(), Caller()
+    waits, early, patient, late = OffsetWaiters(), Caller(), Caller(), Caller()
     waits.add(Offset(1), early)
     waits.add(Offset(1), patient, is_patient=True)
     waits.add(Offset(2), late)
@@ -40,13 +40,13 @@ def test_a_refusal_concerns_whoever_is_reached_except_the_patient() -> None:
 
 
 def test_who_gives_up_is_gone_at_the_latest_when_half_of_them_have() -> None:
-    waits, callers = Waits(), [Caller() for _ in range(10)]
+    waits, callers = OffsetWaiters(), [Caller() for _ in range(10)]
     for place, caller in enumerate(callers):
         waits.add(Offset(place), caller)
     for number, caller in enumerate(callers, 1):
-        waits.give_up(caller)
+        waits.cancel(caller)
         assert len(waits) == 10 - number
         assert len(waits.queue) <= 2 * len(waits) or number < 5
     assert not waits.queue
-    waits.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    waits.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert all(not caller.codes for caller in callers)

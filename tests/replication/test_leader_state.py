@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from riverrun.metadata.image import LeaderRecoveryState
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
-from riverrun.replication.leading import AWAIT_IMAGE, NOT_APPLIED
+from riverrun.replication.leader_state import AWAIT_IMAGE, NOT_APPLIED
 from tests.replication.leaders import ME, THREE, TWO, Leader, broker
 from tests.storage.machines import NOW_MS, batch, flush, values_of
 
@@ -53,7 +53,7 @@ def test_a_follower_that_has_nearly_caught_up_does() -> None:
     leader.append(b"a")
     assert leader.high_watermark == 0
     leader.now += 20
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.high_watermark == 1, "but not for ever"
 
 
@@ -71,7 +71,7 @@ def test_with_flush_before_ack_the_leader_counts_what_it_has_synced() -> None:
 def test_acks_of_one_with_flush_before_ack_waits_for_our_own_disk_alone() -> None:
     leader = Leader(flush_before_ack=True)
     codes: list[ErrorCode] = []
-    leader.partition.when_synced(leader.append(b"a", acks=1), codes.append)
+    leader.partition.when_flushed(leader.append(b"a", acks=1), codes.append)
     flush(leader.partition.log)
     leader.partition.advance()
     assert (codes, leader.high_watermark) == ([ErrorCode.NONE], 0)
@@ -138,7 +138,7 @@ def test_when_the_isr_shrinks_those_who_wait_are_woken() -> None:
     leader.fetch(TWO, 1)
     leader.now += 11
     leader.fetch(TWO, 1)
-    leader.partition.look()
+    leader.partition.check_isr()
     assert (leader.proposal().isr, codes) == ((ME, TWO), [])
     leader.accept(leader.proposal())
     assert codes == [ErrorCode.NONE]
@@ -262,7 +262,7 @@ def test_who_may_not_lead_does_not_join(change: str) -> None:
     leader.image = replace(leader.image, brokers=brokers)
     if change != "another incarnation":
         leader.fetch(THREE, 0)
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.partition.proposal is None
 
 
@@ -288,10 +288,10 @@ def test_a_follower_that_was_not_caught_up_for_too_long_leaves() -> None:
     leader.append(b"a")
     leader.now += 10
     leader.fetch(TWO, 1)
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.partition.proposal is None
     leader.now += 0.1
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.proposal().isr == (ME, TWO)
     assert leader.partition.maximal_isr == (ME, TWO, THREE), "until that is committed"
 
@@ -302,7 +302,7 @@ def test_a_follower_that_never_came_leaves_too() -> None:
     leader.fetch(TWO, 1)
     leader.now += 10.1
     leader.fetch(TWO, 1)
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.proposal().isr == (ME, TWO)
 
 
@@ -314,7 +314,7 @@ def test_a_follower_that_keeps_up_with_a_growing_log_stays() -> None:
         leader.now += 1
         for node in (TWO, THREE):
             leader.fetch(node, second - 1)
-        leader.partition.look()
+        leader.partition.check_isr()
         assert leader.partition.proposal is None, f"after {second} s"
 
 
@@ -325,20 +325,20 @@ def test_a_follower_that_falls_back_by_messages_leaves_but_never_below_the_minim
         leader.now += 0.5
         leader.fetch(TWO, turn)
         leader.fetch(THREE, turn)
-        leader.partition.look()
+        leader.partition.check_isr()
     assert leader.partition.proposal is None, "the lag grows, but does not last"
     leader.append(*[b"x"] * 80)
     leader.now += 0.5
     leader.fetch(TWO, 200)
     leader.fetch(THREE, 7)
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.proposal().isr == (ME, TWO)
     leader.accept(leader.proposal())
     for turn in range(10):
         leader.append(*[b"x"] * 80)
         leader.now += 0.5
         leader.fetch(TWO, 201 + turn)
-        leader.partition.look()
+        leader.partition.check_isr()
     assert leader.partition.proposal is None, "two are the minimum"
 
 
@@ -348,8 +348,8 @@ def test_a_stall_of_our_own_condemns_nobody() -> None:
     leader.fetch(THREE, 0)
     leader.append(b"a")
     leader.now += 60
-    leader.partition.credit(59)
-    leader.partition.look()
+    leader.partition.credit_stall(59)
+    leader.partition.check_isr()
     assert leader.partition.proposal is None
 
 
@@ -362,7 +362,7 @@ def shrinking() -> Leader:
     leader.append(b"a")
     leader.now += 11
     leader.fetch(TWO, 1)
-    leader.partition.look()
+    leader.partition.check_isr()
     assert leader.proposal().isr == (ME, TWO)
     return leader
 
@@ -475,9 +475,9 @@ def test_a_followers_high_watermark_is_its_leaders_within_its_own_log() -> None:
     leader = Leader()
     leader.append(b"a")
     leader.apply(leader=TWO)
-    leader.partition.follower_appended(7)
+    leader.partition.follower_appended(0, 7)
     assert leader.high_watermark == 1
-    leader.partition.follower_appended(0)
+    leader.partition.follower_appended(0, 0)
     assert leader.high_watermark == 1
 
 

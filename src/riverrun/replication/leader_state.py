@@ -1,0 +1,262 @@
+"""The state of a leader for one leader epoch: followers, ISR, and a pending change of the ISR.
+
+The leader proposes a change (AlterPartition) and the controller commits it. Until the outcome is
+known, the leader uses the *maximal* ISR: every replica that is in the ISR under either outcome.
+So every replica that could be elected holds all acknowledged records.
+
+    settled ──propose──> pending ──committed, or a newer image──> settled, with the new ISR
+                            └──controller: not applied──> settled, with the old ISR
+                            └──any other error──> pending, until an image arrives (KIP-497)
+
+The state ends with the epoch: followers report their positions to one leader only.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from riverrun.metadata.image import DIRECTORY_LOST, LeaderRecoveryState, PartitionImage
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset
+from riverrun.replication.follower_progress import FollowerProgress
+from riverrun.replication.isr import (
+    NEVER,
+    holds_acknowledged_records,
+    is_nearly_caught_up,
+    next_lag_window,
+    replicas_to_remove,
+)
+from riverrun.replication.peers import Peers
+
+REFUSAL_PAUSE_SECONDS = 0.2
+"""Pause after a rejection: our image may lag and would lead to the same proposal again."""
+RETRY_SECONDS = 0.1
+IMAGE_SECONDS = 5.0
+"""Sending a proposal again is always safe, because it is based on one partition epoch."""
+NOT_APPLIED = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
+"""Our epochs are current, and the controller changed nothing."""
+AWAIT_IMAGE = (
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.NEW_LEADER_ELECTED,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+"""The partition has changed. An image that shows the change will arrive."""
+
+
+class IsrProposal(Struct, frozen=True, kw_only=True, eq=False):
+    """A pending change of the ISR. Compared by identity, because each is sent separately."""
+
+    isr: tuple[NodeId, ...]
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    """The epoch that the proposal is based on."""
+    broker_epochs: dict[NodeId, int]
+
+
+class IsrVerdict(Struct, frozen=True, kw_only=True):
+    """The controller's response to a proposal."""
+
+    error: ErrorCode
+    isr: tuple[NodeId, ...] = ()
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    partition_epoch: int = -1
+
+
+class LeaderState:
+    """One epoch of leadership of one partition. Offsets of the leader's log are arguments."""
+
+    __slots__ = (
+        "_lost",
+        "_node_id",
+        "_not_before",
+        "_peers",
+        "_replicas",
+        "epoch",
+        "epoch_start",
+        "followers",
+        "in_sync",
+        "is_recovering",
+        "isr",
+        "out_of_sync",
+        "partition_epoch",
+        "pending",
+    )
+
+    def __init__(
+        self, image: PartitionImage, node_id: NodeId, peers: Peers, epoch_start: Offset
+    ) -> None:
+        self.epoch = image.leader_epoch
+        self.epoch_start = epoch_start
+        """A replica that joins the ISR must hold all records below this offset."""
+        self.followers: dict[NodeId, FollowerProgress] = {}
+        self.isr: tuple[NodeId, ...] = ()
+        """The committed ISR; the controller's response may be newer than the image."""
+        self._replicas: tuple[NodeId, ...] = ()
+        self.partition_epoch = -1
+        self.pending: IsrProposal | None = None
+        self.in_sync: tuple[FollowerProgress, ...] = ()
+        """Followers in the maximal ISR: records that all of them hold may be committed."""
+        self.out_of_sync: tuple[FollowerProgress, ...] = ()
+        self._node_id = node_id
+        self._peers = peers
+        self._not_before = NEVER
+        self.is_recovering = False
+        self.apply(image)
+
+    def apply(self, image: PartitionImage) -> None:
+        """Apply a newer image of the same leader epoch. It settles an older proposal."""
+        self._replicas = image.replicas
+        # A replica that its broker found damaged will be truncated, whatever its position.
+        self._lost = tuple(
+            node
+            for node, place in zip(image.replicas, image.directories, strict=False)
+            if place == DIRECTORY_LOST
+        )
+        self.is_recovering = image.leader_recovery_state is LeaderRecoveryState.RECOVERING
+        now = self._peers.now()
+        for node in image.replicas:
+            if node != self._node_id and node not in self.followers:
+                # In-sync replicas must first connect to the new leader: start their time limit now.
+                self.followers[node] = FollowerProgress(node, now if node in image.isr else NEVER)
+        for node in [node for node in self.followers if node not in image.replicas]:
+            del self.followers[node]
+        self._commit(image.isr, image.partition_epoch)
+
+    def _commit(self, isr: tuple[NodeId, ...], partition_epoch: int) -> None:
+        if self.isr and isr != self.isr:
+            self._peers.expands.value += sum(1 for node in isr if node not in self.isr)
+            self._peers.shrinks.value += sum(1 for node in self.isr if node not in isr)
+        self.isr, self.partition_epoch = isr, partition_epoch
+        if self.pending is not None and self.pending.partition_epoch < partition_epoch:
+            self.pending = None
+        self._split_followers()
+
+    def _split_followers(self) -> None:
+        maximal = self.maximal_isr
+        followers = self.followers.values()
+        self.in_sync = tuple(follower for follower in followers if follower.node in maximal)
+        self.out_of_sync = tuple(follower for follower in followers if follower.node not in maximal)
+
+    @property
+    def maximal_isr(self) -> tuple[NodeId, ...]:
+        if self.pending is None:
+            return self.isr
+        return self.isr + tuple(node for node in self.pending.isr if node not in self.isr)
+
+    def replicated_offset(self, held: int, high_watermark: int) -> int:
+        """The offset up to which the maximal ISR holds the log; the leader itself holds ``held``.
+
+        A follower that has nearly caught up counts as well. Otherwise the high watermark would
+        always run ahead of it, and it could never join.
+        """
+        for follower in self.in_sync:
+            held = min(held, follower.end_offset)
+        if held > high_watermark:
+            for follower in self.out_of_sync:
+                if follower.end_offset < held and self._is_nearly_caught_up(follower, held):
+                    held = max(follower.end_offset, high_watermark)
+        return held
+
+    def _is_nearly_caught_up(self, follower: FollowerProgress, leader_end: int) -> bool:
+        peers = self._peers
+        return (
+            follower.end_offset >= self.epoch_start
+            and follower.node not in self._lost
+            and is_nearly_caught_up(
+                peers.limits,
+                leader_end=leader_end,
+                end_offset=follower.end_offset,
+                caught_up_at=follower.caught_up_at,
+                now=peers.now(),
+            )
+            and peers.may_join(follower.node, follower.broker_epoch)
+        )
+
+    def propose_joins(self, leader_end: int, high_watermark: int) -> None:
+        """Propose the replicas that may join. Only one proposal is pending at a time."""
+        if self.pending is not None or not self.out_of_sync or self._peers.now() < self._not_before:
+            return
+        joining = [
+            follower.node
+            for follower in self.out_of_sync
+            if holds_acknowledged_records(
+                end_offset=follower.end_offset,
+                high_watermark=high_watermark,
+                epoch_start=self.epoch_start,
+            )
+            and self._is_nearly_caught_up(follower, leader_end)
+        ]
+        if joining:
+            wanted = (*self.isr, *joining)
+            self._propose(tuple(node for node in self._replicas if node in wanted))
+
+    def propose_changes(self, leader_end: int, high_watermark: int, min_in_sync: int) -> None:
+        """Called periodically: propose the replicas that must leave, else those that may join."""
+        peers = self._peers
+        now, limits = peers.now(), peers.limits
+        for follower in self.followers.values():
+            follower.note_contact(leader_end)
+            messages = leader_end - follower.end_offset
+            if follower.lag is not None or messages > limits.lag_messages:
+                follower.lag = next_lag_window(limits, follower.lag, messages=messages, now=now)
+        if self.pending is not None or now < self._not_before:
+            return
+        if self.is_recovering:
+            # After an unclean election: this replica is the new history. Report it (KIP-704).
+            self._propose(self.isr)
+            return
+        removed = replicas_to_remove(
+            limits,
+            [follower.status() for follower in self.in_sync if follower.end_offset < leader_end],
+            leader_end=leader_end,
+            isr_size=len(self.isr),
+            min_in_sync=min_in_sync,
+            now=now,
+        )
+        if removed:
+            self._propose(tuple(node for node in self.isr if node not in removed))
+        else:
+            self.propose_joins(leader_end, high_watermark)
+
+    def _propose(self, isr: tuple[NodeId, ...]) -> None:
+        assert self._node_id in isr, f"a leader proposes {isr} without itself, {self._node_id}"
+        epochs: dict[NodeId, int] = {}
+        for node in isr:
+            follower = self.followers.get(node)
+            known = -1 if follower is None else follower.broker_epoch
+            epochs[node] = known if known >= 0 else self._peers.epoch_of(node)
+        self.pending = IsrProposal(
+            isr=isr,
+            leader_epoch=self.epoch,
+            partition_epoch=self.partition_epoch,
+            broker_epochs=epochs,
+        )
+        self._split_followers()
+
+    def apply_verdict(self, proposal: IsrProposal, verdict: IsrVerdict) -> float | None:
+        """Returns the delay in seconds after which the proposal must be sent again, or None."""
+        if self.pending is not proposal:
+            return None  # An image has settled it.
+        if verdict.error is ErrorCode.NONE:
+            if (
+                verdict.leader_epoch == self.epoch
+                and verdict.partition_epoch > proposal.partition_epoch
+            ):
+                self.is_recovering = False
+                self._commit(verdict.isr, verdict.partition_epoch)
+            elif verdict.leader_epoch == self.epoch:
+                # The ISR already was as proposed.
+                self.pending = None
+                self.is_recovering = False
+                self._split_followers()
+            return None
+        self._peers.rejected.value += 1
+        if verdict.error in NOT_APPLIED:
+            self.pending = None
+            self._not_before = self._peers.now() + REFUSAL_PAUSE_SECONDS
+            self._split_followers()
+            return None
+        return IMAGE_SECONDS if verdict.error in AWAIT_IMAGE else RETRY_SECONDS

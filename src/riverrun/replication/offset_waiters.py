@@ -1,0 +1,68 @@
+"""Callbacks that wait for an offset, in a queue ordered by offset.
+
+Cancelled waiters are removed lazily, once they make up half of the queue. Otherwise a thousand
+producers that time out together would cost a million steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import Offset
+
+WaiterCallback = Callable[[ErrorCode], None]
+"""Called once, with NONE or an error. It may be called although it was cancelled."""
+
+
+class OffsetWaiters:
+    __slots__ = ("_cancelled", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[tuple[Offset, WaiterCallback, bool]] = deque()
+        """(offset, callback, is_patient). ``refuse`` does not affect patient waiters."""
+        self._cancelled: dict[WaiterCallback, None] = {}
+
+    def __len__(self) -> int:
+        return max(len(self.queue) - len(self._cancelled), 0)
+
+    def add(self, end: Offset, callback: WaiterCallback, *, is_patient: bool = False) -> None:
+        """Offsets mostly grow; a smaller one (of a duplicate) is inserted in order."""
+        queue = self.queue
+        if not queue or queue[-1][0] <= end:
+            queue.append((end, callback, is_patient))
+            return
+        place = len(queue)
+        while place > 0 and queue[place - 1][0] > end:
+            place -= 1
+        queue.insert(place, (end, callback, is_patient))
+
+    def reached(self, offset: int) -> None:
+        """Call and remove the waiters up to this offset."""
+        queue = self.queue
+        while queue and queue[0][0] <= offset:
+            queue.popleft()[1](ErrorCode.NONE)
+        if not queue:
+            self._cancelled.clear()
+
+    def refuse(self, offset: int, code: ErrorCode) -> None:
+        """Fail the waiters up to this offset, except the patient ones."""
+        waiting = self.queue
+        refused = [waiter for waiter in waiting if waiter[0] <= offset and not waiter[2]]
+        if refused:
+            self.queue = deque(waiter for waiter in waiting if waiter[0] > offset or waiter[2])
+            for _, callback, _ in refused:
+                callback(code)
+
+    def fail_all(self, code: ErrorCode) -> None:
+        waiting, self.queue = self.queue, deque()
+        self._cancelled.clear()
+        for _, callback, _ in waiting:
+            callback(code)
+
+    def cancel(self, callback: WaiterCallback) -> None:
+        self._cancelled[callback] = None
+        if 2 * len(self._cancelled) >= len(self.queue):
+            cancelled, self._cancelled = self._cancelled, {}
+            self.queue = deque(waiter for waiter in self.queue if waiter[1] not in cancelled)

@@ -14,7 +14,7 @@ import time
 
 from events import clicks
 
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.model.errors import KafkaError
 from riverrun.records.record import NewRecord
@@ -83,7 +83,7 @@ class Stream:
             raise
 
     async def _write(self) -> None:
-        async with Pool(parse_bootstrap(self._bootstrap)) as pool:
+        async with ConnectionPool(parse_bootstrap(self._bootstrap)) as pool:
             producer = await Producer.open(pool, TOPIC)
             events = clicks(0, time.time())
             due = time.monotonic()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
+from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.records.record import NewRecord
 from riverrun.wire.apis import ApiKey
@@ -79,7 +79,7 @@ def _time(seconds: float) -> str:
 
 
 async def write(bootstrap: str, kind: str, count: int, rate: float, first: int) -> None:
-    async with Pool(parse_bootstrap(bootstrap)) as pool:
+    async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
         topics = tuple(
             CreatableTopic(
                 name=name, num_partitions=PARTITIONS, replication_factor=-1,

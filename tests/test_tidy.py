@@ -33,7 +33,7 @@ ASYNC_MODULES = (
     "raft/driver.py",
     "replication/flusher.py",
     "replication/follower/fetcher.py",
-    "replication/isr_changes/sender.py",
+    "replication/isr_sender.py",
     "replication/repair/repairer.py",
     "storage/log_manager.py",
     "storage/scrubbing/scrubber.py",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from tests.cli.commands import Cli
 from tests.processes import free_ports
 
@@ -190,14 +190,14 @@ def test_a_node_that_has_died_keeps_nobody_from_looking_at_the_others(
 ) -> None:
     """It is listed for a while, so that clients find its successors; a command passes it over."""
     cli.run("topics", "create", name)
-    metadata, gone = Pool.metadata, free_ports(1)
+    metadata, gone = ConnectionPool.metadata, free_ports(1)
 
-    async def with_a_ghost(self: Pool, *words: Any, **options: Any) -> Any:
+    async def with_a_ghost(self: ConnectionPool, *words: Any, **options: Any) -> Any:
         answer = await metadata(self, *words, **options)
         self.cluster.nodes[9] = ("127.0.0.1", gone)
         return answer
 
-    monkeypatch.setattr(Pool, "metadata", with_a_ghost)
+    monkeypatch.setattr(ConnectionPool, "metadata", with_a_ghost)
     assert cli.rows("topics", "describe", name)
     listed = cli.result("groups", "list")
     assert listed.exit_code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from riverrun.cli.records.producing import Plan, write_lines
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from tests.cli.commands import Cli
 from tests.clusters import Cluster, serve_three
@@ -79,7 +79,7 @@ def test_a_writer_names_the_cause_once_and_fails_with_it(
         plan = Plan(topic=TOPIC, partition=partition, acks=1)
         address, retry = cluster.nodes[LEFT].address, RetryPolicy(tries_max=6)
         with file.open() as lines:
-            async with Pool([address], retry=retry) as pool:
+            async with ConnectionPool([address], retry=retry) as pool:
                 await write_lines(pool, plan, lines.fileno())
 
     with pytest.raises(ConnectionError, match=f"node {gone} at .* does not answer"):

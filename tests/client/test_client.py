@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.partitions import fetch, produce
-from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
+from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import APIS, ApiKey
@@ -209,7 +209,7 @@ def test_a_dead_bootstrap_node_is_passed_over() -> None:
         async with FakeCluster(3) as cluster:
             await cluster.nodes[1].listener.stop()
             for _ in range(5):
-                async with Pool(cluster.bootstrap()[:2], retry=QUICK) as pool:
+                async with ConnectionPool(cluster.bootstrap()[:2], retry=QUICK) as pool:
                     assert (await pool.metadata(["t"])).cluster_id == "c"
                     assert sorted(pool.cluster.nodes) == [1, 2, 3]
 
@@ -221,7 +221,7 @@ def test_an_unreachable_cluster_is_said_with_its_addresses() -> None:
         cluster = FakeCluster(2)
         async with cluster:
             bootstrap = cluster.bootstrap()
-        async with Pool(bootstrap, retry=QUICK) as pool:
+        async with ConnectionPool(bootstrap, retry=QUICK) as pool:
             with pytest.raises(ClusterUnreachable, match="connection refused") as error:
                 await pool.request(ApiKey.METADATA, MetadataRequest(topics=None))
             assert all(f"127.0.0.1:{port}" in str(error.value) for _, port in bootstrap)
@@ -240,7 +240,7 @@ def test_what_must_not_be_done_twice_is_asked_once() -> None:
         modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=broken)}
         async with (
             FakeCluster(modules=modules) as cluster,
-            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             with pytest.raises(ConnectionResetError):
                 await pool.request(ApiKey.HEARTBEAT, BEAT, is_repeatable=False)
@@ -256,7 +256,7 @@ def test_produce_goes_to_the_leader_and_follows_it() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster(3) as cluster,
-            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             batch = header_only_batch(5)
             assert (await produce(pool, "t", 0, batch)).base_offset == 0
@@ -272,7 +272,10 @@ def test_produce_goes_to_the_leader_and_follows_it() -> None:
 
 def test_errors_that_pass_are_tried_again_and_others_are_not() -> None:
     async def scenario() -> None:
-        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+        async with (
+            FakeCluster() as cluster,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
             node, batch = cluster.nodes[1], header_only_batch(5)
             node.produce_codes = [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT]
             assert (await produce(pool, "t", 0, batch)).base_offset == 0
@@ -291,7 +294,10 @@ def test_errors_that_pass_are_tried_again_and_others_are_not() -> None:
 
 def test_a_batch_without_a_producer_id_is_not_sent_twice_when_in_doubt() -> None:
     async def scenario() -> None:
-        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+        async with (
+            FakeCluster() as cluster,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
             node = cluster.nodes[1]
             for code in (ErrorCode.REQUEST_TIMED_OUT, None):
                 node.asked.clear()
@@ -307,7 +313,10 @@ def test_a_batch_without_a_producer_id_is_not_sent_twice_when_in_doubt() -> None
 
 def test_acks_zero_is_sent_and_not_waited_for() -> None:
     async def scenario() -> None:
-        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+        async with (
+            FakeCluster() as cluster,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
             await produce(pool, "t", 0, header_only_batch(-1), acks=0)
             assert (await produce(pool, "t", 0, header_only_batch(-1))).base_offset == 1
 
@@ -317,7 +326,10 @@ def test_acks_zero_is_sent_and_not_waited_for() -> None:
 def test_an_unknown_topic_is_reported_soon() -> None:
     async def scenario() -> None:
         policy = replace(QUICK, tries_max=1000)
-        async with FakeCluster() as cluster, Pool(cluster.bootstrap(), retry=policy) as pool:
+        async with (
+            FakeCluster() as cluster,
+            ConnectionPool(cluster.bootstrap(), retry=policy) as pool,
+        ):
             with pytest.raises(KafkaError, match="topic x") as error:
                 await produce(pool, "x", 0, header_only_batch(5))
             assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -344,7 +356,7 @@ def test_group_requests_go_to_the_coordinator_and_follow_it() -> None:
             node.listener.router("PLAINTEXT")._modules[ApiKey.HEARTBEAT] = SimpleNamespace(
                 handle=handle
             )  # type: ignore[index]
-        async with cluster, Pool(cluster.bootstrap(), retry=QUICK) as pool:
+        async with cluster, ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool:
             for coordinator in (1, 2, 2):
                 cluster.coordinator = coordinator
                 answer = await pool.group_request(
@@ -371,7 +383,7 @@ def test_a_fetch_goes_to_the_leader() -> None:
         }
         async with (
             FakeCluster(modules=modules) as cluster,
-            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             fetched = await fetch(pool, "t", 0, 5)
             assert (fetched.records, fetched.high_watermark) == (b"records", 9)
@@ -390,7 +402,7 @@ def test_a_leader_that_has_left_the_cluster_is_looked_for_anew() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster(2) as cluster,
-            Pool(cluster.bootstrap()[:1], retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap()[:1], retry=QUICK) as pool,
         ):
             cluster.leader = 2
             assert await pool.leader("t", 0) == 2
@@ -410,7 +422,7 @@ def test_a_coordinator_that_has_left_the_cluster_is_looked_for_anew() -> None:
         modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=handle)}
         async with (
             FakeCluster(2, modules) as cluster,
-            Pool(cluster.bootstrap()[:1], retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap()[:1], retry=QUICK) as pool,
         ):
             cluster.coordinator = 2
             assert await pool.coordinator("g") == 2
@@ -427,7 +439,7 @@ def test_another_node_may_be_asked_when_one_seems_to_be_behind() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster(3) as cluster,
-            Pool(cluster.bootstrap()[:1], retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap()[:1], retry=QUICK) as pool,
         ):
             await cluster.nodes[2].listener.stop()
             for node in (1, 3, 1):

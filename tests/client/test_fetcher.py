@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from riverrun.client.fetcher import Fetcher, Portion, read_from
-from riverrun.client.pool import Pool
+from riverrun.client.fetcher import FetchedRecords, Fetcher, read_from
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
@@ -85,15 +85,15 @@ async def earliest(*_: Any) -> ListOffsetsResponse:
     return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="t", partitions=(row,)),))
 
 
-def poll(log: Log, times: int, lost: list[Any] | None = None) -> list[list[Portion]]:
-    async def scenario() -> list[list[Portion]]:
+def poll(log: Log, times: int, lost: list[Any] | None = None) -> list[list[FetchedRecords]]:
+    async def scenario() -> list[list[FetchedRecords]]:
         modules = {
             ApiKey.FETCH: SimpleNamespace(handle_frame=log.handle_frame),
             ApiKey.LIST_OFFSETS: SimpleNamespace(handle=earliest),
         }
         async with (
             FakeCluster(modules=modules) as cluster,
-            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             fetcher = Fetcher(pool, lost=lambda *what: (lost or []).append(what))
             fetcher.seek({PLACE: 0})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from riverrun.client import producer as producing
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.producer import Producer
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -31,12 +31,12 @@ async def give_id(*_: Any) -> InitProducerIdResponse:
     )
 
 
-def run(scenario: Callable[[FakeCluster, Pool], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[FakeCluster, ConnectionPool], Coroutine[Any, Any, None]]) -> None:
     async def wrapped() -> None:
         modules = {ApiKey.INIT_PRODUCER_ID: SimpleNamespace(handle=give_id)}
         async with (
             FakeCluster(modules=modules) as cluster,
-            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             await scenario(cluster, pool)
 
@@ -48,7 +48,7 @@ def values(batch: bytes) -> list[bytes | None]:
 
 
 def test_one_batch_for_many_records() -> None:
-    async def scenario(cluster: FakeCluster, pool: Pool) -> None:
+    async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         told: list[int] = []
         producer = await Producer.open(
             pool, "t", compression=Compression.ZSTD, sent=lambda count, _size: told.append(count)
@@ -67,7 +67,7 @@ def test_one_batch_for_many_records() -> None:
 
 
 def test_says_when_enough_is_gathered() -> None:
-    async def scenario(_: FakeCluster, pool: Pool) -> None:
+    async def scenario(_: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         assert not producer.add(NewRecord(b"x" * 1000))
         assert producer.add(NewRecord(b"x" * producing.BATCH_BYTES))
@@ -76,7 +76,7 @@ def test_says_when_enough_is_gathered() -> None:
 
 
 def test_a_retry_has_the_same_sequence_and_the_next_batch_follows_it() -> None:
-    async def scenario(cluster: FakeCluster, pool: Pool) -> None:
+    async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         node = cluster.nodes[1]
         for value in (b"a", b"b"):
@@ -95,7 +95,7 @@ def test_a_retry_has_the_same_sequence_and_the_next_batch_follows_it() -> None:
 
 
 def test_a_batch_too_large_is_split_and_keeps_its_order() -> None:
-    async def scenario(cluster: FakeCluster, pool: Pool) -> None:
+    async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         for number in range(5):
             producer.add(NewRecord(b"%d" % number))
@@ -112,7 +112,7 @@ def test_a_batch_too_large_is_split_and_keeps_its_order() -> None:
 
 
 def test_a_record_too_large_is_an_error() -> None:
-    async def scenario(cluster: FakeCluster, pool: Pool) -> None:
+    async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         producer.add(NewRecord(b"x"))
         cluster.nodes[1].produce_codes = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -124,7 +124,7 @@ def test_a_record_too_large_is_an_error() -> None:
 
 
 def test_with_fewer_acks_there_is_no_producer_id() -> None:
-    async def scenario(cluster: FakeCluster, pool: Pool) -> None:
+    async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t", acks=1)
         producer.add(NewRecord(b"x"))
         await producer.flush()
@@ -135,7 +135,7 @@ def test_with_fewer_acks_there_is_no_producer_id() -> None:
 
 
 def test_a_partition_that_is_not_there_is_an_error() -> None:
-    async def scenario(_: FakeCluster, pool: Pool) -> None:
+    async def scenario(_: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         with pytest.raises(KafkaError, match="no partition 7"):
             producer.add(NewRecord(b"x"), 7)

@@ -19,8 +19,8 @@ from riverrun.model.ids import LeaderEpoch, NodeId, TopicName
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import code_for_consumer
-from riverrun.replication.repair.repairer import AGAIN_SECONDS, Disk, Repairs
-from riverrun.replication.repair.steps import Condition, Step, next_step
+from riverrun.replication.repair.repairer import AGAIN_SECONDS, Repairer, ReplicaDisk
+from riverrun.replication.repair.steps import ReplicaCondition, Step, next_step
 from riverrun.storage.log import Log
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
@@ -29,7 +29,7 @@ from tests.replication.leaders import Leader
 from tests.server.requests.led import ME, THREE, TWO, Node, image_of
 
 HOME = UUID(int=500)
-SOUND, DAMAGED = Condition(is_damaged=False), Condition(is_damaged=True)
+SOUND, DAMAGED = ReplicaCondition(is_damaged=False), ReplicaCondition(is_damaged=True)
 FULL_SECONDS = 3.0
 
 
@@ -65,7 +65,7 @@ def test_what_is_next(
     leader: NodeId,
     isr: tuple[NodeId, ...],
     lost: tuple[NodeId, ...],
-    condition: Condition,
+    condition: ReplicaCondition,
     step: Step,
 ) -> None:
     image, state = state_of(leader, isr, lost=lost)
@@ -117,14 +117,14 @@ class Story:
         self.is_full = False
         self.forgotten: list[Log] = []
         self.metrics = Metrics()
-        self.repairs = Repairs(
+        self.repairs = Repairer(
             self.node.replicas,
             ME,
             image=lambda: self.node.image,
             fetchers=self.follower,
             send=self._send,
             broker_epoch=lambda: self.node.image.brokers[ME].epoch,
-            disk=Disk(
+            disk=ReplicaDisk(
                 directory_id=HOME,
                 is_full=lambda: self.is_full,
                 hand_over_seconds=FULL_SECONDS,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from riverrun.client.fetcher import read_from
 from riverrun.client.partitions import fetch
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run.supervisor import Supervisor
@@ -31,7 +31,7 @@ def write(bootstrap: str, topic: str, values: Iterable[Value], keys: Sequence[st
     """Values as JSON, texts as they are; without keys they go round all partitions."""
 
     async def written() -> None:
-        async with Pool(parse_bootstrap(bootstrap)) as pool:
+        async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
             producer = await Producer.open(pool, topic)
             for place, value in enumerate(values):
                 text = json.dumps(value) if isinstance(value, dict) else value
@@ -51,7 +51,7 @@ def read(bootstrap: str, topic: str) -> list[Record]:
 
     async def found() -> list[Record]:
         records: list[Record] = []
-        async with Pool(parse_bootstrap(bootstrap)) as pool:
+        async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
             for index in look_up_partitions:
                 position = 0
                 while True:

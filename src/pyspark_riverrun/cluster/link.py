@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from pyspark_riverrun.options import ClusterOptions
-from riverrun.client.pool import Address, Pool
+from riverrun.client.pool import Address, ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from riverrun.client.stream import StreamConnection
 
@@ -38,7 +38,7 @@ class Link:
         self.options = options
         self._loop = uvloop.new_event_loop()
         self._idle: dict[Address, list[StreamConnection]] = {}
-        self.pool = Pool(
+        self.pool = ConnectionPool(
             options.bootstrap,
             client_id=options.client_id,
             request_timeout_s=options.request_timeout_s,

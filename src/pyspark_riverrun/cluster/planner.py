@@ -19,7 +19,7 @@ from pyspark_riverrun.cluster.link import Link
 from pyspark_riverrun.offsets import Offsets, Position, Times, place
 from pyspark_riverrun.options import BadOption, ReadOptions, Subscription
 from riverrun.client.offsets import commit_offsets, offsets_at
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
@@ -147,7 +147,7 @@ class Planner:
         return offsets | self.latest(late)
 
 
-async def _find_known(pool: Pool, subscription: Subscription, known: Found) -> Found:
+async def _find_known(pool: ConnectionPool, subscription: Subscription, known: Found) -> Found:
     for looks in range(1, LOOKS_MAX):
         try:
             found = await _find(pool, subscription)
@@ -160,7 +160,7 @@ async def _find_known(pool: Pool, subscription: Subscription, known: Found) -> F
     return await _find(pool, subscription)
 
 
-async def _look_elsewhere(pool: Pool, looks: int, topics: Iterable[str]) -> None:
+async def _look_elsewhere(pool: ConnectionPool, looks: int, topics: Iterable[str]) -> None:
     """Forget what the node said that we asked, and let another one say it a little later."""
     for topic in topics:
         pool.cluster.topics.pop(topic, None)
@@ -168,7 +168,7 @@ async def _look_elsewhere(pool: Pool, looks: int, topics: Iterable[str]) -> None
     await pool.turn_to_another()
 
 
-async def _find(pool: Pool, subscription: Subscription) -> Found:
+async def _find(pool: ConnectionPool, subscription: Subscription) -> Found:
     if subscription.pattern is not None:
         pattern = re.compile(subscription.pattern)
         return _found(await pool.try_again(lambda: _matching(pool, pattern)))
@@ -185,7 +185,7 @@ async def _find(pool: Pool, subscription: Subscription) -> Found:
     return Found(partitions=tuple(sorted(assigned)), topic_ids=found.topic_ids)
 
 
-async def _matching(pool: Pool, pattern: re.Pattern[str]) -> list[MetadataResponseTopic]:
+async def _matching(pool: ConnectionPool, pattern: re.Pattern[str]) -> list[MetadataResponseTopic]:
     """As in the connector the whole name must match, and Kafka's own topics never do."""
     rows = [
         row
@@ -198,7 +198,7 @@ async def _matching(pool: Pool, pattern: re.Pattern[str]) -> list[MetadataRespon
     return rows
 
 
-async def _known(pool: Pool, names: tuple[str, ...]) -> list[MetadataResponseTopic]:
+async def _known(pool: ConnectionPool, names: tuple[str, ...]) -> list[MetadataResponseTopic]:
     rows = list((await pool.metadata(names)).topics)
     for row in rows:
         if row.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -19,7 +19,7 @@ from typing import Final
 from pyspark_riverrun.arrow.encode import Block, Payload
 from pyspark_riverrun.cluster.link import Link
 from pyspark_riverrun.options import WriteOptions
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE, STALE_LEADER
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
@@ -206,7 +206,7 @@ class _Lane:
     """All that goes to one partition. Lives in the loop, but for ``next_sequence``."""
 
     producer: TaskProducer
-    pool: Pool
+    pool: ConnectionPool
     at: TopicPartition
     options: WriteOptions
     next_sequence: int = 0
@@ -360,7 +360,7 @@ class _Lane:
         self.producer.settled(batch.block)
 
 
-async def _identity(pool: Pool) -> ProducerIdentity:
+async def _identity(pool: ConnectionPool) -> ProducerIdentity:
     async def once() -> ProducerIdentity:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
@@ -371,7 +371,7 @@ async def _identity(pool: Pool) -> ProducerIdentity:
     return await pool.try_again(once)
 
 
-async def _partition_count(pool: Pool, topic: str) -> int:
+async def _partition_count(pool: ConnectionPool, topic: str) -> int:
     async def once() -> int:
         row = (await pool.metadata([topic], may_create=True)).topics[0]
         if row.error_code is not ErrorCode.NONE:

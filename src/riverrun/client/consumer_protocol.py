@@ -32,7 +32,7 @@ def write_subscription(topics: Iterable[str]) -> bytes:
 
 def read_subscription(data: bytes) -> tuple[str, ...]:
     """The topics that a member wants."""
-    reader = _Reader(data)
+    reader = _MessageReader(data)
     return tuple(reader.text() for _ in range(reader.count(item_bytes_min=2)))
 
 
@@ -47,7 +47,7 @@ def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
     """What a member was given; nothing at all is an empty assignment."""
     if not data:
         return {}
-    reader = _Reader(data)
+    reader = _MessageReader(data)
     assignment = {}
     for _ in range(reader.count(item_bytes_min=6)):
         topic = reader.text()
@@ -61,7 +61,7 @@ def _text(text: str) -> bytes:
     return _INT16.pack(len(data)) + data
 
 
-class _Reader:
+class _MessageReader:
     """Reads on from behind the version."""
 
     def __init__(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
@@ -28,7 +28,7 @@ PARTITION_BYTES_MAX = 1024 * 1024
 WAIT_MS = 500
 
 
-class Portion(Struct, frozen=True, kw_only=True):
+class FetchedRecords(Struct, frozen=True, kw_only=True):
     """What one fetch brought of one partition."""
 
     partition: TopicPartition
@@ -44,7 +44,7 @@ class Fetcher:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         *,
         wait_ms: int = WAIT_MS,
         lost: Callable[[TopicPartition, int, int], None] = lambda _partition, _old, _new: None,
@@ -58,13 +58,13 @@ class Fetcher:
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions = dict(positions)
 
-    async def poll(self) -> list[Portion]:
+    async def poll(self) -> list[FetchedRecords]:
         """What has come; empty if nothing did for a while. KafkaError and OSError when the cluster
         does not answer within the limits of the pool.
         """
         return await self._pool.try_again(self._poll_once)
 
-    async def _poll_once(self) -> list[Portion]:
+    async def _poll_once(self) -> list[FetchedRecords]:
         by_leader: dict[int, list[TopicPartition]] = {}
         for at in self.positions:
             by_leader.setdefault(await self._pool.leader(at.topic, at.partition), []).append(at)
@@ -123,7 +123,7 @@ class Fetcher:
             for row in topic.partitions
         }
 
-    def _take(self, at: TopicPartition, row: PartitionData) -> Portion | None:
+    def _take(self, at: TopicPartition, row: PartitionData) -> FetchedRecords | None:
         position = self.positions[at]
         records, next_offset = read_from(row.records or b"", position)
         if next_offset == position:
@@ -131,7 +131,7 @@ class Fetcher:
         # To the end of the row: an answer is filled from its beginning, and all shall have a turn.
         del self.positions[at]
         self.positions[at] = next_offset
-        return Portion(
+        return FetchedRecords(
             partition=at, records=records, next_offset=next_offset, end_offset=row.high_watermark
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE
 from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -38,7 +38,10 @@ NO_GENERATION = -1
 
 
 async def offsets_at(
-    pool: Pool, timestamps: Mapping[TopicPartition, int], *, is_committed_only: bool = False
+    pool: ConnectionPool,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    is_committed_only: bool = False,
 ) -> dict[TopicPartition, int]:
     """For each partition the first offset at or after its time; -1 where nothing is that young.
 
@@ -73,7 +76,7 @@ async def offsets_at(
 
 
 async def _ask_leader(
-    pool: Pool,
+    pool: ConnectionPool,
     leader: int,
     topics: Mapping[str, list[ListOffsetsPartition]],
     is_committed_only: bool,
@@ -93,7 +96,7 @@ async def _ask_leader(
     }
 
 
-async def committed_offsets(pool: Pool, group: str) -> dict[TopicPartition, int]:
+async def committed_offsets(pool: ConnectionPool, group: str) -> dict[TopicPartition, int]:
     """All that a group has committed; empty for a group that nobody knows."""
     message = OffsetFetchRequest(
         group_id=group,
@@ -116,7 +119,7 @@ async def committed_offsets(pool: Pool, group: str) -> dict[TopicPartition, int]
 
 
 async def commit_offsets(
-    pool: Pool,
+    pool: ConnectionPool,
     group: str,
     offsets: Mapping[TopicPartition, int],
     *,
@@ -150,8 +153,10 @@ async def commit_offsets(
                 raise KafkaError(code, f"group {group}, {place}: {code.name}")
 
 
-async def _ask_coordinator(pool: Pool, group: str, key: ApiKey, message: Any, error_of: Any) -> Any:
-    """As ``Pool.group_request``, in a version that has names of topics."""
+async def _ask_coordinator(
+    pool: ConnectionPool, group: str, key: ApiKey, message: Any, error_of: Any
+) -> Any:
+    """As ``ConnectionPool.group_request``, in a version that has names of topics."""
 
     async def once() -> Any:
         connection = await pool.node_connection(await pool.coordinator(group))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import read_header
 from riverrun.wire.apis import ApiKey
@@ -51,7 +51,7 @@ class Fetched(Struct, frozen=True, kw_only=True):
 
 
 async def produce(
-    pool: Pool,
+    pool: ConnectionPool,
     topic: str,
     partition: int,
     batch: bytes,
@@ -101,7 +101,7 @@ async def produce(
 
 
 async def fetch(
-    pool: Pool,
+    pool: ConnectionPool,
     topic: str,
     partition: int,
     offset: int,

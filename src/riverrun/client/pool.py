@@ -1,9 +1,9 @@
-"""All connections to a cluster: finds nodes, leaders, coordinators, and tries again within limits.
+"""All connections to one cluster: finds nodes, leaders and coordinators, and retries within limits.
 
-Everything goes through ``Pool.try_again``: an operation that fails with an OSError, a timeout or a
-retriable error code forgets what it believed (metadata, coordinator) and is repeated after a
-growing pause, until its limits are reached; then the last error is raised in words. Errors of a
-cluster are ``KafkaError``, of the network ``OSError`` (of which ``TimeoutError`` is one).
+``ConnectionPool.try_again`` runs every operation. After an OSError, a timeout or a retriable error
+code it discards cached metadata and coordinators and repeats the operation with back-off, until a
+limit of the ``RetryPolicy`` is reached. Then it raises the last error: a ``KafkaError`` from the
+cluster or an ``OSError`` (including ``TimeoutError``) from the network.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def parse_bootstrap(text: str) -> list[Address]:
     return addresses
 
 
-class Pool:
-    """A client of one cluster. ``async with Pool([...]) as pool`` closes it."""
+class ConnectionPool:
+    """A client of one cluster. ``async with ConnectionPool([...]) as pool`` closes it."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Pool:
         self.tried: Callable[[KafkaError | OSError], None] = lambda _failure: None
         """Hears of each failure after which something is tried again."""
 
-    async def __aenter__(self) -> Pool:
+    async def __aenter__(self) -> ConnectionPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from riverrun.client.partitioner import StickyChoice, partition_of_key
 from riverrun.client.partitions import produce
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
@@ -32,7 +32,7 @@ SEQUENCES = 2**31
 NO_PRODUCER_ID = -1
 
 
-class PartitionState(Struct):
+class PartitionBuffer(Struct):
     """What is gathered for one partition, and what it has got so far."""
 
     index: int
@@ -49,7 +49,7 @@ class Producer:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         topic: str,
         partitions: Sequence[int],
         *,
@@ -69,12 +69,12 @@ class Producer:
         self._sent = sent
         self._gathered_bytes = 0
         self._sticky = StickyChoice(partitions, randomness)
-        self.partitions = {index: PartitionState(index) for index in sorted(partitions)}
+        self.partitions = {index: PartitionBuffer(index) for index in sorted(partitions)}
 
     @classmethod
     async def open(
         cls,
-        pool: Pool,
+        pool: ConnectionPool,
         topic: str,
         *,
         acks: int = ACKS_ALL,
@@ -128,7 +128,7 @@ class Producer:
         self._gathered_bytes = 0
         await together(self._send_all(state) for state in waiting)
 
-    async def _send_all(self, state: PartitionState) -> None:
+    async def _send_all(self, state: PartitionBuffer) -> None:
         records, state.records, state.gathered_bytes = state.records, [], 0
         pending = [records]
         while pending:
@@ -142,7 +142,7 @@ class Producer:
                 middle = len(part) // 2
                 pending[:0] = [part[:middle], part[middle:]]
 
-    async def _send(self, state: PartitionState, records: list[NewRecord]) -> None:
+    async def _send(self, state: PartitionBuffer, records: list[NewRecord]) -> None:
         is_idempotent = self._producer_id != NO_PRODUCER_ID
         batch = build_batch(
             records,
@@ -162,7 +162,7 @@ class Producer:
         self._sent(count, len(batch))
 
 
-async def _find_partitions(pool: Pool, topic: str) -> list[int]:
+async def _find_partitions(pool: ConnectionPool, topic: str) -> list[int]:
     async def once() -> list[int]:
         row = (await pool.metadata([topic], may_create=True)).topics[0]
         if row.error_code is not ErrorCode.NONE:
@@ -175,7 +175,7 @@ async def _find_partitions(pool: Pool, topic: str) -> list[int]:
     return await pool.try_again(once)
 
 
-async def _get_producer_id(pool: Pool) -> tuple[int, int]:
+async def _get_producer_id(pool: ConnectionPool) -> tuple[int, int]:
     async def once() -> tuple[int, int]:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)

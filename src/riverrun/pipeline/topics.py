@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.wire.apis import ApiKey
@@ -43,11 +43,11 @@ class Topics:
     partitions: dict[str, list[int]] = field(default_factory=dict)
 
 
-def ask(bootstrap: str, question: Callable[[Pool], Awaitable[Result]]) -> Result:
+def ask(bootstrap: str, question: Callable[[ConnectionPool], Awaitable[Result]]) -> Result:
     """One question, over connections of its own: drivers ask seldom and from many threads."""
 
     async def asked() -> Result:
-        async with Pool(parse_bootstrap(bootstrap), client_id=CLIENT_ID) as pool:
+        async with ConnectionPool(parse_bootstrap(bootstrap), client_id=CLIENT_ID) as pool:
             return await question(pool)
 
     return asyncio.run(asked())
@@ -56,7 +56,7 @@ def ask(bootstrap: str, question: Callable[[Pool], Awaitable[Result]]) -> Result
 def look_up(bootstrap: str, names: Sequence[str]) -> Topics:
     """KafkaError or OSError when the cluster does not answer within the client's limits."""
 
-    async def question(pool: Pool) -> Topics:
+    async def question(pool: ConnectionPool) -> Topics:
         async def once() -> Topics:
             found = Topics()
             for topic in (await pool.metadata(list(names))).topics:
@@ -80,7 +80,7 @@ def first_records(
     """By partition the offsets between which its first records lie."""
     topics = look_up(bootstrap, names)
 
-    async def question(pool: Pool) -> dict[TopicPartition, tuple[int, int]]:
+    async def question(pool: ConnectionPool) -> dict[TopicPartition, tuple[int, int]]:
         places = [
             TopicPartition(TopicName(name), PartitionIndex(index))
             for name, indexes in topics.partitions.items()
@@ -103,7 +103,7 @@ def latest_offsets(
         for index in indexes
     ]
 
-    async def question(pool: Pool) -> dict[TopicPartition, int]:
+    async def question(pool: ConnectionPool) -> dict[TopicPartition, int]:
         times = dict.fromkeys(places, LATEST)
         return await offsets_at(pool, times, is_committed_only=is_committed_only)
 
@@ -137,7 +137,7 @@ def make_topic(
         timeout_ms=TIMEOUT_MS,
     )
 
-    async def question(pool: Pool) -> bool:
+    async def question(pool: ConnectionPool) -> bool:
         async def once() -> bool:
             answer: CreateTopicsResponse = await pool.request(ApiKey.CREATE_TOPICS, message)
             row = answer.topics[0]
@@ -153,7 +153,7 @@ def make_topic(
     return ask(bootstrap, question)
 
 
-async def ask_table_topics(pool: Pool) -> dict[str, str]:
+async def ask_table_topics(pool: ConnectionPool) -> dict[str, str]:
     """Topics that are to be kept as tables, with the format."""
     names = sorted(
         topic.name

@@ -20,6 +20,7 @@ from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.files import Buffer
 from riverrun.replication.follower_progress import Contact
 from riverrun.replication.partition import Partition
+from riverrun.replication.peers import Peers
 from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.reading import ColdRead, Slice
 
@@ -127,6 +128,28 @@ def read_elsewhere(
     read.aborted = () if is_committed_only else None
     read.preferred = preferred
     return read
+
+
+def nearest_replica(
+    partition: Partition, peers: Peers, *, node: NodeId, rack: str, offset: int
+) -> NodeId | None:
+    """The follower to go to; None to stay with the leader, which alone is asked.
+
+    It must be in sync and hold what is wanted; of several, the one that has most.
+    """
+    if not partition.is_leader or peers.rack_of(node) == rack:
+        return None
+    near = [
+        follower
+        for follower in partition.followers.values()
+        if follower.node in partition.isr
+        and follower.start_offset <= offset <= follower.end_offset
+        and peers.rack_of(follower.node) == rack
+        and peers.is_alive(follower.node)
+    ]
+    if not near:
+        return None
+    return max(near, key=lambda follower: (follower.end_offset, -follower.node)).node
 
 
 def _check_follower(partition: Partition, epoch: LeaderEpoch | int, offset: int) -> None:

@@ -24,10 +24,10 @@ from riverrun.model.settings import SECOND_MS
 from riverrun.raft.leading import CHECK_QUORUM_FACTOR
 from riverrun.replication.flusher import Flusher
 from riverrun.replication.follower.fetcher import Fetchers
-from riverrun.replication.isr_changes.sender import IsrChanges
+from riverrun.replication.isr_sender import IsrSender
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
-from riverrun.replication.repair.repairer import Disk, Repairs
+from riverrun.replication.repair.repairer import Repairer, ReplicaDisk
 from riverrun.replication.replicas import Replicas
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.lifecycle import Identity, Lifecycle
@@ -80,8 +80,8 @@ class Serving:
         self._flusher = Flusher(services.log_runner)
         self._offsets: OffsetsTopic | None = None
         self._fetchers: Fetchers | None = None
-        self._isr_changes: IsrChanges | None = None
-        self._repairs: Repairs | None = None
+        self._isr_changes: IsrSender | None = None
+        self._repairs: Repairer | None = None
         self._directory_failed = asyncio.Event()
         self.is_recovered = False
 
@@ -156,7 +156,7 @@ class Serving:
             lost=lambda leader: services.answers.leader_lost(leader, services.clock.monotonic()),
         )
 
-    def _build_isr_changes(self) -> IsrChanges:
+    def _build_isr_changes(self) -> IsrSender:
         services, channel = self._services, self._channel("isr")
 
         async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
@@ -165,7 +165,7 @@ class Serving:
             )
             return answer
 
-        return IsrChanges(
+        return IsrSender(
             services.replicas,
             services.settings.node_id,
             send=send,
@@ -173,7 +173,7 @@ class Serving:
             clock=services.clock,
         )
 
-    def _build_repairs(self, fetchers: Fetchers) -> Repairs:
+    def _build_repairs(self, fetchers: Fetchers) -> Repairer:
         services, channel = self._services, self._channel("repairs")
 
         async def send(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
@@ -186,14 +186,14 @@ class Serving:
             files, path = services.logs.files, log.path
             await services.log_runner.in_thread(lambda: recovery.forget_loss(files, path))
 
-        return Repairs(
+        return Repairer(
             services.replicas,
             services.settings.node_id,
             image=lambda: services.metadata.current,
             fetchers=fetchers,
             send=send,
             broker_epoch=lambda: services.lifecycle.epoch,
-            disk=Disk(
+            disk=ReplicaDisk(
                 directory_id=services.logs.directory_id,
                 is_full=lambda: services.log_runner.room.is_full,
                 hand_over_seconds=services.settings.replication.full_disk_ms / SECOND_MS,

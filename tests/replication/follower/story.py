@@ -13,7 +13,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.follower.fetcher import Fetchers
-from riverrun.replication.follower.following import Following
+from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
@@ -126,7 +126,7 @@ class Story:
         self.directory.delete(partition.name)
         self.fetchers.update([partition])
 
-    def following(self) -> Following:
+    def following(self) -> FollowedPartition:
         (found,) = self.fetchers.following()
         return found
 

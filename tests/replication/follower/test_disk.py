@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from riverrun.replication.follower import plan as planning
-from riverrun.replication.follower.following import State
+from riverrun.replication.follower.followed_partition import FollowState
 from riverrun.storage.settings import LogSettings
 
 from .story import Story, same, tell
@@ -93,7 +93,7 @@ def test_a_full_disk_stops_one_replica_until_there_is_room() -> None:
         for _ in range(10):
             led.append(bytes(5000))
         story.first.wake()
-        await story.until(lambda: story.following().state is State.FAILED)
+        await story.until(lambda: story.following().state is FollowState.FAILED)
         assert replica.log.end_offset == 1
         before = len(story.first.calls)
         await story.passes(20)

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from riverrun.model.errors import ErrorCode
-from riverrun.replication.follower.following import State
+from riverrun.replication.follower.followed_partition import FollowState
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import batch, read_all
 
@@ -251,7 +251,7 @@ def test_batches_of_a_later_epoch_than_the_leaders_are_not_taken() -> None:
         data[0:8], data[12:16] = (1).to_bytes(8, "big"), (9).to_bytes(4, "big")
         led.log.append_as_follower(data)
         story.follow(replica)
-        await story.until(lambda: story.following().state is State.DELAYED)
+        await story.until(lambda: story.following().state is FollowState.DELAYED)
         assert replica.log.end_offset == 1
 
     tell(telling)
@@ -440,7 +440,7 @@ def test_a_leader_that_has_not_heard_of_its_epoch_yet_is_asked_again_soon() -> N
         led, replica = story.leads(story.first, epoch=0), story.replica()
         led.append(b"a")
         story.follow(replica, epoch=1)
-        await story.until(lambda: story.following().state is State.DELAYED)
+        await story.until(lambda: story.following().state is FollowState.DELAYED)
         led.epoch = 1
         now = story.loop.time()
         await story.caught_up(led, replica)

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from riverrun.model.ids import LeaderEpoch
-from riverrun.replication.follower.following import State
-from riverrun.replication.follower.truncation import Cut, cut_at_divergence, cut_out_of_range
+from riverrun.replication.follower.followed_partition import FollowState
+from riverrun.replication.follower.truncation import (
+    Truncation,
+    truncation_at_divergence,
+    truncation_out_of_range,
+)
 from riverrun.storage.log import Log
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, Machine, batch
@@ -190,7 +194,7 @@ def test_a_cut_waits_for_the_sync_that_runs_and_none_of_it_counts() -> None:
         sync = asyncio.create_task(story.runner.flushed(replica.log, 4))
         await asyncio.sleep(0)
         story.follow(replica, epoch=1)
-        await story.until(lambda: story.following().state is State.TRUNCATING)
+        await story.until(lambda: story.following().state is FollowState.TRUNCATING)
         await story.passes(1)
         assert replica.log.end_offset == 4, "not while a thread syncs"
         story.loop.is_holding = False
@@ -211,7 +215,7 @@ def test_who_becomes_the_leader_while_a_cut_waits_keeps_his_log() -> None:
         sync = asyncio.create_task(story.runner.flushed(replica.log, 4))
         await asyncio.sleep(0)
         story.follow(replica, epoch=1)
-        await story.until(lambda: story.following().state is State.TRUNCATING)
+        await story.until(lambda: story.following().state is FollowState.TRUNCATING)
         story.follow(replica, leader=ME, epoch=2)
         story.loop.is_holding = False
         story.loop.release()
@@ -307,22 +311,30 @@ def test_a_damaged_replica_keeps_what_is_sound_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("start", "end", "cut"),
-    [(0, 3, Cut(3)), (0, 5, None), (2, 9, None), (7, 9, Cut(7, 7)), (0, 0, Cut(0, 0))],
+    [
+        (0, 3, Truncation(3)),
+        (0, 5, None),
+        (2, 9, None),
+        (7, 9, Truncation(7, 7)),
+        (0, 0, Truncation(0, 0)),
+    ],
 )
 def test_out_of_range_is_judged_by_where_the_leaders_log_lies(
-    start: int, end: int, cut: Cut | None
+    start: int, end: int, cut: Truncation | None
 ) -> None:
     log = Machine().load(LogSettings())[1]
     write(log, 0, 0, 0, 0, 0)
-    assert cut_out_of_range(log, start, end, 0) == cut
+    assert truncation_out_of_range(log, start, end, 0) == cut
 
 
-@pytest.mark.parametrize(("end", "cut"), [(9, Cut(3)), (5, Cut(3)), (2, Cut(2))])
-def test_epochs_that_nobody_gave_are_cut_off(end: int, cut: Cut) -> None:
+@pytest.mark.parametrize(
+    ("end", "cut"), [(9, Truncation(3)), (5, Truncation(3)), (2, Truncation(2))]
+)
+def test_epochs_that_nobody_gave_are_cut_off(end: int, cut: Truncation) -> None:
     """A bit flipped where no checksum looks: the leader knows of no such epoch, and never will."""
     log = Machine().load(LogSettings())[1]
     write(log, 0, 1, 1, 65537, 65537)
-    assert cut_out_of_range(log, 0, end, 2) == cut
+    assert truncation_out_of_range(log, 0, end, 2) == cut
 
 
 @pytest.mark.parametrize(
@@ -340,4 +352,4 @@ def test_the_place_to_cut_is_where_the_epoch_ends_for_the_first_of_both(
 ) -> None:
     log = Machine().load(LogSettings())[1]
     write(log, 0, 0, 1, 1, 4, 4)
-    assert cut_at_divergence(log, epoch, end, 0) == Cut(cut)
+    assert truncation_at_divergence(log, epoch, end, 0) == Truncation(cut)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from riverrun.cli.cluster.report import Broker, ask_report
 from riverrun.cli.support.session import NotFound, check
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
 from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
 
 
-async def find_gone(pool: Pool, node: int) -> Broker:
+async def find_gone(pool: ConnectionPool, node: int) -> Broker:
     """A broker that may be forgotten: one that runs would register again at once."""
     report = await ask_report(pool, with_lag=False)
     brokers = {broker.id: broker for broker in report.brokers}
@@ -27,7 +27,7 @@ async def find_gone(pool: Pool, node: int) -> Broker:
     return brokers[node]
 
 
-async def unregister(pool: Pool, broker: Broker) -> None:
+async def unregister(pool: ConnectionPool, broker: Broker) -> None:
     answer: UnregisterBrokerResponse = await pool.request(
         ApiKey.UNREGISTER_BROKER,
         UnregisterBrokerRequest(broker_id=broker.id),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from riverrun.cli.support.session import ask_each
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
@@ -102,7 +102,7 @@ def place_of(topic: MetadataResponseTopic, row: MetadataResponsePartition) -> To
 
 
 async def ask_copies(
-    pool: Pool, topics: Iterable[MetadataResponseTopic], *, with_sizes: bool
+    pool: ConnectionPool, topics: Iterable[MetadataResponseTopic], *, with_sizes: bool
 ) -> Copies:
     """One round to all nodes that hold something of these topics."""
     held: dict[int, dict[str, list[int]]] = {}
@@ -128,7 +128,7 @@ async def ask_copies(
 
 
 async def _offsets(
-    pool: Pool, held: Mapping[int, Mapping[str, Sequence[int]]], time: int, limit_s: float
+    pool: ConnectionPool, held: Mapping[int, Mapping[str, Sequence[int]]], time: int, limit_s: float
 ) -> tuple[dict[Held, int], list[int]]:
     messages = {
         node: ListOffsetsRequest(
@@ -161,7 +161,7 @@ async def _offsets(
 
 
 async def _sizes(
-    pool: Pool, held: Mapping[int, Mapping[str, Sequence[int]]], limit_s: float
+    pool: ConnectionPool, held: Mapping[int, Mapping[str, Sequence[int]]], limit_s: float
 ) -> tuple[dict[Held, int], list[int]]:
     messages = {
         node: DescribeLogDirsRequest(

@@ -15,7 +15,7 @@ from riverrun.cli.cluster.replica_lag import ask_copies, place_of
 from riverrun.cli.quorum.report import Quorum, ask_quorum_or_none
 from riverrun.cli.support.output import Table, counted
 from riverrun.cli.support.session import check
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
@@ -154,7 +154,7 @@ class Report:
 # -- Asking ---------------------------------------------------------------------------------------
 
 
-async def ask_brokers(pool: Pool) -> DescribeClusterResponse:
+async def ask_brokers(pool: ConnectionPool) -> DescribeClusterResponse:
     """All that are registered, also those that are fenced."""
     answer: DescribeClusterResponse = await pool.request(
         ApiKey.DESCRIBE_CLUSTER,
@@ -166,7 +166,9 @@ async def ask_brokers(pool: Pool) -> DescribeClusterResponse:
     return answer
 
 
-async def ask_report(pool: Pool, *, with_features: bool = False, with_lag: bool = True) -> Report:
+async def ask_report(
+    pool: ConnectionPool, *, with_features: bool = False, with_lag: bool = True
+) -> Report:
     quorum = await ask_quorum_or_none(pool)
     cluster = await ask_brokers(pool)
     # Without a leader nobody notices who dies, and what nodes know of each other is old.
@@ -216,7 +218,7 @@ async def ask_report(pool: Pool, *, with_features: bool = False, with_lag: bool 
     )
 
 
-async def _lags(pool: Pool, topics: Sequence[MetadataResponseTopic]) -> dict[int, Lag]:
+async def _lags(pool: ConnectionPool, topics: Sequence[MetadataResponseTopic]) -> dict[int, Lag]:
     """By node, what is known. Who leads everything that it holds is behind nobody."""
     copies = await ask_copies(pool, topics, with_sizes=False)
     known = {node: Lag(records=0, partition=None) for node in pool.cluster.nodes}
@@ -234,7 +236,7 @@ async def _lags(pool: Pool, topics: Sequence[MetadataResponseTopic]) -> dict[int
     return {**answering, **worst}
 
 
-async def _under_min_isr(pool: Pool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
+async def _under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
     """min.insync.replicas never asks for more replicas than there are, so others need no look."""
     names = sorted({row.topic for row in behind})
     if not names:
@@ -277,7 +279,7 @@ async def _silent(cluster: DescribeClusterResponse) -> set[int]:
     return {broker.broker_id for broker, answers in pairs if not answers}
 
 
-async def _features(pool: Pool) -> dict[str, int]:
+async def _features(pool: ConnectionPool) -> dict[str, int]:
     message = ApiVersionsRequest(
         client_software_name="riverrun", client_software_version=riverrun.__version__
     )

@@ -9,7 +9,7 @@ from riverrun.cli.support.session import NotFound, alike, ask_each, check, in_wo
 from riverrun.client.consumer_protocol import NotConsumerProtocol, read_assignment
 from riverrun.client.offsets import commit_offsets, committed_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.wire.apis import ApiKey
@@ -116,7 +116,9 @@ class Group:
 
 
 async def list_all(
-    pool: Pool, states: Sequence[str] = (), silent: Callable[[int], None] = lambda node: None
+    pool: ConnectionPool,
+    states: Sequence[str] = (),
+    silent: Callable[[int], None] = lambda node: None,
 ) -> list[ListedRow]:
     """Each node tells the groups that it coordinates; ``silent`` hears of nodes that do not."""
     await pool.metadata(())
@@ -141,7 +143,7 @@ async def list_all(
     return sorted(rows, key=lambda row: row.group)
 
 
-async def describe_group(pool: Pool, name: str) -> Group:
+async def describe_group(pool: ConnectionPool, name: str) -> Group:
     found = await _find(pool, name)
     members = tuple(
         MemberRow(
@@ -175,7 +177,7 @@ async def describe_group(pool: Pool, name: str) -> Group:
     )
 
 
-async def _find(pool: Pool, name: str) -> DescribedGroup:
+async def _find(pool: ConnectionPool, name: str) -> DescribedGroup:
     row = await _state_of(pool, name)
     if row is None:
         known = [listed.group for listed in await list_all(pool)]
@@ -185,7 +187,7 @@ async def _find(pool: Pool, name: str) -> DescribedGroup:
     return row
 
 
-async def _state_of(pool: Pool, name: str) -> DescribedGroup | None:
+async def _state_of(pool: ConnectionPool, name: str) -> DescribedGroup | None:
     """None for a group that nobody knows, which older versions call dead."""
     answer: DescribeGroupsResponse = await pool.group_request(
         name,
@@ -200,7 +202,9 @@ async def _state_of(pool: Pool, name: str) -> DescribedGroup | None:
     return row
 
 
-async def _ends(pool: Pool, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def _ends(
+    pool: ConnectionPool, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Of those that are still there: a group may have read topics that were deleted since."""
     topics = sorted({at.topic for at in places})
     there: dict[TopicPartition, int] = {}
@@ -221,7 +225,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     )
 
 
-async def delete_groups(pool: Pool, names: Sequence[str]) -> dict[str, str]:
+async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
     """The groups that were not deleted, with the reason in words."""
     for name in names:
         await _find(pool, name)
@@ -271,7 +275,7 @@ class Move:
 
 
 async def plan_moves(
-    pool: Pool, name: str, target: Target, wanted: Mapping[str, frozenset[int] | None]
+    pool: ConnectionPool, name: str, target: Target, wanted: Mapping[str, frozenset[int] | None]
 ) -> list[Move]:
     """What a reset would do. ``wanted`` are topics with their partitions (None for all); without
     any, all that the group has committed.
@@ -316,7 +320,7 @@ def new_offset(
 
 
 async def _places(
-    pool: Pool,
+    pool: ConnectionPool,
     name: str,
     wanted: Mapping[str, frozenset[int] | None],
     committed: Mapping[TopicPartition, int],
@@ -340,7 +344,7 @@ async def _places(
     return sorted(places)
 
 
-async def move(pool: Pool, name: str, moves: Sequence[Move]) -> None:
+async def move(pool: ConnectionPool, name: str, moves: Sequence[Move]) -> None:
     """Commit the new offsets; only a group without members lets others do that."""
     row = await _state_of(pool, name)
     if row is not None and row.group_state != EMPTY:

@@ -23,7 +23,7 @@ from riverrun.cli.support.watching import Watch
 if TYPE_CHECKING:
     from riverrun.cli.groups.admin import Group, Target
     from riverrun.cli.support.output import Table
-    from riverrun.client.pool import Pool
+    from riverrun.client.pool import ConnectionPool
 
 Names = Annotated[
     list[str],
@@ -148,7 +148,7 @@ def describe(
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
-    async def ask(pool: Pool) -> list[Group]:
+    async def ask(pool: ConnectionPool) -> list[Group]:
         return [await describe_group(pool, name) for name in dict.fromkeys(names)]
 
     def once() -> None:
@@ -247,7 +247,7 @@ def reset_offsets(
     )
     wanted = parse_topics(topics)
 
-    async def work(pool: Pool) -> list[Move]:
+    async def work(pool: ConnectionPool) -> list[Move]:
         moves = await plan_moves(pool, name, target, wanted)
         if execute:
             await move(pool, name, moves)

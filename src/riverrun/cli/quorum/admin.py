@@ -9,7 +9,7 @@ from riverrun.cli.cluster.report import ask_brokers
 from riverrun.cli.quorum.report import Replica, ask_quorum, written_id
 from riverrun.cli.support.session import CLIENT_ID, NotFound, check
 from riverrun.client.connection import Connection
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.add_raft_voter_request import AddRaftVoterRequest, Listener
@@ -44,7 +44,7 @@ class Candidate:
         }
 
 
-async def find_candidate(pool: Pool, node: str) -> Candidate:
+async def find_candidate(pool: ConnectionPool, node: str) -> Candidate:
     """By the number of a broker of the cluster, or by the address of any node."""
     if node.isdigit():
         brokers = {b.broker_id: (b.host, b.port) for b in (await ask_brokers(pool)).brokers}
@@ -97,7 +97,7 @@ async def _discover(address: tuple[str, int]) -> DiscoverNodeResponse:
     return answer
 
 
-async def add_voter(pool: Pool, candidate: Candidate) -> None:
+async def add_voter(pool: ConnectionPool, candidate: Candidate) -> None:
     cluster_id = (await ask_brokers(pool)).cluster_id
     request = AddRaftVoterRequest(
         cluster_id=cluster_id,
@@ -112,7 +112,7 @@ async def add_voter(pool: Pool, candidate: Candidate) -> None:
     check(answer.error_code, answer.error_message, f"node {candidate.id}")
 
 
-async def find_voter(pool: Pool, node: int) -> Replica:
+async def find_voter(pool: ConnectionPool, node: int) -> Replica:
     quorum = await ask_quorum(pool)
     for replica in quorum.voters:
         if replica.id == node:
@@ -120,7 +120,7 @@ async def find_voter(pool: Pool, node: int) -> Replica:
     raise NotFound(f"node {node} does not vote; `riverrun quorum status` shows who does")
 
 
-async def remove_voter(pool: Pool, voter: Replica) -> None:
+async def remove_voter(pool: ConnectionPool, voter: Replica) -> None:
     request = RemoveRaftVoterRequest(
         cluster_id=(await ask_brokers(pool)).cluster_id,
         voter_id=voter.id,
@@ -132,7 +132,7 @@ async def remove_voter(pool: Pool, voter: Replica) -> None:
     check(answer.error_code, answer.error_message, f"node {voter.id}")
 
 
-async def properties_of(pool: Pool, node: str, data: str | None) -> str:
+async def properties_of(pool: ConnectionPool, node: str, data: str | None) -> str:
     """A file as kafka-metadata-quorum reads it; it looks for the directory id in the data."""
     candidate = await find_candidate(pool, node)
     directory = data or await _directory(pool, candidate.id)
@@ -149,7 +149,7 @@ async def properties_of(pool: Pool, node: str, data: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def _directory(pool: Pool, node: int) -> str:
+async def _directory(pool: ConnectionPool, node: int) -> str:
     answer: DescribeLogDirsResponse = await pool.request_node(
         node, ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=())
     )

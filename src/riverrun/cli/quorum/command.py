@@ -11,7 +11,7 @@ from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, AsJson, Bootstrap, c
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.client.pool import Pool
+    from riverrun.client.pool import ConnectionPool
 
 
 def register(app: typer.Typer) -> None:
@@ -101,7 +101,7 @@ def add(
         print(run(bootstrap, lambda pool: properties_of(pool, node, place)), end="")
         return
 
-    async def work(pool: Pool) -> dict[str, object]:
+    async def work(pool: ConnectionPool) -> dict[str, object]:
         candidate = await find_candidate(pool, node)
         await add_voter(pool, candidate)
         return candidate.described()

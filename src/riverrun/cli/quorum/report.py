@@ -8,7 +8,7 @@ from uuid import UUID
 
 from riverrun.cli.support.output import Table
 from riverrun.cli.support.session import check
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE
 from riverrun.model.errors import KafkaError
 from riverrun.wire.apis import ApiKey
@@ -94,7 +94,7 @@ class Quorum:
         }
 
 
-async def ask_quorum(pool: Pool) -> Quorum:
+async def ask_quorum(pool: ConnectionPool) -> Quorum:
     wanted = TopicData(topic_name=METADATA_TOPIC, partitions=(PartitionData(partition_index=0),))
     answer: DescribeQuorumResponse = await pool.request(
         ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=(wanted,))
@@ -147,7 +147,7 @@ def read_quorum(answer: DescribeQuorumResponse) -> Quorum:
     )
 
 
-async def ask_quorum_or_none(pool: Pool) -> Quorum:
+async def ask_quorum_or_none(pool: ConnectionPool) -> Quorum:
     """A quorum without a leader is something to show, and no reason to show nothing."""
     try:
         return await ask_quorum(pool)

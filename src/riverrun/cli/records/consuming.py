@@ -19,11 +19,11 @@ from riverrun.cli.records.formats import Formatter
 from riverrun.cli.support.interrupts import cancel_all, stop_on_signals
 from riverrun.cli.support.output import counted
 from riverrun.cli.support.session import NotFound, find_topic, open_pool
-from riverrun.client.fetcher import WAIT_MS, Fetcher, Portion
-from riverrun.client.member import Member
+from riverrun.client.consumer_member import ConsumerMember
+from riverrun.client.fetcher import WAIT_MS, FetchedRecords, Fetcher
 from riverrun.client.offsets import committed_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
@@ -101,7 +101,7 @@ class Ended:
     count: int
 
 
-async def print_records(pool: Pool, bootstrap: str, plan: Plan) -> Ended:
+async def print_records(pool: ConnectionPool, bootstrap: str, plan: Plan) -> Ended:
     """Until there is a reason to end."""
     await find_topic(pool, plan.topic)
     writer = Writer(STANDARD_OUTPUT)
@@ -111,7 +111,7 @@ async def print_records(pool: Pool, bootstrap: str, plan: Plan) -> Ended:
             return await _race(printing, [], stop, writer)
         # Heartbeats must not wait behind the long polls of the other connection.
         async with open_pool(bootstrap, plan.retry) as group_pool:
-            member = Member(group_pool, plan.group, [plan.topic])
+            member = ConsumerMember(group_pool, plan.group, [plan.topic])
             printing = _Printing(pool, plan, writer, member)
             try:
                 return await _race(printing, [member.keep_alive()], stop, writer)
@@ -146,7 +146,7 @@ class _Printing:
     """The loop that fetches and prints."""
 
     def __init__(
-        self, pool: Pool, plan: Plan, writer: Writer, member: Member | None = None
+        self, pool: ConnectionPool, plan: Plan, writer: Writer, member: ConsumerMember | None = None
     ) -> None:
         self._pool = pool
         self._plan = plan
@@ -195,7 +195,7 @@ class _Printing:
         # Kept until here, for whoever is stopped while it waits commits again before it leaves.
         self._uncommitted = {}
 
-    async def _next(self) -> list[Portion]:
+    async def _next(self) -> list[FetchedRecords]:
         if self._fetcher.positions:
             return await self._fetcher.poll()
         # The others have all partitions; our turn comes with the next rebalance.
@@ -205,7 +205,7 @@ class _Printing:
                 await self._member.must_rejoin.wait()
         return []
 
-    async def _print(self, portion: Portion) -> bool:
+    async def _print(self, portion: FetchedRecords) -> bool:
         """True when it was enough."""
         plan, records, next_offset = self._plan, portion.records, portion.next_offset
         if plan.is_until_end:
@@ -262,7 +262,7 @@ class _Printing:
             starts = await offsets_at(self._pool, dict.fromkeys(new, EARLIEST))
             self._fetcher.seek({**known, **starts})
 
-    async def _rejoin(self, member: Member) -> None:
+    async def _rejoin(self, member: ConsumerMember) -> None:
         """Give back what we read, and take what the group gives us now."""
         self._fetcher.seek({})
         await self.commit()

@@ -14,8 +14,8 @@ from riverrun.cli.support.options import FAILED, NOT_FOUND
 from riverrun.cli.support.output import bytes_in_words, counted
 from riverrun.cli.support.patience import Patience
 from riverrun.cli.support.session import in_words
-from riverrun.client.pool import Pool
-from riverrun.client.producer import PartitionState, Producer
+from riverrun.client.pool import ConnectionPool
+from riverrun.client.producer import PartitionBuffer, Producer
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.records.compression import Compression
@@ -49,7 +49,7 @@ class Summary:
     records: int = 0
     batch_bytes: int = 0
     seconds: float = 0.0
-    partitions: list[PartitionState] = field(default_factory=list)
+    partitions: list[PartitionBuffer] = field(default_factory=list)
     failure: str | None = None
     exit_code: int = FAILED
 
@@ -101,7 +101,7 @@ class LineBuffer:
 
 
 async def write_lines(
-    pool: Pool, plan: Plan, descriptor: int, *, clock: Clock | None = None
+    pool: ConnectionPool, plan: Plan, descriptor: int, *, clock: Clock | None = None
 ) -> Summary:
     """Everything up to the end of the input, or to the first thing that is wrong."""
     summary = Summary(topic=plan.topic)

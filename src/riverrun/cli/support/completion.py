@@ -11,13 +11,13 @@ import typer
 from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
 
 if TYPE_CHECKING:
-    from riverrun.client.pool import Pool
+    from riverrun.client.pool import ConnectionPool
 
 ANSWER_S_MAX = 1.0
 
 
 def topic_names(context: typer.Context, incomplete: str) -> list[str]:
-    async def ask(pool: Pool) -> list[str]:
+    async def ask(pool: ConnectionPool) -> list[str]:
         topics = (await pool.metadata(None)).topics
         return [topic.name for topic in topics if topic.name and not topic.is_internal]
 
@@ -25,7 +25,7 @@ def topic_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:
-    async def ask(pool: Pool) -> list[str]:
+    async def ask(pool: ConnectionPool) -> list[str]:
         from riverrun.cli.groups.admin import list_all
 
         return [row.group for row in await list_all(pool)]
@@ -34,19 +34,19 @@ def group_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _complete(
-    context: typer.Context, incomplete: str, ask: Callable[[Pool], Awaitable[list[str]]]
+    context: typer.Context, incomplete: str, ask: Callable[[ConnectionPool], Awaitable[list[str]]]
 ) -> list[str]:
     import asyncio
 
     from riverrun.client.connection import UnsupportedApi
-    from riverrun.client.pool import Pool, parse_bootstrap
+    from riverrun.client.pool import ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
 
     given = context.params.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE)
 
     async def names() -> list[str]:
         addresses = parse_bootstrap(given or BOOTSTRAP_DEFAULT)
-        async with asyncio.timeout(ANSWER_S_MAX), Pool(addresses) as pool:
+        async with asyncio.timeout(ANSWER_S_MAX), ConnectionPool(addresses) as pool:
             await pool.any_connection()
             return await ask(pool)
 

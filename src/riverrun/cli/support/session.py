@@ -21,7 +21,7 @@ from riverrun.cli.support.options import (
     fail,
 )
 from riverrun.client.connection import UnsupportedApi
-from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
+from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -71,7 +71,7 @@ class NotFound(Exception):
 
 
 async def ask_each(
-    pool: Pool, messages: Mapping[int, Any], key: ApiKey, *, limit_s: float | None = None
+    pool: ConnectionPool, messages: Mapping[int, Any], key: ApiKey, *, limit_s: float | None = None
 ) -> tuple[dict[int, Any], list[int]]:
     """The answers of nodes by their ids, all asked at once, and those that cannot be reached: a
     cluster goes on to list a node for a while when it has died, and what the others know is worth
@@ -92,7 +92,7 @@ async def ask_each(
 
 def run(
     bootstrap: str,
-    command: Callable[[Pool], Awaitable[Result]],
+    command: Callable[[ConnectionPool], Awaitable[Result]],
     *,
     retry: RetryPolicy | None = None,
 ) -> Result:
@@ -138,8 +138,8 @@ def run(
         )
 
 
-def open_pool(bootstrap: str, retry: RetryPolicy | None = None) -> Pool:
-    return Pool(addresses_of(bootstrap), client_id=CLIENT_ID, retry=retry)
+def open_pool(bootstrap: str, retry: RetryPolicy | None = None) -> ConnectionPool:
+    return ConnectionPool(addresses_of(bootstrap), client_id=CLIENT_ID, retry=retry)
 
 
 def addresses_of(bootstrap: str) -> list[Address]:
@@ -166,7 +166,7 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 
 
 async def find_topic(
-    pool: Pool, name: str, *, may_be_created: bool = True
+    pool: ConnectionPool, name: str, *, may_be_created: bool = True
 ) -> MetadataResponseTopic:
     """A topic's metadata; ``NotFound`` names one that is spelt alike, and says how to make it."""
     for _ in range(LOOKS_MAX):

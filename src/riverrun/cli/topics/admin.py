@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from riverrun.cli.support.options import FAILED
 from riverrun.cli.support.session import alike, check, find_topic, in_words
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_partitions_request import (
@@ -64,7 +64,7 @@ class Creation:
 
 
 async def create_topics(
-    pool: Pool,
+    pool: ConnectionPool,
     names: Sequence[str],
     *,
     partitions: int,
@@ -109,7 +109,7 @@ async def create_topics(
     return creation
 
 
-async def delete_topics(pool: Pool, names: Sequence[str]) -> dict[str, str]:
+async def delete_topics(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
     """The topics that were not deleted, with the reason in words."""
     for name in names:
         await find_topic(pool, name, may_be_created=False)
@@ -130,7 +130,7 @@ async def delete_topics(pool: Pool, names: Sequence[str]) -> dict[str, str]:
 
 
 async def alter_topic(
-    pool: Pool, name: str, *, partitions: int | None, settings: Mapping[str, str | None]
+    pool: ConnectionPool, name: str, *, partitions: int | None, settings: Mapping[str, str | None]
 ) -> None:
     """Change settings (None is the default again) and partitions, or nothing at all."""
     await find_topic(pool, name)
@@ -142,7 +142,7 @@ async def alter_topic(
 
 
 async def _alter_settings(
-    pool: Pool, name: str, settings: Mapping[str, str | None], *, validate_only: bool
+    pool: ConnectionPool, name: str, settings: Mapping[str, str | None], *, validate_only: bool
 ) -> None:
     configs = tuple(
         AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
@@ -160,7 +160,7 @@ async def _alter_settings(
         check(row.error_code, (row.error_message or row.error_code.name) + hint, f"topic {name}")
 
 
-async def _grow(pool: Pool, name: str, count: int, *, validate_only: bool) -> None:
+async def _grow(pool: ConnectionPool, name: str, count: int, *, validate_only: bool) -> None:
     message = CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
         timeout_ms=TIMEOUT_MS,

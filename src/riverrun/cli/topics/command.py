@@ -20,7 +20,7 @@ from riverrun.cli.support.options import (
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.client.pool import Pool
+    from riverrun.client.pool import ConnectionPool
 
 TIMEOUT_MS = 30_000
 BROKER_DEFAULT = -1
@@ -74,7 +74,7 @@ def list_topics(
     from riverrun.cli.support.output import Table, print_json, print_tables
     from riverrun.cli.support.session import run
 
-    async def ask(pool: Pool) -> list[tuple[str, int, int]]:
+    async def ask(pool: ConnectionPool) -> list[tuple[str, int, int]]:
         answer = await pool.metadata(None)
         return sorted(
             (topic.name or "", len(topic.partitions), _replication_factor(topic.partitions))
@@ -268,7 +268,7 @@ def delete(
     from riverrun.cli.support.session import find_topic, run
     from riverrun.cli.topics.admin import delete_topics
 
-    async def look(pool: Pool) -> int:
+    async def look(pool: ConnectionPool) -> int:
         return sum([len((await find_topic(pool, name)).partitions) for name in names])
 
     if not yes:

@@ -19,7 +19,7 @@ from riverrun.cli.support.output import Table, bytes_in_words, counted
 from riverrun.cli.support.session import check, find_topic
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import TopicPartition
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
@@ -125,7 +125,7 @@ class Topic:
 
 
 async def describe_topics(
-    pool: Pool, wanted: Sequence[str] | None, *, all_settings: bool, internal: bool
+    pool: ConnectionPool, wanted: Sequence[str] | None, *, all_settings: bool, internal: bool
 ) -> list[Topic]:
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + LEADER_SECONDS_MAX
@@ -163,7 +163,7 @@ async def describe_topics(
 
 
 async def _look(
-    pool: Pool, wanted: Sequence[str] | None, *, internal: bool
+    pool: ConnectionPool, wanted: Sequence[str] | None, *, internal: bool
 ) -> list[MetadataResponseTopic]:
     if wanted is not None:
         return [await find_topic(pool, name) for name in dict.fromkeys(wanted)]
@@ -200,7 +200,7 @@ def _partition(
 
 
 async def _settings(
-    pool: Pool, names: Sequence[str], *, all_settings: bool
+    pool: ConnectionPool, names: Sequence[str], *, all_settings: bool
 ) -> dict[str, list[Setting]]:
     if not names:
         return {}

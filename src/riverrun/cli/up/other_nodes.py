@@ -19,14 +19,14 @@ CALL_SECONDS_MAX = 0.5
 
 def others(cluster: Sequence[Node]) -> dict[int, Address]:
     """By id, all that our own nodes know and that are none of our processes."""
-    from riverrun.client.pool import ClusterUnreachable, Pool, parse_bootstrap
+    from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
 
     ours = [node for node in cluster if node.process and node.process.poll() is None]
 
     async def ask() -> dict[int, Address]:
         places = [parse_bootstrap(node.client)[0] for node in ours]
-        async with asyncio.timeout(ASK_SECONDS_MAX), Pool(places) as pool:
+        async with asyncio.timeout(ASK_SECONDS_MAX), ConnectionPool(places) as pool:
             await pool.metadata(())
             return dict(pool.cluster.nodes)
 

@@ -45,12 +45,12 @@ def replicas(
     check_extra()
     from riverrun.cli.support.output import Cell, Table, print_json, print_tables
     from riverrun.cli.support.session import find_topic, run
-    from riverrun.client.pool import Pool
+    from riverrun.client.pool import ConnectionPool
     from riverrun.pipeline.audit.replica_reader import Copy
     from riverrun.pipeline.audit.replicas import audit, find_copies
     from riverrun.pipeline.run.session import SETTINGS
 
-    async def find(pool: Pool) -> list[Copy]:
+    async def find(pool: ConnectionPool) -> list[Copy]:
         for name in topics or []:  # no copies are all equal: a wrong name must not pass for that
             await find_topic(pool, name)
         return await find_copies(pool, topics or [])

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import LATEST
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.pipeline.audit.replica_reader import ABSENT, BATCH, KEY, Copy, read_copy
 from riverrun.wire.apis import ApiKey
@@ -122,7 +122,7 @@ class Outcome:
         return f"{text} ({self.compared} batches and keys read)"
 
 
-async def find_copies(pool: Pool, topics: Sequence[str]) -> list[Copy]:
+async def find_copies(pool: ConnectionPool, topics: Sequence[str]) -> list[Copy]:
     """All replicas of these topics, of all topics if there are none given."""
     found = (await pool.metadata(list(topics) or None)).topics
     wanted = [topic for topic in found if topic.name is not None and topic.topic_id is not None]
@@ -152,7 +152,7 @@ async def find_copies(pool: Pool, topics: Sequence[str]) -> list[Copy]:
     ]
 
 
-async def _compacted(pool: Pool, names: Sequence[str]) -> dict[str, None]:
+async def _compacted(pool: ConnectionPool, names: Sequence[str]) -> dict[str, None]:
     if not names:
         return {}
     message = DescribeConfigsRequest(

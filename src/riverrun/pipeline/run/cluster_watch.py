@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Self
 
 from riverrun.client.connection import UnsupportedApi
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.pipeline.declaration.model import Pipeline, Sink, TopicSink, TopicSource
 from riverrun.pipeline.run.status import PipelineStatus, QueryStatus
 
@@ -77,7 +77,7 @@ class Watch:
         asyncio.run(self._ask())
 
     async def _ask(self) -> None:
-        pool = Pool(
+        pool = ConnectionPool(
             parse_bootstrap(self._bootstrap),
             client_id=CLIENT_ID,
             request_timeout_s=ANSWER_SECONDS_MAX,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from riverrun.cli.support.session import NotFound, alike, run
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.pipeline.declaration.model import Pipeline, TopicSink, TopicSource
 from riverrun.pipeline.run.cluster_watch import needs_cluster
 from riverrun.pipeline.run.status import read_status
@@ -27,7 +27,7 @@ def look(pipeline: Pipeline, *, is_once: bool) -> None:
     if not (is_once or is_first) or not is_needed:
         return
 
-    async def check(pool: Pool) -> None:
+    async def check(pool: ConnectionPool) -> None:
         missing: list[str] = []
         for _ in range(LOOKS_MAX):
             known = [topic.name or "" for topic in (await pool.metadata(None)).topics]

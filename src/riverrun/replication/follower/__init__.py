@@ -1,1 +1,1 @@
-"""Following leaders: what is fetched from whom, what is cut off, and what is tried again."""
+"""The follower side of replication: fetching from leaders, truncation and retries."""

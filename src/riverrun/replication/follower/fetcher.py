@@ -29,13 +29,13 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.backoff import pause_seconds
-from riverrun.replication.follower.following import Following, Key
-from riverrun.replication.follower.lookup import Ends, LookUp
+from riverrun.replication.follower.followed_partition import FollowedPartition, Key
+from riverrun.replication.follower.leader_offsets import LeaderOffsetsLookup, LogRange
 from riverrun.replication.follower.metrics import Counters, declare
-from riverrun.replication.follower.plan import Ask, Plan, code_of
+from riverrun.replication.follower.plan import FetchPlan, PlannedFetch, code_of
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.throttle import Throttle
-from riverrun.replication.follower.truncation import Cut, cut_out_of_range
+from riverrun.replication.follower.truncation import Truncation, truncation_out_of_range
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.storage.log import Log
@@ -83,7 +83,7 @@ class _Refused(Exception):
     """The leader refused a request as a whole."""
 
 
-class _World(Struct, frozen=True, kw_only=True):
+class _FetcherContext(Struct, frozen=True, kw_only=True):
     """What all fetchers of a node share."""
 
     node_id: NodeId
@@ -124,13 +124,13 @@ class Fetchers:
         self._node_id = node_id
         self._replicas = replicas
         self.throttle = Throttle(node_id, settings.throttled_rate)
-        self._world = _World(
+        self._world = _FetcherContext(
             node_id=node_id, logs=log_runner, endpoint_of=endpoint_of, broker_epoch=broker_epoch,
             cluster_id=cluster_id, settings=settings, clock=clock, randomness=randomness,
             throttle=self.throttle, counters=Counters(), lost=lost,
         )  # fmt: skip
-        self._fetchers: dict[tuple[NodeId, int, bool], _Fetcher] = {}
-        self._owners: dict[Key, _Fetcher] = {}
+        self._fetchers: dict[tuple[NodeId, int, bool], _LeaderFetcher] = {}
+        self._owners: dict[Key, _LeaderFetcher] = {}
         self._news = asyncio.Event()
         self._is_stopping = False
         if metrics is not None:
@@ -159,7 +159,7 @@ class Fetchers:
                 wanted.hurry()
         self._news.set()
 
-    def _fetcher_for(self, partition: Partition) -> _Fetcher | None:
+    def _fetcher_for(self, partition: Partition) -> _LeaderFetcher | None:
         leader = partition.leader
         name = partition.name
         if (
@@ -171,7 +171,7 @@ class Fetchers:
         place = (leader, share, partition.log.settings.flush_before_ack)
         fetcher = self._fetchers.get(place)
         if fetcher is None:
-            fetcher = self._fetchers[place] = _Fetcher(self._world, leader)
+            fetcher = self._fetchers[place] = _LeaderFetcher(self._world, leader)
         return fetcher
 
     def configure(self, partitions: Iterable[Partition], throttled_rate: int | None = None) -> None:
@@ -229,19 +229,19 @@ class Fetchers:
 
     # -- Looking ----------------------------------------------------------------------------------
 
-    def following(self) -> Iterable[Following]:
+    def following(self) -> Iterable[FollowedPartition]:
         for fetcher in self._fetchers.values():
             yield from fetcher.plan.following.values()
 
 
-class _Fetcher:
+class _LeaderFetcher:
     """One conversation with one leader."""
 
-    def __init__(self, world: _World, leader: NodeId) -> None:
+    def __init__(self, world: _FetcherContext, leader: NodeId) -> None:
         self._world = world
         self._leader = leader
         self._clock = world.clock
-        self.plan = Plan(
+        self.plan = FetchPlan(
             world.settings,
             randomness=world.randomness,
             throttle=world.throttle,
@@ -349,7 +349,7 @@ class _Fetcher:
             await self._sleep(max(due - self._clock.monotonic(), 0))
 
     async def _fetch(
-        self, connection: StreamConnection, encoder: FetchEncoder, ask: Ask
+        self, connection: StreamConnection, encoder: FetchEncoder, ask: PlannedFetch
     ) -> FetchAnswer:
         world, settings = self._world, self._world.settings
         now = self._clock.monotonic()
@@ -390,10 +390,10 @@ class _Fetcher:
 
     # -- What waits for the disk ------------------------------------------------------------------
 
-    async def _sync(self, unsynced: list[Following]) -> None:
+    async def _sync(self, unsynced: list[FollowedPartition]) -> None:
         """All at once: they share the threads that sync."""
 
-        async def sync(following: Following) -> None:
+        async def sync(following: FollowedPartition) -> None:
             try:
                 await self._world.logs.flushed(following.log, following.log.end_offset)
             except KafkaError as error:
@@ -416,7 +416,7 @@ class _Fetcher:
         for following, cut in list(plan.diverged.items()):
             await self._cut_one(following, cut)
 
-    async def _cut_one(self, following: Following, cut: Cut) -> None:
+    async def _cut_one(self, following: FollowedPartition, cut: Truncation) -> None:
         plan, log = self.plan, following.log
         if not plan.is_current(following):
             plan.cut_done(following)
@@ -450,7 +450,7 @@ class _Fetcher:
         """Ask where the leader's logs begin and end that we are outside of."""
         plan, now = self.plan, self._clock.monotonic()
         asked = list(plan.out_of_range)
-        look_up = LookUp(self._world.node_id, asked, connection.versions)
+        look_up = LeaderOffsetsLookup(self._world.node_id, asked, connection.versions)
         for frame in look_up.requests(connection.client_id):
             connection.send(frame)
             look_up.answered(bytes(await connection.receive()))
@@ -458,12 +458,14 @@ class _Fetcher:
             found = look_up.found.get(following.key)
             if following not in plan.out_of_range:
                 continue  # followed no more
-            if not isinstance(found, Ends):
+            if not isinstance(found, LogRange):
                 plan.delay(following, now, f"no offsets from the leader: {found}")
                 continue
-            cut = cut_out_of_range(following.log, found.start, found.end, following.leader_epoch)
+            cut = truncation_out_of_range(
+                following.log, found.start, found.end, following.leader_epoch
+            )
             if following.is_damaged:
-                cut = Cut(found.start, found.start)
+                cut = Truncation(found.start, found.start)
             if cut is None:
                 # It has moved since; ask for the same again, but not at once.
                 plan.delay(following, now, "out of the leader's range")

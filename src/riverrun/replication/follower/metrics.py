@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from riverrun.ports.metrics import Counter, Metrics, Sample
-from riverrun.replication.follower.following import Following, State
+from riverrun.replication.follower.followed_partition import FollowedPartition, FollowState
 
 
 class Counters:
@@ -23,7 +23,7 @@ class Counters:
 
 
 def declare(
-    metrics: Metrics, counters: Counters, following: Callable[[], Iterable[Following]]
+    metrics: Metrics, counters: Counters, following: Callable[[], Iterable[FollowedPartition]]
 ) -> None:
     counters.requests = metrics.counter(
         "riverrun_replica_fetch_requests_total", "Fetches that this node sent to leaders"
@@ -46,7 +46,7 @@ def declare(
             name = each.partition.name
             yield {"topic": str(name.topic), "partition": str(name.partition)}, each.lag
 
-    def in_state(state: State) -> float:
+    def in_state(state: FollowState) -> float:
         return sum(1 for each in following() if each.state is state)
 
     metrics.gauges(
@@ -54,7 +54,7 @@ def declare(
         "Committed records that this follower lacks, as far as it knows",
         lags,
     )
-    for state in State:
+    for state in FollowState:
         metrics.gauge(
             "riverrun_replica_fetch_partitions",
             "Partitions that this node follows, by state",

@@ -18,12 +18,12 @@ import structlog
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.backoff import pause_seconds
-from riverrun.replication.follower.following import Following, Key, State
+from riverrun.replication.follower.followed_partition import FollowedPartition, FollowState, Key
 from riverrun.replication.follower.metrics import Counters
-from riverrun.replication.follower.session import INITIAL_EPOCH, Session
+from riverrun.replication.follower.session import INITIAL_EPOCH, FollowerFetchSession
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.throttle import Throttle
-from riverrun.replication.follower.truncation import Cut, cut_at_divergence
+from riverrun.replication.follower.truncation import Truncation, truncation_at_divergence
 from riverrun.replication.partition import Partition
 from riverrun.wire.fetch import FetchPartition, FetchResult
 from riverrun.wire.fetch_client import FetchAnswer
@@ -45,7 +45,7 @@ _NOT_HEARD_YET = (
 _logger = structlog.get_logger("riverrun.replication")
 
 
-class Ask(NamedTuple):
+class PlannedFetch(NamedTuple):
     """The next request, but for what is the same in all of them."""
 
     session_id: int
@@ -55,7 +55,7 @@ class Ask(NamedTuple):
     max_wait_ms: int
 
 
-class Plan:
+class FetchPlan:
     """The partitions of one leader that one fetcher takes care of."""
 
     def __init__(
@@ -67,27 +67,27 @@ class Plan:
         counters: Counters,
     ) -> None:
         self.settings = settings
-        self.following: dict[Key, Following] = {}
-        self.session = Session()
-        self.diverged: dict[Following, Cut] = {}
+        self.following: dict[Key, FollowedPartition] = {}
+        self.session = FollowerFetchSession()
+        self.diverged: dict[FollowedPartition, Truncation] = {}
         """To be cut before they are fetched again."""
-        self.out_of_range: dict[Following, None] = {}
+        self.out_of_range: dict[FollowedPartition, None] = {}
         """The leader is to be asked where its log begins and ends."""
         self._randomness = randomness
         self._throttle = throttle
         self._counters = counters
-        self._changed: dict[Following, None] = {}
+        self._changed: dict[FollowedPartition, None] = {}
         """What the leader must hear of with the next request of the session."""
         self._left: dict[Key, FetchPartition] = {}
         """What we no longer follow, though the leader believes so."""
         self._asked_count = 0
-        self._delayed: list[tuple[float, int, Following]] = []
+        self._delayed: list[tuple[float, int, FollowedPartition]] = []
         self._sequence = 0
 
     # -- Whom to follow ---------------------------------------------------------------------------
 
-    def follow(self, partition: Partition) -> Following:
-        following = Following(partition)
+    def follow(self, partition: Partition) -> FollowedPartition:
+        following = FollowedPartition(partition)
         following.asked = self._left.pop(following.key, None)
         self.following[following.key] = following
         self._changed[following] = None
@@ -102,24 +102,24 @@ class Plan:
             self.diverged.pop(following, None)
             self.out_of_range.pop(following, None)
 
-    def is_current(self, following: Following) -> bool:
+    def is_current(self, following: FollowedPartition) -> bool:
         """Whether it may still be changed on this leader's word; asked after every wait."""
         return self.following.get(following.key) is following and following.is_valid
 
     # -- The next request -------------------------------------------------------------------------
 
-    def unsynced(self) -> list[Following]:
+    def unsynced(self) -> list[FollowedPartition]:
         """What must be synced before ``ask``, for the request would acknowledge it."""
         candidates = self.following.values() if self.session.is_full else self._changed
         return [
             following
             for following in candidates
             if following.log.flushed_offset < following.log.end_offset
-            and following.state is State.FETCHING
+            and following.state is FollowState.FETCHING
             and following.is_unsynced
         ]
 
-    def ask(self, now: float) -> Ask | None:
+    def ask(self, now: float) -> PlannedFetch | None:
         """The next request; None when there is nothing to ask for now (see ``next_due``)."""
         if self._delayed:
             self._revive(now)
@@ -130,7 +130,7 @@ class Plan:
         if session.epoch == INITIAL_EPOCH:
             for following in self.following.values():
                 following.asked = None
-                if following.state is State.FETCHING:
+                if following.state is FollowState.FETCHING:
                     following.asked = wish = following.wish(bytes_max)
                     wanted.append(wish)
             self._asked_count = len(wanted)
@@ -140,7 +140,7 @@ class Plan:
                 self._asked_count -= len(forgotten)
             for following in self._changed:
                 known = following.asked
-                if following.state is not State.FETCHING:
+                if following.state is not FollowState.FETCHING:
                     if known is not None:
                         forgotten.append(following.key)
                         following.asked = None
@@ -159,7 +159,7 @@ class Plan:
         wait_ms = self.settings.wait_max_ms
         if self._delayed:
             wait_ms = max(min(wait_ms, int((self._delayed[0][0] - now) * 1000) + 1), 1)
-        return Ask(session.id, session.epoch, wanted, forgotten, wait_ms)
+        return PlannedFetch(session.id, session.epoch, wanted, forgotten, wait_ms)
 
     @property
     def next_due(self) -> float | None:
@@ -173,7 +173,7 @@ class Plan:
             if self.following.get(following.key) is following:
                 if self._is_throttled(following, now):
                     continue
-                following.enter(State.FETCHING)
+                following.enter(FollowState.FETCHING)
                 self._changed[following] = None
                 if following.is_damaged:
                     self.refetch(following.key)
@@ -191,7 +191,7 @@ class Plan:
             if (
                 asked.leader_epoch != following.leader_epoch
                 or asked.offset != following.log.end_offset
-                or following.state is not State.FETCHING
+                or following.state is not FollowState.FETCHING
                 or not following.is_valid
             ):
                 # Asked under another leader, or before the log was cut: it means nothing now.
@@ -203,7 +203,9 @@ class Plan:
             else:
                 yield from self._append(following, result, now)
 
-    def _append(self, following: Following, result: FetchResult, now: float) -> Iterator[None]:
+    def _append(
+        self, following: FollowedPartition, result: FetchResult, now: float
+    ) -> Iterator[None]:
         log, at = following.log, 0
         records = result.records
         size = 0 if records is None else len(records)
@@ -253,28 +255,28 @@ class Plan:
             if size >= SLICE_BYTES:
                 yield
 
-    def _follow_start(self, following: Following, leader_start: int) -> None:
+    def _follow_start(self, following: FollowedPartition, leader_start: int) -> None:
         """What the leader has discarded is not kept here either, as far as it is committed."""
         log = following.log
         log.delete_records_before(min(leader_start, log.high_watermark))
         self._changed[following] = None
 
-    def _diverged(self, following: Following, result: FetchResult) -> None:
+    def _diverged(self, following: FollowedPartition, result: FetchResult) -> None:
         assert result.diverging is not None, "no divergence to act on"
         epoch, end = result.diverging
-        cut = cut_at_divergence(following.log, epoch, end, result.log_start_offset)
-        following.enter(State.TRUNCATING)
+        cut = truncation_at_divergence(following.log, epoch, end, result.log_start_offset)
+        following.enter(FollowState.TRUNCATING)
         self.diverged[following] = cut
         self._changed[following] = None
 
-    def _refused(self, following: Following, code: ErrorCode, now: float) -> None:
+    def _refused(self, following: FollowedPartition, code: ErrorCode, now: float) -> None:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            following.enter(State.TRUNCATING)
+            following.enter(FollowState.TRUNCATING)
             self.out_of_range[following] = None
             self._changed[following] = None
         else:
             patience = _PATIENCE if code in _NOT_HEARD_YET else 0
-            self._pause(following, State.DELAYED, now, code.name, patience=patience)
+            self._pause(following, FollowState.DELAYED, now, code.name, patience=patience)
 
     def refetch(self, key: Key) -> None:
         """What we hold of it is damaged: drop that and what follows, or if the beginning is, or
@@ -282,42 +284,48 @@ class Plan:
         """
         following = self.following[key]
         following.is_damaged = True
-        if following.state is State.FETCHING:
-            following.enter(State.TRUNCATING)
+        if following.state is FollowState.FETCHING:
+            following.enter(FollowState.TRUNCATING)
             log = following.log
             if (
                 log.damaged_at is not None
                 and log.damaged_at > log.start_offset
                 and following.attempts < _CUTS_MAX
             ):
-                self.diverged[following] = Cut(log.damaged_at)
+                self.diverged[following] = Truncation(log.damaged_at)
             else:
                 self.out_of_range[following] = None
             self._changed[following] = None
 
     # -- Cutting ----------------------------------------------------------------------------------
 
-    def cut_done(self, following: Following) -> None:
+    def cut_done(self, following: FollowedPartition) -> None:
         """Fetch it again, from its new end on."""
         self.diverged.pop(following, None)
         self.out_of_range.pop(following, None)
         if self.following.get(following.key) is following:
             following.is_damaged = False
-            following.enter(State.FETCHING)
+            following.enter(FollowState.FETCHING)
             self._changed[following] = None
 
     # -- Trouble ----------------------------------------------------------------------------------
 
-    def delay(self, following: Following, now: float, reason: str) -> None:
+    def delay(self, following: FollowedPartition, now: float, reason: str) -> None:
         """Try again later: the leader cannot serve it now."""
-        self._pause(following, State.DELAYED, now, reason)
+        self._pause(following, FollowState.DELAYED, now, reason)
 
-    def fail(self, following: Following, now: float, reason: str) -> None:
+    def fail(self, following: FollowedPartition, now: float, reason: str) -> None:
         """Try again later: our disk did not take it."""
-        self._pause(following, State.FAILED, now, reason)
+        self._pause(following, FollowState.FAILED, now, reason)
 
     def _pause(
-        self, following: Following, state: State, now: float, reason: str, *, patience: int = 0
+        self,
+        following: FollowedPartition,
+        state: FollowState,
+        now: float,
+        reason: str,
+        *,
+        patience: int = 0,
     ) -> None:
         self.diverged.pop(following, None)
         self.out_of_range.pop(following, None)
@@ -335,20 +343,20 @@ class Plan:
         following.attempts += 1
         self._sleep(following, state, now + pause)
 
-    def _sleep(self, following: Following, state: State, due: float) -> None:
+    def _sleep(self, following: FollowedPartition, state: FollowState, due: float) -> None:
         following.enter(state)
         following.due = due
         self._sequence += 1
         heapq.heappush(self._delayed, (due, self._sequence, following))
         self._changed[following] = None
 
-    def _is_throttled(self, following: Following, now: float) -> bool:
+    def _is_throttled(self, following: FollowedPartition, now: float) -> bool:
         free_at = self._throttle.free_at()
         if free_at <= now or not self._throttle.concerns(following.partition):
             return False
-        if following.state is not State.FETCHING:
-            following.enter(State.FETCHING)
-        self._sleep(following, State.DELAYED, free_at)
+        if following.state is not FollowState.FETCHING:
+            following.enter(FollowState.FETCHING)
+        self._sleep(following, FollowState.DELAYED, free_at)
         return True
 
 

@@ -18,7 +18,7 @@ SESSION_ERRORS = (
 )
 
 
-class Session:
+class FollowerFetchSession:
     """Its number, and how many requests it has had."""
 
     __slots__ = ("epoch", "id")

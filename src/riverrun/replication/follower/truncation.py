@@ -13,7 +13,7 @@ from riverrun.model.ids import NO_EPOCH, LeaderEpoch
 from riverrun.storage.log import Log
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """The log shall end at ``end``; or, if nothing of it is of use, begin anew at ``restart``."""
 
     end: int
@@ -34,12 +34,16 @@ def common_prefix(log: Log, epoch: int, leader_end: int) -> int:
     return min(own_end, leader_end, log.end_offset)
 
 
-def cut_at_divergence(log: Log, epoch: int, leader_end: int, leader_start: int) -> Cut:
+def truncation_at_divergence(
+    log: Log, epoch: int, leader_end: int, leader_start: int
+) -> Truncation:
     """What a diverging epoch in a leader's answer means for our log."""
     return _cut(log, common_prefix(log, epoch, leader_end), leader_start)
 
 
-def cut_out_of_range(log: Log, leader_start: int, leader_end: int, leader_epoch: int) -> Cut | None:
+def truncation_out_of_range(
+    log: Log, leader_start: int, leader_end: int, leader_epoch: int
+) -> Truncation | None:
     """What is to be done when our end lies outside the leader's log; None when it does not.
 
     A leader that ends before us lost its end, in an election that somebody asked for; one that
@@ -52,12 +56,12 @@ def cut_out_of_range(log: Log, leader_start: int, leader_end: int, leader_epoch:
     if leader_end < log.end_offset:
         return _cut(log, leader_end, leader_start)
     if leader_start > log.end_offset:
-        return Cut(leader_start, leader_start)
+        return Truncation(leader_start, leader_start)
     return None
 
 
-def _cut(log: Log, end: int, leader_start: int) -> Cut:
+def _cut(log: Log, end: int, leader_start: int) -> Truncation:
     """Never leave a hole: a log of which nothing is kept begins where the leader's does."""
     if end <= log.start_offset and leader_start >= 0:
-        return Cut(leader_start, leader_start)
-    return Cut(end)
+        return Truncation(leader_start, leader_start)
+    return Truncation(end)

@@ -11,7 +11,7 @@ this node left undone comes from the metadata by ``touched``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -24,9 +24,8 @@ from riverrun.model.ids import NodeId, TopicId
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.partition import Partition
-from riverrun.replication.repair.requests import codes_of, request_of
 from riverrun.replication.repair.steps import (
-    Condition,
+    ReplicaCondition,
     Step,
     is_lost,
     next_step,
@@ -34,7 +33,12 @@ from riverrun.replication.repair.steps import (
 )
 from riverrun.replication.replicas import Replicas
 from riverrun.storage.log import Log
-from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
+from riverrun.wire.messages.assign_replicas_to_dirs_request import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
 
 IDLE_SECONDS = 1.0
@@ -47,7 +51,7 @@ REPLICAS_MAX = 1000
 _logger = structlog.get_logger("riverrun.replication")
 
 
-class Send(Protocol):
+class SendAssignments(Protocol):
     def __call__(
         self, request: AssignReplicasToDirsRequest
     ) -> Awaitable[AssignReplicasToDirsResponse]:
@@ -55,7 +59,7 @@ class Send(Protocol):
         ...
 
 
-class Refetching(Protocol):
+class Refetcher(Protocol):
     """Whoever fetches from leaders."""
 
     def refetch(self, partition: Partition) -> bool: ...
@@ -63,7 +67,7 @@ class Refetching(Protocol):
     def lag(self, partition: Partition) -> int | None: ...
 
 
-class Disk(Struct, frozen=True, kw_only=True):
+class ReplicaDisk(Struct, frozen=True, kw_only=True):
     """What repairs must know of the data directory."""
 
     directory_id: UUID
@@ -80,7 +84,7 @@ class _Case(Struct, kw_only=True):
     """When the controller may be asked again."""
 
 
-class Repairs:
+class Repairer:
     """The troubles of one node's replicas. ``report_losses`` when registered, then ``run``."""
 
     def __init__(
@@ -89,10 +93,10 @@ class Repairs:
         node_id: NodeId,
         *,
         image: Callable[[], Image],
-        fetchers: Refetching,
-        send: Send,
+        fetchers: Refetcher,
+        send: SendAssignments,
         broker_epoch: Callable[[], int],
-        disk: Disk,
+        disk: ReplicaDisk,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -235,7 +239,7 @@ class Repairs:
         state, log = self._state(partition), partition.log
         if state is None:
             return Step.NONE
-        condition = Condition(
+        condition = ReplicaCondition(
             is_damaged=log.is_corrupt,
             is_cut=log.damaged_at is None,
             lag=self._fetchers.lag(partition),
@@ -300,3 +304,35 @@ class Repairs:
             what, partition=str(partition.name), end=partition.log.end_offset,
             problem=partition.log.damage,
         )  # fmt: skip
+
+
+def request_of(
+    node: NodeId, broker_epoch: int, assigned: Mapping[UUID, Iterable[Partition]]
+) -> AssignReplicasToDirsRequest:
+    directories: list[DirectoryData] = []
+    for directory, partitions in assigned.items():
+        by_topic: dict[UUID, list[int]] = {}
+        for partition in partitions:
+            by_topic.setdefault(partition.topic_id, []).append(partition.name.partition)
+        topics = tuple(
+            TopicData(
+                topic_id=topic_id,
+                partitions=tuple(PartitionData(partition_index=index) for index in indexes),
+            )
+            for topic_id, indexes in by_topic.items()
+        )
+        if topics:
+            directories.append(DirectoryData(id_=directory, topics=topics))
+    return AssignReplicasToDirsRequest(
+        broker_id=node, broker_epoch=broker_epoch, directories=tuple(directories)
+    )
+
+
+def codes_of(response: AssignReplicasToDirsResponse) -> dict[tuple[UUID, int], ErrorCode]:
+    return {
+        (topic.topic_id, one.partition_index): one.error_code
+        for directory in response.directories
+        for topic in directory.topics
+        for one in topic.partitions
+        if topic.topic_id is not None
+    }

@@ -32,7 +32,7 @@ class Step(Enum):
     """Let the controller know that it can be counted on again."""
 
 
-class Condition(Struct, frozen=True, kw_only=True):
+class ReplicaCondition(Struct, frozen=True, kw_only=True):
     """A replica as its own node knows it."""
 
     is_damaged: bool
@@ -43,7 +43,9 @@ class Condition(Struct, frozen=True, kw_only=True):
     is_disk_full: bool = False
 
 
-def next_step(image: Image, state: PartitionImage, node: NodeId, condition: Condition) -> Step:
+def next_step(
+    image: Image, state: PartitionImage, node: NodeId, condition: ReplicaCondition
+) -> Step:
     is_alone = len(state.replicas) == 1
     if condition.is_damaged:
         if is_alone:

@@ -23,10 +23,10 @@ from riverrun.replication.reading import (
     PartitionRead,
     code_for_consumer,
     failed,
+    nearest_replica,
     read_elsewhere,
     read_partition,
 )
-from riverrun.replication.selector import nearest_replica
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.fetch import replica_fetch
 from riverrun.server.fetch.consumer_sessions import (

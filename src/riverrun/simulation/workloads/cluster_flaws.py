@@ -17,7 +17,7 @@ from riverrun.model.ids import Offset
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import Member
 from riverrun.replication import reading
-from riverrun.replication.follower.following import Following
+from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
 from riverrun.storage.log import Log
@@ -61,7 +61,7 @@ def _replacements(flaw: ClusterFlaw | None) -> list[tuple[Any, str, Any]]:
         case ClusterFlaw.METADATA_IS_NOT_SYNCED:
             return [(Log, "begin_flush", _pretend_to_flush(Log.begin_flush))]
         case ClusterFlaw.TRUNCATES_BY_HIGH_WATERMARK:
-            return [(Following, "__init__", _cut_first(Following.__init__))]
+            return [(FollowedPartition, "__init__", _cut_first(FollowedPartition.__init__))]
         case ClusterFlaw.ACKS_BEFORE_ISR:
             return [(LeaderState, "replicated_offset", lambda self, held, high_watermark: held)]
         case ClusterFlaw.EPOCHS_ARE_NOT_CHECKED:

@@ -16,7 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from riverrun.client.connection import UnsupportedApi
-from riverrun.client.pool import Pool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.metadata.image import ConfigType
 from riverrun.model.errors import ErrorCode
@@ -152,8 +152,8 @@ class ClusterWorkload(Workload):
             if self._observer.latest.partition(TopicName(name), index) is None:
                 raise SafetyViolation(f"{name} got {count} partitions and has fewer")
 
-    def _pool(self, environment: Environment) -> Pool:
-        return Pool(
+    def _pool(self, environment: Environment) -> ConnectionPool:
+        return ConnectionPool(
             parse_bootstrap(self._bootstrap),
             request_timeout_s=4.0,
             retry=RetryPolicy(total_s_max=4.0),

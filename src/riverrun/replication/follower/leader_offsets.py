@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.replication.follower.following import Following, Key
+from riverrun.replication.follower.followed_partition import FollowedPartition, Key
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import decode_response, encode_request
 from riverrun.wire.headers import (
@@ -32,21 +32,21 @@ VERSION_MIN = 8
 VERSION_MAX = 9
 
 
-class Ends(NamedTuple):
+class LogRange(NamedTuple):
     start: int
     end: int
 
 
-class LookUp:
+class LeaderOffsetsLookup:
     """Two requests: a partition can be named once in each. ``answered`` after each of them."""
 
     def __init__(
         self,
         node_id: NodeId,
-        asked: Sequence[Following],
+        asked: Sequence[FollowedPartition],
         versions: Mapping[int, tuple[int, int]],
     ) -> None:
-        self.found: dict[Key, Ends | str] = {}
+        self.found: dict[Key, LogRange | str] = {}
         self._node_id = node_id
         self._asked = asked
         self._version = min(versions.get(ApiKey.LIST_OFFSETS, (0, -1))[1], VERSION_MAX)
@@ -93,8 +93,8 @@ class LookUp:
                 if partition.error_code is not ErrorCode.NONE or partition.offset < 0:
                     self.found[key] = partition.error_code.name
                 elif self._timestamp == LATEST:
-                    self.found[key] = Ends(-1, partition.offset)
+                    self.found[key] = LogRange(-1, partition.offset)
                 else:
                     end = self.found.get(key)
-                    if isinstance(end, Ends):
-                        self.found[key] = Ends(partition.offset, end.end)
+                    if isinstance(end, LogRange):
+                        self.found[key] = LogRange(partition.offset, end.end)

@@ -22,7 +22,7 @@ from riverrun.client.consumer_protocol import (
     write_subscription,
 )
 from riverrun.client.offsets import commit_offsets
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
@@ -50,13 +50,13 @@ _LOST_PLACE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATI
 _JOIN_AGAIN = _LOST_PLACE | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED}
 
 
-class Member:
+class ConsumerMember:
     """``join``, then read what ``assignment`` says until ``must_rejoin`` is set, then join again.
 
     ``keep_alive`` runs beside the reading, as a task of the caller. The pool is the member's own.
     """
 
-    def __init__(self, pool: Pool, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, pool: ConnectionPool, group: str, topics: Sequence[str]) -> None:
         self._pool = pool
         self._group = group
         self._topics = tuple(topics)

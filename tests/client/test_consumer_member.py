@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from riverrun.client import member as module
+from riverrun.client import consumer_member as module
+from riverrun.client.consumer_member import ConsumerMember
 from riverrun.client.consumer_protocol import (
     read_assignment,
     write_assignment,
     write_subscription,
 )
-from riverrun.client.member import Member
-from riverrun.client.pool import Pool
+from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
@@ -114,21 +114,21 @@ class Coordinator:
 
 
 def run(
-    scenario: Callable[[Coordinator, Member], Coroutine[Any, Any, None]], **options: Any
+    scenario: Callable[[Coordinator, ConsumerMember], Coroutine[Any, Any, None]], **options: Any
 ) -> None:
     async def wrapped() -> None:
         coordinator = Coordinator(**options)
         async with (
             FakeCluster(modules=coordinator.modules_of_node) as cluster,
-            Pool(cluster.bootstrap(), retry=QUICK) as pool,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
-            await scenario(coordinator, Member(pool, "g", ["t"]))
+            await scenario(coordinator, ConsumerMember(pool, "g", ["t"]))
 
     asyncio.run(asyncio.wait_for(wrapped(), 20))
 
 
 def test_the_leader_assigns_also_for_members_it_does_not_understand() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         assert await member.join() == {"t": (0,)}
         assert (member.member_id, member.generation) == ("m1", 1)
         given = {row.member_id: row.assignment for row in coordinator.heard[-1].assignments}
@@ -141,7 +141,7 @@ def test_the_leader_assigns_also_for_members_it_does_not_understand() -> None:
 
 
 def test_a_follower_sends_no_assignment() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         assert await member.join() == {"t": (0,)}
         assert coordinator.heard[-1].assignments == ()
 
@@ -149,7 +149,7 @@ def test_a_follower_sends_no_assignment() -> None:
 
 
 def test_a_rebalance_during_sync_joins_again_as_the_same_member() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.REBALANCE_IN_PROGRESS]
         await member.join()
         assert (member.member_id, member.generation) == ("m1", 2)
@@ -158,7 +158,7 @@ def test_a_rebalance_during_sync_joins_again_as_the_same_member() -> None:
 
 
 def test_a_member_that_is_unknown_comes_back_as_a_new_one() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.UNKNOWN_MEMBER_ID]
         await member.join()
         assert (member.member_id, member.generation) == ("m2", 2)
@@ -167,7 +167,7 @@ def test_a_member_that_is_unknown_comes_back_as_a_new_one() -> None:
 
 
 def test_a_coordinator_that_is_loading_is_asked_again() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
         await member.join()
         assert member.generation == 1
@@ -176,7 +176,7 @@ def test_a_coordinator_that_is_loading_is_asked_again() -> None:
 
 
 def test_what_joining_again_cannot_help_is_raised() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.joins = [NONE, ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
         with pytest.raises(KafkaError) as failure:
             await member.join()
@@ -186,7 +186,7 @@ def test_what_joining_again_cannot_help_is_raised() -> None:
 
 
 def test_endless_rebalances_end() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.REBALANCE_IN_PROGRESS] * (2 * module.ROUNDS_MAX)
         with pytest.raises(KafkaError, match="no rest"):
             await member.join()
@@ -197,7 +197,7 @@ def test_endless_rebalances_end() -> None:
 def test_a_heartbeat_tells_of_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.001)
 
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         await member.join()
         coordinator.beats = [NONE, ErrorCode.REBALANCE_IN_PROGRESS]
         alive = asyncio.create_task(member.keep_alive())
@@ -214,7 +214,7 @@ def test_a_heartbeat_tells_of_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_commit_after_the_place_was_lost_says_so() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         await member.join()
         assert await member.commit({PLACE: 5})
         request = coordinator.heard[-1]
@@ -228,7 +228,7 @@ def test_a_commit_after_the_place_was_lost_says_so() -> None:
 
 
 def test_leaving_says_who_and_only_once() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         await member.leave()
         assert coordinator.heard == []
         await member.join()
@@ -242,7 +242,7 @@ def test_leaving_says_who_and_only_once() -> None:
 
 
 def test_who_is_stopped_while_it_joins_leaves_without_waiting_for_the_others() -> None:
-    async def scenario(coordinator: Coordinator, member: Member) -> None:
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         asked, others = asyncio.Event(), asyncio.Event()
         answer = coordinator.sync
 

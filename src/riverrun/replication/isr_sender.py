@@ -10,23 +10,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
+from uuid import UUID
 
 import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.clock import Clock
-from riverrun.replication.isr_changes.requests import request_of, verdicts_of
 from riverrun.replication.leader_state import RETRY_SECONDS, IsrProposal, IsrVerdict
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
-from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+from riverrun.wire.messages.alter_partition_request import (
+    AlterPartitionRequest,
+    BrokerState,
+    PartitionData,
+    TopicData,
+)
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
 
 log = structlog.get_logger("riverrun.replication")
 
+VERSION = 3
+RECOVERED = 0
 LOOK_SECONDS = 0.5
 LATE_SECONDS = 0.25
 """Who wakes later than this has stood still."""
@@ -40,13 +47,13 @@ BACKOFF_SECONDS_MAX = 2.0
 UNANSWERED = IsrVerdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-class Send(Protocol):
+class SendProposals(Protocol):
     def __call__(self, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
         """Ask the active controller. Raises OSError, TimeoutError or KafkaError."""
         ...
 
 
-class IsrChanges:
+class IsrSender:
     """The proposals of one node. ``run`` until cancelled."""
 
     def __init__(
@@ -54,7 +61,7 @@ class IsrChanges:
         replicas: Replicas,
         node_id: NodeId,
         *,
-        send: Send,
+        send: SendProposals,
         broker_epoch: Callable[[], int],
         clock: Clock,
     ) -> None:
@@ -201,3 +208,45 @@ def _words(error: ErrorCode) -> str:
 
 def _reason(error: ErrorCode) -> dict[str, str]:
     return {"reason": error.name} if error else {}
+
+
+def request_of(
+    proposals: Mapping[Partition, IsrProposal], node: NodeId, broker_epoch: int
+) -> AlterPartitionRequest:
+    topics: dict[UUID, list[PartitionData]] = {}
+    for partition, proposal in proposals.items():
+        topics.setdefault(partition.topic_id, []).append(
+            PartitionData(
+                partition_index=partition.name.partition,
+                leader_epoch=proposal.leader_epoch,
+                new_isr=proposal.isr,
+                new_isr_with_epochs=tuple(
+                    BrokerState(broker_id=member, broker_epoch=proposal.broker_epochs[member])
+                    for member in proposal.isr
+                ),
+                leader_recovery_state=RECOVERED,
+                partition_epoch=proposal.partition_epoch,
+            )
+        )
+    return AlterPartitionRequest(
+        broker_id=node,
+        broker_epoch=broker_epoch,
+        topics=tuple(
+            TopicData(topic_id=topic_id, partitions=tuple(rows))
+            for topic_id, rows in topics.items()
+        ),
+    )
+
+
+def verdicts_of(response: AlterPartitionResponse) -> dict[tuple[UUID, int], IsrVerdict]:
+    return {
+        (topic.topic_id, row.partition_index): IsrVerdict(
+            error=row.error_code,
+            isr=tuple(NodeId(node) for node in row.isr),
+            leader_epoch=LeaderEpoch(row.leader_epoch),
+            partition_epoch=row.partition_epoch,
+        )
+        for topic in response.topics
+        if topic.topic_id is not None
+        for row in topic.partitions
+    }

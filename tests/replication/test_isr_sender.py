@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.replication.isr_changes.sender import NAMED_MAX, IsrChanges
+from riverrun.replication.isr_sender import NAMED_MAX, IsrSender
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import (
     AlterPartitionResponse,
@@ -80,7 +80,7 @@ class Controller:
 def play(node: Node, story: Callable[[Controller], Any]) -> None:
     async def whole() -> None:
         controller = Controller()
-        changes = IsrChanges(
+        changes = IsrSender(
             node.replicas,
             NodeId(1),
             send=controller.send,

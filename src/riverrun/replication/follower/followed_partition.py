@@ -4,7 +4,7 @@
     FETCHING ──the leader's error──> DELAYED ──time──> FETCHING
     FETCHING, TRUNCATING ──our disk's error──> FAILED ──time──> FETCHING
 
-A new leader or epoch begins with a new ``Following``, in FETCHING and without delay.
+A new leader or epoch begins with a new ``FollowedPartition``, in FETCHING and without delay.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from riverrun.wire.fetch import FetchPartition
 Key = tuple[UUID, int]
 
 
-class State(Enum):
+class FollowState(Enum):
     FETCHING = "fetching"
     TRUNCATING = "truncating"
     DELAYED = "delayed"
     FAILED = "failed"
 
 
-TRANSITIONS: dict[State, tuple[State, ...]] = {
-    State.FETCHING: (State.TRUNCATING, State.DELAYED, State.FAILED),
-    State.TRUNCATING: (State.FETCHING, State.DELAYED, State.FAILED),
-    State.DELAYED: (State.FETCHING,),
-    State.FAILED: (State.FETCHING,),
+TRANSITIONS: dict[FollowState, tuple[FollowState, ...]] = {
+    FollowState.FETCHING: (FollowState.TRUNCATING, FollowState.DELAYED, FollowState.FAILED),
+    FollowState.TRUNCATING: (FollowState.FETCHING, FollowState.DELAYED, FollowState.FAILED),
+    FollowState.DELAYED: (FollowState.FETCHING,),
+    FollowState.FAILED: (FollowState.FETCHING,),
 }
 
 
-class Following:
+class FollowedPartition:
     """Made by the plan that fetches it."""
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Following:
         self.log = partition.log
         self.key: Key = (partition.topic_id, partition.name.partition)
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
-        self.state = State.FETCHING
+        self.state = FollowState.FETCHING
         self.asked: FetchPartition | None = None
         """What the leader believes that we want, in the session of now."""
         self.attempts = 0
@@ -89,7 +89,7 @@ class Following:
         log = self.log
         return log.flushed_offset < log.end_offset and log.settings.flush_before_ack
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: FollowState) -> None:
         if state is not self.state:
             assert state in TRANSITIONS[self.state], (
                 f"{self.partition.name} went from {self.state} to {state}"

@@ -1,1 +1,0 @@
-"""Changes of in-sync replicas on their way to the controller."""

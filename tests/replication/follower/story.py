@@ -127,7 +127,7 @@ class Story:
         self.fetchers.update([partition])
 
     def following(self) -> FollowedPartition:
-        (found,) = self.fetchers.following()
+        (found,) = self.fetchers.followed_partitions()
         return found
 
     # -- Waiting ----------------------------------------------------------------------------------

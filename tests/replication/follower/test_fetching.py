@@ -459,7 +459,7 @@ def test_a_node_that_begins_to_lead_fetches_no_more() -> None:
         story.first.wake()
         await story.passes(2)
         assert replica.log.end_offset == 0
-        assert list(story.fetchers.following()) == []
+        assert list(story.fetchers.followed_partitions()) == []
         assert not story.first.pipes
 
     tell(telling)

@@ -69,7 +69,9 @@ def test_only_a_cut_that_took_something_is_told(end: int, told: list[tuple[int, 
 
     with capture_logs() as lines:
         tell(telling)
-    assert [(row["end"], row["was"]) for row in lines if row["event"] == "replica cut"] == told
+    assert [
+        (row["end"], row["was"]) for row in lines if row["event"] == "replica truncated"
+    ] == told
 
 
 def test_the_common_prefix_is_found_across_several_epochs() -> None:

@@ -1,12 +1,12 @@
-"""The awaiting side of following: one conversation with each leader, and the disk in between.
+"""Fetches partitions from their leaders.
 
-A fetcher has one connection and one fetch session to one leader, with one request in flight: the
-next one goes out as soon as the data of the last answer is in the logs, and is held by the leader
-until there is more. So data moves when it is there, and what is new about whom to follow does not
-wait for a held request: that connection is dropped and made anew.
+A fetcher has one connection and one fetch session to one leader, with one request in flight. It
+sends the next fetch once the records of the last response are in the logs. The leader holds a fetch
+until there are new records (long poll). When the followed partitions change, the fetcher does not
+wait for the long poll: it drops the connection and connects again.
 
-Partitions with flush.before.ack have a fetcher of their own, for each of their requests waits for a
-sync, and the others need not.
+Partitions with flush.before.ack have a fetcher of their own. Each of their fetches waits for a
+flush, which would delay the other partitions.
 """
 
 from __future__ import annotations
@@ -50,22 +50,21 @@ from riverrun.wire.fetch_client import (
 )
 from riverrun.wire.primitives import MalformedRequest
 
-TURN_SECONDS = 0.005
-"""What a fetcher does before others may run."""
+SLICE_SECONDS = 0.005
+"""A fetcher yields to the event loop after this time."""
 SHORT_WAIT_MS = 50
-RESTLESS_SECONDS = 2.0
-"""After a held request was dropped for the sake of news, requests are held shortly for a while:
-more news often follows, and then waits no longer than that."""
+SHORT_WAITS_SECONDS = 2.0
+"""After cancelling a long poll, use short polls for this time: more changes often follow."""
 OVERDUE_SECONDS = 0.5
-"""A leader answers when it has held a request for as long as it may. One that is silent for so much
-longer may have lost its power: it comes back without a memory of our connection, which nothing
-breaks then, and may lead again long before the connection is given up."""
+"""A long poll that exceeds its time by this much is overdue. The leader may have lost power and
+restarted without our connection, and nothing resets the connection then. It may lead again long
+before the request times out."""
 CORRELATION_ID_MAX = 2**31 - 1
 _logger = structlog.get_logger("riverrun.replication")
 
 
 class Logs(Protocol):
-    """What waits for the disk."""
+    """Operations on logs that wait for the disk."""
 
     async def flushed(self, log: Log, offset: int) -> None: ...
 
@@ -79,12 +78,12 @@ class Logs(Protocol):
     ) -> bool: ...
 
 
-class _Refused(Exception):
-    """The leader refused a request as a whole."""
+class _FetchRejected(Exception):
+    """The leader rejected the whole fetch."""
 
 
 class _FetcherContext(Struct, frozen=True, kw_only=True):
-    """What all fetchers of a node share."""
+    """Dependencies that all fetchers of a node share."""
 
     node_id: NodeId
     logs: Logs
@@ -100,7 +99,7 @@ class _FetcherContext(Struct, frozen=True, kw_only=True):
 
 
 class Fetchers:
-    """All that this node fetches. ``update`` after every image, ``run`` until ``stop``."""
+    """All fetchers of a node. Call ``update`` after every image; ``run`` fetches until ``stop``."""
 
     def __init__(
         self,
@@ -117,34 +116,32 @@ class Fetchers:
         metrics: Metrics | None = None,
         lost: Callable[[NodeId], None] = lambda _leader: None,
     ) -> None:
-        """``endpoint_of`` says where a node serves brokers, None while that is not known;
-        ``broker_epoch`` is that of our registration, negative while there is none; ``lost`` hears
-        of a leader whose connection broke.
+        """``endpoint_of`` returns the address at which a node serves brokers, or None while it is
+        unknown. ``broker_epoch`` returns the epoch of our registration, negative without one.
+        ``lost`` is called with a leader that reset or refused a connection.
         """
         self._node_id = node_id
         self._replicas = replicas
         self.throttle = Throttle(node_id, settings.throttled_rate)
-        self._world = _FetcherContext(
+        self._context = _FetcherContext(
             node_id=node_id, logs=log_runner, endpoint_of=endpoint_of, broker_epoch=broker_epoch,
             cluster_id=cluster_id, settings=settings, clock=clock, randomness=randomness,
             throttle=self.throttle, counters=Counters(), lost=lost,
         )  # fmt: skip
         self._fetchers: dict[tuple[NodeId, int, bool], _LeaderFetcher] = {}
         self._owners: dict[Key, _LeaderFetcher] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_stopping = False
         if metrics is not None:
-            declare(metrics, self._world.counters, self.following)
-
-    # -- Whom to follow ---------------------------------------------------------------------------
+            declare(metrics, self._context.counters, self.followed_partitions)
 
     def update(self, partitions: Iterable[Partition]) -> None:
-        """These partitions have another leader, epoch or setting, are new, or are gone."""
+        """Call with partitions that are new, removed, or have a new leader, epoch or setting."""
         for partition in partitions:
             key: Key = (partition.topic_id, partition.name.partition)
             owner, wanted = self._owners.get(key), self._fetcher_for(partition)
             if owner is not None:
-                current = owner.plan.following[key]
+                current = owner.plan.partitions[key]
                 if (
                     owner is wanted
                     and current.partition is partition
@@ -156,8 +153,8 @@ class Fetchers:
             if wanted is not None:
                 wanted.plan.follow(partition)
                 self._owners[key] = wanted
-                wanted.hurry()
-        self._news.set()
+                wanted.interrupt()
+        self._changed.set()
 
     def _fetcher_for(self, partition: Partition) -> _LeaderFetcher | None:
         leader = partition.leader
@@ -167,85 +164,82 @@ class Fetchers:
             or self._replicas.find_by_id(partition.topic_id, name.partition) is not partition
         ):
             return None
-        share = zlib.crc32(str(name).encode()) % self._world.settings.fetchers
+        share = zlib.crc32(str(name).encode()) % self._context.settings.fetchers
         place = (leader, share, partition.log.settings.flush_before_ack)
         fetcher = self._fetchers.get(place)
         if fetcher is None:
-            fetcher = self._fetchers[place] = _LeaderFetcher(self._world, leader)
+            fetcher = self._fetchers[place] = _LeaderFetcher(self._context, leader)
         return fetcher
 
     def configure(self, partitions: Iterable[Partition], throttled_rate: int | None = None) -> None:
-        """Settings of topics changed, or the rate of throttled replicas."""
+        """Topic settings or the rate limit changed."""
         if throttled_rate is not None:
             self.throttle.rate = throttled_rate
         self.update(partitions)
 
     def refetch(self, partition: Partition) -> bool:
-        """Repair a damaged replica: drop what is not sound of it, and fetch that from its leader.
+        """Repair a damaged replica: truncate the damaged records and fetch them from the leader.
 
-        Not while it counts as in sync: it could be chosen to lead with what it no longer has. False
-        then, and when nobody leads it; the controller must hear of the damage first.
+        Returns False, and changes nothing, if the replica has no leader or is in the ISR. A replica
+        in the ISR could be elected without the records that it acknowledged, so the damage must
+        first be reported to the controller.
         """
         key: Key = (partition.topic_id, partition.name.partition)
         owner = self._owners.get(key)
         if owner is None or self._node_id in partition.isr:
             return False
         owner.plan.refetch(key)
-        owner.hurry()
+        owner.interrupt()
         return True
 
     def lag(self, partition: Partition) -> int | None:
-        """Committed records that it lacks; None while that is not known, or it is to be cut."""
+        """Committed records that the replica lacks; None if unknown or before a truncation."""
         key: Key = (partition.topic_id, partition.name.partition)
         owner = self._owners.get(key)
-        following = None if owner is None else owner.plan.following.get(key)
-        if following is None or following.is_damaged or following.leader_high_watermark < 0:
+        followed = None if owner is None else owner.plan.partitions.get(key)
+        if followed is None or followed.is_damaged or followed.leader_high_watermark < 0:
             return None
-        return following.lag if following.is_valid else None
-
-    # -- Running ----------------------------------------------------------------------------------
+        return followed.lag if followed.is_valid else None
 
     async def run(self) -> None:
-        """Fetch until ``stop``; ends with an error only when the node must stop."""
+        """Fetch until ``stop``. Raises only errors that must stop the node."""
         async with asyncio.TaskGroup() as group:
             while not self._is_stopping:
-                self._news.clear()
+                self._changed.clear()
                 for fetcher in self._fetchers.values():
-                    if fetcher.task is None and fetcher.plan.following:
+                    if fetcher.task is None and fetcher.plan.partitions:
                         fetcher.task = group.create_task(fetcher.run(), name="fetcher")
-                await self._news.wait()
+                await self._changed.wait()
             for fetcher in self._fetchers.values():
                 if fetcher.task is not None:
                     fetcher.task.cancel()
 
     async def stop(self) -> None:
-        """Fetch nothing more; ``run`` ends."""
+        """Stop fetching and end ``run``."""
         self._is_stopping = True
-        self._news.set()
+        self._changed.set()
         tasks = [f.task for f in self._fetchers.values() if f.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- Looking ----------------------------------------------------------------------------------
-
-    def following(self) -> Iterable[FollowedPartition]:
+    def followed_partitions(self) -> Iterable[FollowedPartition]:
         for fetcher in self._fetchers.values():
-            yield from fetcher.plan.following.values()
+            yield from fetcher.plan.partitions.values()
 
 
 class _LeaderFetcher:
-    """One conversation with one leader."""
+    """One connection to one leader, and the partitions fetched over it."""
 
-    def __init__(self, world: _FetcherContext, leader: NodeId) -> None:
-        self._world = world
+    def __init__(self, context: _FetcherContext, leader: NodeId) -> None:
+        self._context = context
         self._leader = leader
-        self._clock = world.clock
+        self._clock = context.clock
         self.plan = FetchPlan(
-            world.settings,
-            randomness=world.randomness,
-            throttle=world.throttle,
-            counters=world.counters,
+            context.settings,
+            randomness=context.randomness,
+            throttle=context.throttle,
+            counters=context.counters,
         )
         self.task: asyncio.Task[None] | None = None
         self._connection: StreamConnection | None = None
@@ -253,12 +247,12 @@ class _LeaderFetcher:
         self._attempts = 0
         self._wake = asyncio.Event()
         self._held_until = 0.0
-        self._restless_until = 0.0
-        self._is_hurried = False
-        self._reason = ""
+        self._short_waits_until = 0.0
+        self._was_interrupted = False
+        self._last_error = ""
 
-    def hurry(self) -> None:
-        """There is something new to ask for."""
+    def interrupt(self) -> None:
+        """The followed partitions changed: cancel a long poll."""
         self._wake.set()
         self._attempts = 0
         now = self._clock.monotonic()
@@ -267,74 +261,72 @@ class _LeaderFetcher:
             return
         is_held_long = self._held_until - now > SHORT_WAIT_MS / 1000
         is_overdue = now - self._held_until > OVERDUE_SECONDS
-        if is_overdue or (is_held_long and now >= self._restless_until):
-            self._is_hurried = True
-            self._restless_until = now + RESTLESS_SECONDS
+        if is_overdue or (is_held_long and now >= self._short_waits_until):
+            self._was_interrupted = True
+            self._short_waits_until = now + SHORT_WAITS_SECONDS
             connection.abort()
 
-    # -- The conversation -------------------------------------------------------------------------
-
     async def run(self) -> None:
-        """As long as there is anything to follow."""
+        """Fetch while there are partitions to follow."""
         try:
-            while self.plan.following:
+            while self.plan.partitions:
                 self._wake.clear()
                 try:
-                    await self._converse()
-                except (OSError, UnsupportedApi, MalformedRequest, _Refused) as error:
+                    await self._fetch_until_error()
+                except (OSError, UnsupportedApi, MalformedRequest, _FetchRejected) as error:
                     self.plan.session.restart()
-                    if self._is_hurried:
-                        self._is_hurried = False
+                    if self._was_interrupted:
+                        self._was_interrupted = False
                         continue
                     if isinstance(error, ConnectionResetError | ConnectionRefusedError):
-                        self._world.lost(self._leader)
+                        self._context.lost(self._leader)
                     await self._back_off(str(error))
         finally:
             self.task = None
 
-    async def _back_off(self, reason: str) -> None:
-        if reason != self._reason:
-            _logger.info("leader cannot be fetched from", leader=self._leader, reason=reason)
-        self._reason = reason
-        longest = self._world.settings.backoff_ms / 1000
-        pause = pause_seconds(self._attempts, longest, self._world.randomness)
+    async def _back_off(self, error: str) -> None:
+        if error != self._last_error:
+            _logger.info("fetch from leader failed", leader=self._leader, error=error)
+        self._last_error = error
+        longest = self._context.settings.backoff_ms / 1000
+        pause = pause_seconds(self._attempts, longest, self._context.randomness)
         self._attempts += 1
         await self._sleep(pause)
 
     async def _sleep(self, seconds: float) -> None:
-        """Or until there is something new to follow."""
+        """Sleep, or return early if the followed partitions change."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    async def _converse(self) -> None:
-        world, plan = self._world, self.plan
-        endpoint = world.endpoint_of(self._leader)
+    async def _fetch_until_error(self) -> None:
+        context, plan = self._context, self.plan
+        endpoint = context.endpoint_of(self._leader)
         if endpoint is None:
             raise ConnectionError(f"the address of node {self._leader} is not known")
-        if world.broker_epoch() < 0:
+        if context.broker_epoch() < 0:
             raise ConnectionError("this node is not registered yet")
-        timeout_ms = world.settings.socket_timeout_ms
+        timeout_ms = context.settings.socket_timeout_ms
         connection = await StreamConnection.connect(
             *endpoint,
-            client_id=f"follower-{world.node_id}",
-            timeout_s=(timeout_ms + world.settings.wait_max_ms) / 1000,
+            client_id=f"follower-{context.node_id}",
+            timeout_s=(timeout_ms + context.settings.wait_max_ms) / 1000,
             connect_timeout_s=timeout_ms / 1000,
         )
         try:
             version = connection.version_of(ApiKey.FETCH, VERSION_MIN, VERSION_MAX)
-            encoder = FetchEncoder(version, connection.client_id, world.cluster_id)
-            while plan.following:
+            encoder = FetchEncoder(version, connection.client_id, context.cluster_id)
+            while plan.partitions:
                 if plan.diverged or plan.out_of_range:
-                    await self._cut(connection)
-                while unsynced := plan.unsynced():
-                    await self._sync(unsynced)
-                ask = plan.ask(self._clock.monotonic())
-                if ask is None:
+                    await self._truncate(connection)
+                while unflushed := plan.unflushed():
+                    await self._flush(unflushed)
+                planned = plan.next_fetch(self._clock.monotonic())
+                if planned is None:
                     await self._wait_for_due(connection)
                 else:
-                    answer = await self._fetch(connection, encoder, ask)
-                    await self._take(answer)
+                    response = await self._fetch(connection, encoder, planned)
+                    await self._apply(response)
         finally:
             self._connection = None
             connection.abort()
@@ -349,20 +341,20 @@ class _LeaderFetcher:
             await self._sleep(max(due - self._clock.monotonic(), 0))
 
     async def _fetch(
-        self, connection: StreamConnection, encoder: FetchEncoder, ask: PlannedFetch
+        self, connection: StreamConnection, encoder: FetchEncoder, planned: PlannedFetch
     ) -> FetchAnswer:
-        world, settings = self._world, self._world.settings
+        context, settings = self._context, self._context.settings
         now = self._clock.monotonic()
-        wait_ms = ask.max_wait_ms
-        if now < self._restless_until:
+        wait_ms = planned.max_wait_ms
+        if now < self._short_waits_until:
             wait_ms = min(wait_ms, SHORT_WAIT_MS)
         self._correlation_id = correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
         request = FetchRequest(
-            world.node_id, world.broker_epoch(), wait_ms, settings.bytes_min,
-            settings.response_bytes_max, ask.session_id, ask.session_epoch,
+            context.node_id, context.broker_epoch(), wait_ms, settings.bytes_min,
+            settings.response_bytes_max, planned.session_id, planned.session_epoch,
         )  # fmt: skip
-        connection.send(encoder.encode(correlation_id, request, ask.wanted, ask.forgotten))
-        world.counters.requests.value += 1
+        connection.send(encoder.encode(correlation_id, request, planned.wanted, planned.forgotten))
+        context.counters.requests.value += 1
         self._held_until = now + wait_ms / 1000
         self._connection = connection
         try:
@@ -370,105 +362,103 @@ class _LeaderFetcher:
         finally:
             self._connection = None
         at = response_body(frame, correlation_id, is_flexible=True)
-        answer = parse_fetch_response(frame, at, encoder.version)
-        self._attempts, self._reason = 0, ""
-        if not answer.results:
+        response = parse_fetch_response(frame, at, encoder.version)
+        self._attempts, self._last_error = 0, ""
+        if not response.results:
             connection.shrink()
-        return answer
+        return response
 
-    async def _take(self, answer: FetchAnswer) -> None:
-        if answer.error_code:
-            if self.plan.session.refused(answer.error_code):
+    async def _apply(self, response: FetchAnswer) -> None:
+        if response.error_code:
+            if self.plan.session.rejected(response.error_code):
                 return
-            raise _Refused(f"the leader answered {code_of(answer.error_code).name}")
+            raise _FetchRejected(f"the leader responded with {code_of(response.error_code).name}")
         clock = self._clock
         began = clock.monotonic()
-        for _ in self.plan.take(answer, began):
-            if clock.monotonic() - began > TURN_SECONDS:
+        for _ in self.plan.apply_response(response, began):
+            if clock.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(0)
                 began = clock.monotonic()
 
-    # -- What waits for the disk ------------------------------------------------------------------
+    async def _flush(self, unflushed: list[FollowedPartition]) -> None:
+        """Flush concurrently; the threads of the data directory are shared."""
 
-    async def _sync(self, unsynced: list[FollowedPartition]) -> None:
-        """All at once: they share the threads that sync."""
-
-        async def sync(following: FollowedPartition) -> None:
+        async def flush(followed: FollowedPartition) -> None:
             try:
-                await self._world.logs.flushed(following.log, following.log.end_offset)
+                await self._context.logs.flushed(followed.log, followed.log.end_offset)
             except KafkaError as error:
-                # Also when the log is offline: else it would be found unsynced again at once, and
-                # the loop would never turn.
-                self.plan.fail(following, self._clock.monotonic(), str(error))
+                # This includes an offline log. Otherwise it would be unflushed again at once, and
+                # the fetcher would spin without yielding.
+                self.plan.fail(followed, self._clock.monotonic(), str(error))
 
-        if len(unsynced) == 1:
-            await sync(unsynced[0])
+        if len(unflushed) == 1:
+            await flush(unflushed[0])
         else:
             async with asyncio.TaskGroup() as group:
-                for following in unsynced:
-                    group.create_task(sync(following))
+                for followed in unflushed:
+                    group.create_task(flush(followed))
 
-    async def _cut(self, connection: StreamConnection) -> None:
-        """Make logs agree with the leader's before anything is fetched for them."""
+    async def _truncate(self, connection: StreamConnection) -> None:
+        """Truncate logs to the common prefix with the leader before they are fetched again."""
         plan = self.plan
         if plan.out_of_range:
-            await self._look_up(connection)
-        for following, cut in list(plan.diverged.items()):
-            await self._cut_one(following, cut)
+            await self._look_up_offsets(connection)
+        for followed, truncation in list(plan.diverged.items()):
+            await self._truncate_one(followed, truncation)
 
-    async def _cut_one(self, following: FollowedPartition, cut: Truncation) -> None:
-        plan, log = self.plan, following.log
-        if not plan.is_current(following):
-            plan.cut_done(following)
+    async def _truncate_one(self, followed: FollowedPartition, truncation: Truncation) -> None:
+        plan, log = self.plan, followed.log
+        if not plan.is_current(followed):
+            plan.truncation_done(followed)
             return
         before = (log.end_offset, log.start_offset, log.epochs.latest)
         try:
-            await self._world.logs.truncate(
+            await self._context.logs.truncate(
                 log,
-                cut.end,
-                is_wanted=lambda: plan.is_current(following),
-                start_at=cut.restart,
+                truncation.end,
+                is_wanted=lambda: plan.is_current(followed),
+                start_at=truncation.restart,
             )
         except (KafkaError, OSError) as error:
-            plan.fail(following, self._clock.monotonic(), str(error))
+            plan.fail(followed, self._clock.monotonic(), str(error))
             return
         after = (log.end_offset, log.start_offset, log.epochs.latest)
-        if after == before and plan.is_current(following):
-            # To ask again at once would give the same answer for ever.
-            plan.delay(following, self._clock.monotonic(), "nothing to cut where histories differ")
+        if after == before and plan.is_current(followed):
+            # Without a delay, the same response would repeat in a tight loop.
+            plan.delay(followed, self._clock.monotonic(), "logs diverge, but nothing was truncated")
             return
-        # An epoch in which nothing was written is forgotten in silence: no record was lost.
+        # An epoch without records was removed: no record is lost, so it is not logged.
         if after[:2] != before[:2]:
-            self._world.counters.truncations.value += 1
+            self._context.counters.truncations.value += 1
             _logger.info(
-                "replica cut", partition=str(following.partition.name), leader=self._leader,
-                epoch=following.leader_epoch, end=after[0], was=before[0], start=after[1],
+                "replica truncated", partition=str(followed.partition.name), leader=self._leader,
+                epoch=followed.leader_epoch, end=after[0], was=before[0], start=after[1],
             )  # fmt: skip
-        plan.cut_done(following)
+        plan.truncation_done(followed)
 
-    async def _look_up(self, connection: StreamConnection) -> None:
-        """Ask where the leader's logs begin and end that we are outside of."""
+    async def _look_up_offsets(self, connection: StreamConnection) -> None:
+        """Request the leader's log start and end offsets for partitions that are out of range."""
         plan, now = self.plan, self._clock.monotonic()
         asked = list(plan.out_of_range)
-        look_up = LeaderOffsetsLookup(self._world.node_id, asked, connection.versions)
-        for frame in look_up.requests(connection.client_id):
+        lookup = LeaderOffsetsLookup(self._context.node_id, asked, connection.versions)
+        for frame in lookup.requests(connection.client_id):
             connection.send(frame)
-            look_up.answered(bytes(await connection.receive()))
-        for following in asked:
-            found = look_up.found.get(following.key)
-            if following not in plan.out_of_range:
-                continue  # followed no more
+            lookup.add_response(bytes(await connection.receive()))
+        for followed in asked:
+            found = lookup.found.get(followed.key)
+            if followed not in plan.out_of_range:
+                continue  # No longer followed.
             if not isinstance(found, LogRange):
-                plan.delay(following, now, f"no offsets from the leader: {found}")
+                plan.delay(followed, now, f"no offsets from the leader: {found}")
                 continue
-            cut = truncation_out_of_range(
-                following.log, found.start, found.end, following.leader_epoch
+            truncation = truncation_out_of_range(
+                followed.log, found.start, found.end, followed.leader_epoch
             )
-            if following.is_damaged:
-                cut = Truncation(found.start, found.start)
-            if cut is None:
-                # It has moved since; ask for the same again, but not at once.
-                plan.delay(following, now, "out of the leader's range")
+            if followed.is_damaged:
+                truncation = Truncation(found.start, found.start)
+            if truncation is None:
+                # The leader's log has moved meanwhile: fetch again, but not at once.
+                plan.delay(followed, now, "offset out of range")
             else:
-                plan.out_of_range.pop(following)
-                plan.diverged[following] = cut
+                plan.out_of_range.pop(followed)
+                plan.diverged[followed] = truncation

@@ -1,10 +1,10 @@
-"""One partition that this node follows: in which state, under which leader, since when in trouble.
+"""The state of one partition that this node follows under one leader epoch.
 
-    FETCHING ──diverging epoch, out of range──> TRUNCATING ──cut──> FETCHING
-    FETCHING ──the leader's error──> DELAYED ──time──> FETCHING
-    FETCHING, TRUNCATING ──our disk's error──> FAILED ──time──> FETCHING
+    FETCHING ──diverging epoch, out of range──> TRUNCATING ──truncated──> FETCHING
+    FETCHING, TRUNCATING ──error of the leader──> DELAYED ──back-off──> FETCHING
+    FETCHING, TRUNCATING ──error of our disk──> FAILED ──back-off──> FETCHING
 
-A new leader or epoch begins with a new ``FollowedPartition``, in FETCHING and without delay.
+A new leader or leader epoch starts with a new ``FollowedPartition``, in FETCHING and without delay.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ TRANSITIONS: dict[FollowState, tuple[FollowState, ...]] = {
 
 
 class FollowedPartition:
-    """Made by the plan that fetches it."""
+    """Created by the ``FetchPlan`` that fetches the partition."""
 
     __slots__ = (
-        "asked",
         "attempts",
         "due",
+        "error",
         "is_damaged",
         "key",
         "leader_epoch",
         "leader_high_watermark",
         "log",
         "partition",
-        "reason",
+        "requested",
         "state",
     )
 
@@ -57,20 +57,20 @@ class FollowedPartition:
         self.key: Key = (partition.topic_id, partition.name.partition)
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
         self.state = FollowState.FETCHING
-        self.asked: FetchPartition | None = None
-        """What the leader believes that we want, in the session of now."""
+        self.requested: FetchPartition | None = None
+        """The entry of this partition in the leader's fetch session."""
         self.attempts = 0
-        """Errors since something was fetched."""
+        """Errors in a row."""
         self.due = 0.0
-        """When it is tried again."""
-        self.reason = ""
+        """The time of the next attempt."""
+        self.error = ""
         self.is_damaged = False
-        """Whether all of it is to be fetched again."""
+        """Whether the damaged records must be fetched again."""
         self.leader_high_watermark = -1
 
     @property
     def is_valid(self) -> bool:
-        """Whether what the leader of this epoch says still concerns our log."""
+        """Whether a response of this epoch's leader may still change our log."""
         partition = self.partition
         return (
             partition.leader_epoch == self.leader_epoch
@@ -80,12 +80,12 @@ class FollowedPartition:
 
     @property
     def lag(self) -> int:
-        """Committed records that we lack, as far as we know."""
+        """Committed records that this replica lacks, by the last known high watermark."""
         return max(self.leader_high_watermark - self.log.end_offset, 0)
 
     @property
-    def is_unsynced(self) -> bool:
-        """Whether to ask for more now would acknowledge what a power cut could take back."""
+    def is_unflushed(self) -> bool:
+        """Whether a fetch would acknowledge records that a power failure could take back."""
         log = self.log
         return log.flushed_offset < log.end_offset and log.settings.flush_before_ack
 
@@ -96,8 +96,8 @@ class FollowedPartition:
             )
             self.state = state
 
-    def wish(self, max_bytes: int) -> FetchPartition:
-        """What is asked of the leader: all from our end on, if our history is its own."""
+    def to_fetch(self, max_bytes: int) -> FetchPartition:
+        """The entry of the next fetch, from our log end offset and with our latest epoch."""
         log = self.log
         return FetchPartition(
             self.key[0], self.key[1], log.end_offset, max_bytes, self.leader_epoch,

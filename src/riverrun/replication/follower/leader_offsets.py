@@ -1,6 +1,6 @@
-"""Where a leader's logs begin and end, asked by ListOffsets when a fetch was out of range.
+"""Asks a leader by ListOffsets for the start and end of its logs, after a fetch was out of range.
 
-As a replica, so that the end is the end of the log and not the high watermark.
+The request carries a replica id, so the end is the log end offset and not the high watermark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from riverrun.wire.messages.list_offsets_response import ListOffsetsResponse
 LATEST = -1
 EARLIEST_LOCAL = -4
 VERSION_MIN = 8
-"""The first that knows the earliest local offset (KIP-405)."""
+"""The first version with the earliest local offset (KIP-405)."""
 VERSION_MAX = 9
 
 
@@ -38,17 +38,19 @@ class LogRange(NamedTuple):
 
 
 class LeaderOffsetsLookup:
-    """Two requests: a partition can be named once in each. ``answered`` after each of them."""
+    """Sends two requests, because each can name a partition only once. Call ``add_response`` after
+    each of them.
+    """
 
     def __init__(
         self,
         node_id: NodeId,
-        asked: Sequence[FollowedPartition],
+        partitions: Sequence[FollowedPartition],
         versions: Mapping[int, tuple[int, int]],
     ) -> None:
         self.found: dict[Key, LogRange | str] = {}
         self._node_id = node_id
-        self._asked = asked
+        self._partitions = partitions
         self._version = min(versions.get(ApiKey.LIST_OFFSETS, (0, -1))[1], VERSION_MAX)
         self._timestamp = LATEST
 
@@ -63,7 +65,7 @@ class LeaderOffsetsLookup:
 
     def _message(self, timestamp: int) -> ListOffsetsRequest:
         by_topic: dict[str, list[ListOffsetsPartition]] = {}
-        for following in self._asked:
+        for following in self._partitions:
             name = following.partition.name
             by_topic.setdefault(name.topic, []).append(
                 ListOffsetsPartition(
@@ -78,13 +80,15 @@ class LeaderOffsetsLookup:
         ]
         return ListOffsetsRequest(replica_id=self._node_id, isolation_level=0, topics=tuple(topics))
 
-    def answered(self, frame: bytes) -> None:
+    def add_response(self, frame: bytes) -> None:
         """Raises ``MalformedRequest``."""
         api = ALL_APIS[ApiKey.LIST_OFFSETS]
         is_flexible = has_flexible_response_header(api, self._version)
         _, at = read_response_header(frame, is_flexible=is_flexible)
         response: ListOffsetsResponse = decode_response(api.key, self._version, frame, at)
-        keys = {(f.partition.name.topic, f.partition.name.partition): f.key for f in self._asked}
+        keys = {
+            (f.partition.name.topic, f.partition.name.partition): f.key for f in self._partitions
+        }
         for topic in response.topics:
             for partition in topic.partitions:
                 key = keys.get((topic.name, partition.partition_index))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is counted about following, and where it is shown."""
+"""Metrics of followers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def declare(
         "riverrun_replica_fetch_bytes_total", "Bytes that this node appended as a follower"
     )
     counters.errors = metrics.counter(
-        "riverrun_replica_fetch_errors_total", "Partitions whose fetch failed for a while"
+        "riverrun_replica_fetch_errors_total",
+        "Fetch errors of single partitions, each followed by a back-off",
     )
     counters.corrupt = metrics.counter(
-        "riverrun_replica_fetch_corrupt_total", "Damaged batches that leaders sent"
+        "riverrun_replica_fetch_corrupt_total", "Corrupt batches received from leaders"
     )
     counters.truncations = metrics.counter(
-        "riverrun_replica_truncations_total", "Logs that were cut to agree with their leader"
+        "riverrun_replica_truncations_total", "Logs truncated to agree with their leader"
     )
 
     def lags() -> Iterable[Sample]:
@@ -51,7 +52,7 @@ def declare(
 
     metrics.gauges(
         "riverrun_replica_fetch_lag_records",
-        "Committed records that this follower lacks, as far as it knows",
+        "Committed records that this follower lacks, by the last known high watermark",
         lags,
     )
     for state in FollowState:

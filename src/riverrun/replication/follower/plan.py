@@ -1,10 +1,10 @@
-"""What a fetcher asks of one leader next, and what the leader's answer means for our logs.
+"""Builds the fetches to one leader and applies the responses to our logs.
 
-Everything happens on the event loop and nothing here waits: logs are appended to in slices, between
-which others may run, and what waits for the disk (syncs, cuts) is handed to the runner.
+Nothing here waits. Records are appended in slices, between which the caller yields to the event
+loop; flushes and truncations wait for the disk and are left to ``fetcher.py``.
 
-The offset of a fetch says what we have, and thereby acknowledges it; so it is always the end of the
-log, and with flush.before.ack only when all of it is synced.
+The offset of a fetch acknowledges all records below it. So it is always the log end offset, and a
+partition with flush.before.ack is flushed before it is fetched.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from riverrun.wire.fetch_client import FetchAnswer
 
 SLICE_BYTES = 256 * 1024
 SLICE_BATCHES = 256
-"""What is appended before others may run: some milliseconds at most."""
-_PATIENCE = 4
-_CUTS_MAX = 3
-"""Failures to cut a damaged log where it is damaged, after which all of it goes."""
-_NOT_HEARD_YET = (
+"""Limits of one slice: a few milliseconds of the event loop."""
+_QUIET_ATTEMPTS = 4
+"""Attempts before an error that stale metadata explains is logged."""
+_TRUNCATIONS_MAX = 3
+"""Failed truncations at the damaged batch, after which the whole log is fetched again."""
+_STALE_METADATA = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.FENCED_LEADER_EPOCH,
 )
-"""One of us has not heard of the newest leader: nothing to speak of unless it lasts."""
+"""Leader and follower have different metadata for a moment. Logged only if it lasts."""
 _logger = structlog.get_logger("riverrun.replication")
 
 
 class PlannedFetch(NamedTuple):
-    """The next request, but for what is the same in all of them."""
+    """The fields of the next fetch that differ between requests."""
 
     session_id: int
     session_epoch: int
@@ -56,7 +57,7 @@ class PlannedFetch(NamedTuple):
 
 
 class FetchPlan:
-    """The partitions of one leader that one fetcher takes care of."""
+    """The partitions that one fetcher fetches from one leader."""
 
     def __init__(
         self,
@@ -67,94 +68,94 @@ class FetchPlan:
         counters: Counters,
     ) -> None:
         self.settings = settings
-        self.following: dict[Key, FollowedPartition] = {}
+        self.partitions: dict[Key, FollowedPartition] = {}
         self.session = FollowerFetchSession()
         self.diverged: dict[FollowedPartition, Truncation] = {}
-        """To be cut before they are fetched again."""
+        """Partitions to truncate before they are fetched again."""
         self.out_of_range: dict[FollowedPartition, None] = {}
-        """The leader is to be asked where its log begins and ends."""
+        """Partitions for which the leader's log start and end offsets must be requested."""
         self._randomness = randomness
         self._throttle = throttle
         self._counters = counters
         self._changed: dict[FollowedPartition, None] = {}
-        """What the leader must hear of with the next request of the session."""
-        self._left: dict[Key, FetchPartition] = {}
-        """What we no longer follow, though the leader believes so."""
-        self._asked_count = 0
+        """Partitions whose entry in the session must change with the next request."""
+        self._unfollowed: dict[Key, FetchPartition] = {}
+        """Entries of the session that are no longer followed."""
+        self._requested_count = 0
         self._delayed: list[tuple[float, int, FollowedPartition]] = []
         self._sequence = 0
 
-    # -- Whom to follow ---------------------------------------------------------------------------
+    # Followed partitions
 
     def follow(self, partition: Partition) -> FollowedPartition:
-        following = FollowedPartition(partition)
-        following.asked = self._left.pop(following.key, None)
-        self.following[following.key] = following
-        self._changed[following] = None
-        return following
+        followed = FollowedPartition(partition)
+        followed.requested = self._unfollowed.pop(followed.key, None)
+        self.partitions[followed.key] = followed
+        self._changed[followed] = None
+        return followed
 
     def unfollow(self, key: Key) -> None:
-        following = self.following.pop(key, None)
-        if following is not None:
-            if following.asked is not None:
-                self._left[key] = following.asked
-            self._changed.pop(following, None)
-            self.diverged.pop(following, None)
-            self.out_of_range.pop(following, None)
+        followed = self.partitions.pop(key, None)
+        if followed is not None:
+            if followed.requested is not None:
+                self._unfollowed[key] = followed.requested
+            self._changed.pop(followed, None)
+            self.diverged.pop(followed, None)
+            self.out_of_range.pop(followed, None)
 
-    def is_current(self, following: FollowedPartition) -> bool:
-        """Whether it may still be changed on this leader's word; asked after every wait."""
-        return self.following.get(following.key) is following and following.is_valid
+    def is_current(self, followed: FollowedPartition) -> bool:
+        """Whether this leader may still change the log. Checked after every wait."""
+        return self.partitions.get(followed.key) is followed and followed.is_valid
 
-    # -- The next request -------------------------------------------------------------------------
+    # The next fetch
 
-    def unsynced(self) -> list[FollowedPartition]:
-        """What must be synced before ``ask``, for the request would acknowledge it."""
-        candidates = self.following.values() if self.session.is_full else self._changed
+    def unflushed(self) -> list[FollowedPartition]:
+        """Partitions to flush before ``next_fetch``, which would acknowledge their records."""
+        candidates = self.partitions.values() if self.session.is_full else self._changed
         return [
-            following
-            for following in candidates
-            if following.log.flushed_offset < following.log.end_offset
-            and following.state is FollowState.FETCHING
-            and following.is_unsynced
+            followed
+            for followed in candidates
+            if followed.log.flushed_offset < followed.log.end_offset
+            and followed.state is FollowState.FETCHING
+            and followed.is_unflushed
         ]
 
-    def ask(self, now: float) -> PlannedFetch | None:
-        """The next request; None when there is nothing to ask for now (see ``next_due``)."""
+    def next_fetch(self, now: float) -> PlannedFetch | None:
+        """The next fetch; None if no partition can be fetched now (see ``next_due``)."""
         if self._delayed:
-            self._revive(now)
+            self._resume_due(now)
         session = self.session
         wanted: list[FetchPartition] = []
         forgotten: list[Key] = []
         bytes_max = self.settings.bytes_max
         if session.epoch == INITIAL_EPOCH:
-            for following in self.following.values():
-                following.asked = None
-                if following.state is FollowState.FETCHING:
-                    following.asked = wish = following.wish(bytes_max)
-                    wanted.append(wish)
-            self._asked_count = len(wanted)
+            for followed in self.partitions.values():
+                followed.requested = None
+                if followed.state is FollowState.FETCHING:
+                    followed.requested = entry = followed.to_fetch(bytes_max)
+                    wanted.append(entry)
+            self._requested_count = len(wanted)
         else:
-            if self._left:
-                forgotten += self._left
-                self._asked_count -= len(forgotten)
-            for following in self._changed:
-                known = following.asked
-                if following.state is not FollowState.FETCHING:
+            if self._unfollowed:
+                forgotten += self._unfollowed
+                self._requested_count -= len(forgotten)
+            for followed in self._changed:
+                known = followed.requested
+                if followed.state is not FollowState.FETCHING:
                     if known is not None:
-                        forgotten.append(following.key)
-                        following.asked = None
-                        self._asked_count -= 1
+                        forgotten.append(followed.key)
+                        followed.requested = None
+                        self._requested_count -= 1
                     continue
-                wish = following.wish(bytes_max)
-                if known != wish:
-                    following.asked = wish
-                    wanted.append(wish)
-                    self._asked_count += known is None
-        self._left.clear()
+                entry = followed.to_fetch(bytes_max)
+                if known != entry:
+                    followed.requested = entry
+                    wanted.append(entry)
+                    self._requested_count += known is None
+        self._unfollowed.clear()
         self._changed.clear()
-        if not self._asked_count:
-            session.restart()  # an empty one would only hold a place in the leader's cache
+        if not self._requested_count:
+            session.restart()  # An empty session would only occupy the leader's cache.
             return None
         wait_ms = self.settings.wait_max_ms
         if self._delayed:
@@ -163,58 +164,58 @@ class FetchPlan:
 
     @property
     def next_due(self) -> float | None:
-        """When a partition is to be tried again."""
+        """The time of the next retry of a delayed partition."""
         return self._delayed[0][0] if self._delayed else None
 
-    def _revive(self, now: float) -> None:
+    def _resume_due(self, now: float) -> None:
         delayed = self._delayed
         while delayed and delayed[0][0] <= now:
-            _, _, following = heapq.heappop(delayed)
-            if self.following.get(following.key) is following:
-                if self._is_throttled(following, now):
+            _, _, followed = heapq.heappop(delayed)
+            if self.partitions.get(followed.key) is followed:
+                if self._is_throttled(followed, now):
                     continue
-                following.enter(FollowState.FETCHING)
-                self._changed[following] = None
-                if following.is_damaged:
-                    self.refetch(following.key)
+                followed.enter(FollowState.FETCHING)
+                self._changed[followed] = None
+                if followed.is_damaged:
+                    self.refetch(followed.key)
 
-    # -- The answer -------------------------------------------------------------------------------
+    # Responses
 
-    def take(self, answer: FetchAnswer, now: float) -> Iterator[None]:
-        """Apply an answer; others may run at every step."""
-        self.session.answered(answer.session_id)
-        for result in answer.results:
-            following = self.following.get((result.topic, result.partition))  # type: ignore[arg-type]
-            if following is None or following.asked is None:
+    def apply_response(self, response: FetchAnswer, now: float) -> Iterator[None]:
+        """Apply a fetch response. The caller may yield to the event loop at every step."""
+        self.session.accepted(response.session_id)
+        for result in response.results:
+            followed = self.partitions.get((result.topic, result.partition))  # type: ignore[arg-type]
+            if followed is None or followed.requested is None:
                 continue
-            asked = following.asked
+            asked = followed.requested
             if (
-                asked.leader_epoch != following.leader_epoch
-                or asked.offset != following.log.end_offset
-                or following.state is not FollowState.FETCHING
-                or not following.is_valid
+                asked.leader_epoch != followed.leader_epoch
+                or asked.offset != followed.log.end_offset
+                or followed.state is not FollowState.FETCHING
+                or not followed.is_valid
             ):
-                # Asked under another leader, or before the log was cut: it means nothing now.
-                self._changed[following] = None
+                # Requested under another leader epoch, or before a truncation: ignore it.
+                self._changed[followed] = None
             elif result.error_code:
-                self._refused(following, code_of(result.error_code), now)
+                self._rejected(followed, code_of(result.error_code), now)
             elif result.diverging is not None and result.diverging[1] >= 0:
-                self._diverged(following, result)
+                self._diverged(followed, result)
             else:
-                yield from self._append(following, result, now)
+                yield from self._append(followed, result, now)
 
     def _append(
-        self, following: FollowedPartition, result: FetchResult, now: float
+        self, followed: FollowedPartition, result: FetchResult, now: float
     ) -> Iterator[None]:
-        log, at = following.log, 0
+        log, at = followed.log, 0
         records = result.records
         size = 0 if records is None else len(records)
         try:
             while at < size:
-                assert records is not None, "records without any"
+                assert records is not None, "a response with a size has records"
                 appended = log.append_as_follower(
                     memoryview(records)[at:] if at else records,
-                    epoch_max=following.leader_epoch,
+                    epoch_max=followed.leader_epoch,
                     batches_max=SLICE_BATCHES,
                     bytes_max=SLICE_BYTES,
                 )
@@ -223,145 +224,147 @@ class FetchPlan:
                 at += appended.size_bytes
                 if at < size:
                     yield
-                    if not self.is_current(following):
+                    if not self.is_current(followed):
                         return
             if at == 0 and size:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no batch that could be appended")
-            following.leader_high_watermark = result.high_watermark
-            following.partition.follower_appended(at, result.high_watermark)
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no complete batch in the response")
+            followed.leader_high_watermark = result.high_watermark
+            followed.partition.follower_appended(at, result.high_watermark)
             if result.log_start_offset > log.start_offset:
-                self._follow_start(following, result.log_start_offset)
+                self._follow_start(followed, result.log_start_offset)
         except KafkaError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 self._counters.corrupt.value += 1
-                self.delay(following, now, f"the leader sent damage: {error}")
+                self.delay(followed, now, f"corrupt batch from the leader: {error}")
             else:
-                self.fail(following, now, str(error))
+                self.fail(followed, now, str(error))
             return
         except OSError as error:
-            self.fail(following, now, str(error))
+            self.fail(followed, now, str(error))
             return
         finally:
             if at:
                 self._counters.bytes.value += at
-                if self.following.get(following.key) is following:
-                    self._changed[following] = None
-        if following.attempts:
-            following.attempts, following.reason = 0, ""
+                if self.partitions.get(followed.key) is followed:
+                    self._changed[followed] = None
+        if followed.attempts:
+            followed.attempts, followed.error = 0, ""
         if at:
-            if self._throttle.concerns(following.partition):
+            if self._throttle.applies_to(followed.partition):
                 self._throttle.spend(at, now)
-                self._is_throttled(following, now)
+                self._is_throttled(followed, now)
             if size >= SLICE_BYTES:
                 yield
 
-    def _follow_start(self, following: FollowedPartition, leader_start: int) -> None:
-        """What the leader has discarded is not kept here either, as far as it is committed."""
-        log = following.log
+    def _follow_start(self, followed: FollowedPartition, leader_start: int) -> None:
+        """Delete the records that the leader deleted, up to our high watermark."""
+        log = followed.log
         log.delete_records_before(min(leader_start, log.high_watermark))
-        self._changed[following] = None
+        self._changed[followed] = None
 
-    def _diverged(self, following: FollowedPartition, result: FetchResult) -> None:
-        assert result.diverging is not None, "no divergence to act on"
+    def _diverged(self, followed: FollowedPartition, result: FetchResult) -> None:
+        assert result.diverging is not None, "the response has a diverging epoch"
         epoch, end = result.diverging
-        cut = truncation_at_divergence(following.log, epoch, end, result.log_start_offset)
-        following.enter(FollowState.TRUNCATING)
-        self.diverged[following] = cut
-        self._changed[following] = None
+        truncation = truncation_at_divergence(followed.log, epoch, end, result.log_start_offset)
+        followed.enter(FollowState.TRUNCATING)
+        self.diverged[followed] = truncation
+        self._changed[followed] = None
 
-    def _refused(self, following: FollowedPartition, code: ErrorCode, now: float) -> None:
+    def _rejected(self, followed: FollowedPartition, code: ErrorCode, now: float) -> None:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            following.enter(FollowState.TRUNCATING)
-            self.out_of_range[following] = None
-            self._changed[following] = None
+            followed.enter(FollowState.TRUNCATING)
+            self.out_of_range[followed] = None
+            self._changed[followed] = None
         else:
-            patience = _PATIENCE if code in _NOT_HEARD_YET else 0
-            self._pause(following, FollowState.DELAYED, now, code.name, patience=patience)
+            quiet_attempts = _QUIET_ATTEMPTS if code in _STALE_METADATA else 0
+            self._pause(
+                followed, FollowState.DELAYED, now, code.name, quiet_attempts=quiet_attempts
+            )
 
     def refetch(self, key: Key) -> None:
-        """What we hold of it is damaged: drop that and what follows, or if the beginning is, or
-        that did not work, all; and begin where the leader's log does.
+        """Truncate a damaged log at the damaged batch and fetch the rest again.
+
+        If the first batch is damaged, or truncation failed several times, discard the whole log and
+        start where the leader's log does.
         """
-        following = self.following[key]
-        following.is_damaged = True
-        if following.state is FollowState.FETCHING:
-            following.enter(FollowState.TRUNCATING)
-            log = following.log
+        followed = self.partitions[key]
+        followed.is_damaged = True
+        if followed.state is FollowState.FETCHING:
+            followed.enter(FollowState.TRUNCATING)
+            log = followed.log
             if (
                 log.damaged_at is not None
                 and log.damaged_at > log.start_offset
-                and following.attempts < _CUTS_MAX
+                and followed.attempts < _TRUNCATIONS_MAX
             ):
-                self.diverged[following] = Truncation(log.damaged_at)
+                self.diverged[followed] = Truncation(log.damaged_at)
             else:
-                self.out_of_range[following] = None
-            self._changed[following] = None
+                self.out_of_range[followed] = None
+            self._changed[followed] = None
 
-    # -- Cutting ----------------------------------------------------------------------------------
+    def truncation_done(self, followed: FollowedPartition) -> None:
+        """Fetch the partition again, from its new end."""
+        self.diverged.pop(followed, None)
+        self.out_of_range.pop(followed, None)
+        if self.partitions.get(followed.key) is followed:
+            followed.is_damaged = False
+            followed.enter(FollowState.FETCHING)
+            self._changed[followed] = None
 
-    def cut_done(self, following: FollowedPartition) -> None:
-        """Fetch it again, from its new end on."""
-        self.diverged.pop(following, None)
-        self.out_of_range.pop(following, None)
-        if self.following.get(following.key) is following:
-            following.is_damaged = False
-            following.enter(FollowState.FETCHING)
-            self._changed[following] = None
+    # Errors and delays
 
-    # -- Trouble ----------------------------------------------------------------------------------
+    def delay(self, followed: FollowedPartition, now: float, error: str) -> None:
+        """Retry later: the leader cannot serve the partition now."""
+        self._pause(followed, FollowState.DELAYED, now, error)
 
-    def delay(self, following: FollowedPartition, now: float, reason: str) -> None:
-        """Try again later: the leader cannot serve it now."""
-        self._pause(following, FollowState.DELAYED, now, reason)
-
-    def fail(self, following: FollowedPartition, now: float, reason: str) -> None:
-        """Try again later: our disk did not take it."""
-        self._pause(following, FollowState.FAILED, now, reason)
+    def fail(self, followed: FollowedPartition, now: float, error: str) -> None:
+        """Retry later: our disk failed to store the records."""
+        self._pause(followed, FollowState.FAILED, now, error)
 
     def _pause(
         self,
-        following: FollowedPartition,
+        followed: FollowedPartition,
         state: FollowState,
         now: float,
-        reason: str,
+        error: str,
         *,
-        patience: int = 0,
+        quiet_attempts: int = 0,
     ) -> None:
-        self.diverged.pop(following, None)
-        self.out_of_range.pop(following, None)
-        if self.following.get(following.key) is not following:
+        self.diverged.pop(followed, None)
+        self.out_of_range.pop(followed, None)
+        if self.partitions.get(followed.key) is not followed:
             return
         self._counters.errors.value += 1
-        pause = pause_seconds(following.attempts, self.settings.backoff_ms / 1000, self._randomness)
-        is_new = reason != following.reason and not patience
-        if is_new or (patience and following.attempts == patience):
+        pause = pause_seconds(followed.attempts, self.settings.backoff_ms / 1000, self._randomness)
+        is_new = error != followed.error and not quiet_attempts
+        if is_new or (quiet_attempts and followed.attempts == quiet_attempts):
             _logger.warning(
-                "replica is not fetched", partition=str(following.partition.name), reason=reason,
-                leader=following.partition.leader, state=state.value,
+                "replica fetch failed", partition=str(followed.partition.name), error=error,
+                leader=followed.partition.leader, state=state.value,
             )  # fmt: skip
-        following.reason = reason
-        following.attempts += 1
-        self._sleep(following, state, now + pause)
+        followed.error = error
+        followed.attempts += 1
+        self._sleep(followed, state, now + pause)
 
-    def _sleep(self, following: FollowedPartition, state: FollowState, due: float) -> None:
-        following.enter(state)
-        following.due = due
+    def _sleep(self, followed: FollowedPartition, state: FollowState, due: float) -> None:
+        followed.enter(state)
+        followed.due = due
         self._sequence += 1
-        heapq.heappush(self._delayed, (due, self._sequence, following))
-        self._changed[following] = None
+        heapq.heappush(self._delayed, (due, self._sequence, followed))
+        self._changed[followed] = None
 
-    def _is_throttled(self, following: FollowedPartition, now: float) -> bool:
+    def _is_throttled(self, followed: FollowedPartition, now: float) -> bool:
         free_at = self._throttle.free_at()
-        if free_at <= now or not self._throttle.concerns(following.partition):
+        if free_at <= now or not self._throttle.applies_to(followed.partition):
             return False
-        if following.state is not FollowState.FETCHING:
-            following.enter(FollowState.FETCHING)
-        self._sleep(following, FollowState.DELAYED, free_at)
+        if followed.state is not FollowState.FETCHING:
+            followed.enter(FollowState.FETCHING)
+        self._sleep(followed, FollowState.DELAYED, free_at)
         return True
 
 
 def code_of(number: int) -> ErrorCode:
-    """A leader of a later version may know errors that we do not."""
+    """A newer leader may send codes that this version lacks."""
     try:
         return ErrorCode(number)
     except ValueError:

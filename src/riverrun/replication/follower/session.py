@@ -1,7 +1,8 @@
-"""A fetch session from the follower's side (KIP-227): what the leader remembers of our wishes.
+"""A fetch session as the follower sees it (KIP-227).
 
-The first request of a session names every partition, the later ones only what changed; the leader
-answers only with what is new. A lost answer is lost news, so after any doubt all is named again.
+The first request of a session names every partition, later requests name only changed ones. The
+leader responds only with news. A lost response is lost news, so after any failure the session
+starts again with a full request.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SESSION_ERRORS = (
 
 
 class FollowerFetchSession:
-    """Its number, and how many requests it has had."""
+    """Id and epoch of the session with one leader."""
 
     __slots__ = ("epoch", "id")
 
@@ -33,21 +34,21 @@ class FollowerFetchSession:
         return self.epoch == INITIAL_EPOCH
 
     def restart(self) -> None:
-        """Begin anew; the old id is named once more, so that the leader need not keep it."""
+        """Start a new session. The next request carries the old id, which the leader closes."""
         self.epoch = INITIAL_EPOCH
 
-    def answered(self, session_id: int) -> None:
-        """The leader took the request."""
+    def accepted(self, session_id: int) -> None:
+        """The leader accepted the request."""
         if session_id == NO_SESSION:
-            # It keeps no session for us: every request is a full one.
+            # The leader keeps no session for us: every request is a full one.
             self.id, self.epoch = NO_SESSION, INITIAL_EPOCH
         elif session_id != self.id or self.is_full:
             self.id, self.epoch = session_id, 1
         else:
             self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
-    def refused(self, error_code: int) -> bool:
-        """Whether the session is lost, and only the session."""
+    def rejected(self, error_code: int) -> bool:
+        """Whether the error concerns only the session, which then starts again."""
         if error_code not in SESSION_ERRORS:
             return False
         if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:

@@ -1,7 +1,7 @@
-"""A limit on what replicas that catch up may take from the disk and the network (KIP-73).
+"""A rate limit for replicas that catch up (KIP-73).
 
-Only replicas that the topic names are slowed down, and only while they are not in sync: a throttle
-must never be the reason why an acknowledged write waits.
+It applies only to replicas that the topic names, and only while they are out of sync: a throttle
+must never delay an acks=all write.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ BURST_SECONDS = 1.0
 
 
 class Throttle:
-    """Bytes are paid for after they came, since nobody knows before how many they are."""
+    """Bytes are charged after they arrive, because their number is not known before."""
 
     __slots__ = ("_free_at", "_node_id", "rate")
 
     def __init__(self, node_id: NodeId, rate: int) -> None:
         self._node_id = node_id
         self.rate = rate
-        """Bytes a second."""
+        """Bytes per second."""
         self._free_at = 0.0
 
-    def concerns(self, partition: Partition) -> bool:
+    def applies_to(self, partition: Partition) -> bool:
         named = partition.log.settings.follower_throttled_replicas
         if not named or self._node_id in partition.isr:
             return False
@@ -35,5 +35,5 @@ class Throttle:
         self._free_at = begin + count / max(self.rate, 1)
 
     def free_at(self) -> float:
-        """When more may be fetched."""
+        """The time from which more may be fetched."""
         return self._free_at

@@ -1,8 +1,8 @@
-"""Where a follower's log leaves its leader's, and so where it is cut.
+"""Where a follower truncates a log that diverges from its leader's.
 
-By leader epochs (KIP-101, 279, 320), never by the high watermark, which a follower learns late:
-what lies above it here may be committed there. The leader names the largest epoch that is not above
-the follower's last one, and where that epoch ends in its own log.
+The decision uses leader epochs (KIP-101, 279, 320), never the high watermark: a follower receives
+that late, so records above it may be committed. The leader names the largest epoch that is not
+above the follower's last epoch, and the end of that epoch in its own log.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from riverrun.storage.log import Log
 
 
 class Truncation(NamedTuple):
-    """The log shall end at ``end``; or, if nothing of it is of use, begin anew at ``restart``."""
+    """Truncate the log to ``end``; or, if none of it can be kept, start it again at ``restart``."""
 
     end: int
     restart: int | None = None
 
 
 def common_prefix(log: Log, epoch: int, leader_end: int) -> int:
-    """Where to cut after a leader's answer that its ``epoch`` ends at ``leader_end``.
+    """The end of the common prefix, given that the leader's ``epoch`` ends at ``leader_end``.
 
-    It may take several answers: an epoch that the follower does not know is skipped, and what it
-    had instead goes, which gives the leader a lower epoch to speak of (KIP-279).
+    It may take several rounds: if the follower lacks the epoch, it truncates to the end of its next
+    lower epoch, and the leader then names a lower one (KIP-279).
     """
     own_epoch, own_end = log.epoch_end(LeaderEpoch(epoch))
     if own_epoch == NO_EPOCH:
@@ -37,31 +37,31 @@ def common_prefix(log: Log, epoch: int, leader_end: int) -> int:
 def truncation_at_divergence(
     log: Log, epoch: int, leader_end: int, leader_start: int
 ) -> Truncation:
-    """What a diverging epoch in a leader's answer means for our log."""
-    return _cut(log, common_prefix(log, epoch, leader_end), leader_start)
+    """The truncation for a diverging epoch in a fetch response."""
+    return _truncation(log, common_prefix(log, epoch, leader_end), leader_start)
 
 
 def truncation_out_of_range(
     log: Log, leader_start: int, leader_end: int, leader_epoch: int
 ) -> Truncation | None:
-    """What is to be done when our end lies outside the leader's log; None when it does not.
+    """The truncation when our log end offset is outside the leader's log; None if it is inside.
 
-    A leader that ends before us lost its end, in an election that somebody asked for; one that
-    begins behind our end discarded what we have not read. An epoch above the leader's was never
-    given: a batch has rotted in the one field that no checksum covers.
+    A leader with a shorter log lost its end in an unclean election. A leader whose log starts after
+    our end has deleted records that we did not read. An epoch above the leader's never existed: a
+    bit has flipped in the partition leader epoch, the one field that no checksum covers.
     """
-    rotten = log.epochs.start_above(leader_epoch)
-    if rotten is not None:
-        return _cut(log, min(rotten, leader_end), leader_start)
+    flipped = log.epochs.start_above(leader_epoch)
+    if flipped is not None:
+        return _truncation(log, min(flipped, leader_end), leader_start)
     if leader_end < log.end_offset:
-        return _cut(log, leader_end, leader_start)
+        return _truncation(log, leader_end, leader_start)
     if leader_start > log.end_offset:
         return Truncation(leader_start, leader_start)
     return None
 
 
-def _cut(log: Log, end: int, leader_start: int) -> Truncation:
-    """Never leave a hole: a log of which nothing is kept begins where the leader's does."""
+def _truncation(log: Log, end: int, leader_start: int) -> Truncation:
+    """Never leave a gap: a log of which nothing is kept starts where the leader's log does."""
     if end <= log.start_offset and leader_start >= 0:
         return Truncation(leader_start, leader_start)
     return Truncation(end)

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.cluster.configs.sources import Configs
-from riverrun.cluster.controller import Controller
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import (
@@ -65,10 +64,6 @@ def declared() -> tuple[Setting, ...]:
 def make_configs(given: Mapping[str, str] | None = None, node: int = 1) -> Configs:
     texts = dict(given or {})
     return Configs(declared(), given=texts, node_id=NodeId(node), log=LogSettings.from_texts(texts))
-
-
-def make_controller(given: Mapping[str, str] | None = None, seed: int = 1) -> Controller:
-    return Controller(make_configs(given), SeededRandomness(seed))
 
 
 def replayed(image: Image, records: Iterable[Record]) -> Image:
@@ -153,7 +148,7 @@ class MemoryLog:
     def heard_from(self, node: NodeId) -> float | None:
         return self.heard.get(node)
 
-    def apply(self, outcome: Outcome[object]) -> None:
+    def apply(self, outcome: Decision[object]) -> None:
         if outcome.records:
             self.current = self.newest = replayed(self.newest, outcome.records)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.cluster.partitions.alter_partition import alter_partition
 from riverrun.metadata.image import DIRECTORY_LOST, Image
@@ -50,7 +50,7 @@ def proposal(
 
 def ask(
     image: Image, *proposals: PartitionData, leader: int = 1, epoch: int | None = None
-) -> Outcome[AlterPartitionResponse]:
+) -> Decision[AlterPartitionResponse]:
     if epoch is None:
         epoch = image.brokers[NodeId(leader)].epoch
     request = AlterPartitionRequest(
@@ -61,7 +61,7 @@ def ask(
     return alter_partition(CONFIGS, image, request)
 
 
-def answers(outcome: Outcome[AlterPartitionResponse]) -> list[Answer]:
+def answers(outcome: Decision[AlterPartitionResponse]) -> list[Answer]:
     return [one for answered in outcome.response.topics for one in answered.partitions]
 
 

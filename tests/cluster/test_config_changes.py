@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from riverrun.cluster.configs.changes import Operation
+from riverrun.cluster.configs.changes import Operation, alter_configs, incremental_alter_configs
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages import alter_configs_request as replacing
 from riverrun.wire.messages import incremental_alter_configs_request as incremental
-from tests.cluster.fakes import make_controller, replayed
+from tests.cluster.fakes import make_configs, replayed
 from tests.cluster.test_partitions import image_of
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
@@ -33,7 +33,7 @@ def change(
     request = incremental.IncrementalAlterConfigsRequest(
         resources=(resource,), validate_only=validate_only
     )
-    outcome = make_controller().incremental_alter_configs(image, request)
+    outcome = incremental_alter_configs(make_configs(), image, request)
     (answer,) = outcome.response.responses
     after = replayed(image, outcome.records) if outcome.records else image
     return (answer.error_code, answer.error_message), after
@@ -48,7 +48,7 @@ def replace(
         configs=tuple(replacing.AlterableConfig(name=k, value=v) for k, v in texts.items()),
     )
     request = replacing.AlterConfigsRequest(resources=(resource,), validate_only=False)
-    outcome = make_controller().alter_configs(image, request)
+    outcome = alter_configs(make_configs(), image, request)
     (answer,) = outcome.response.responses
     after = replayed(image, outcome.records) if outcome.records else image
     return (answer.error_code, answer.error_message), after
@@ -278,7 +278,7 @@ def test_a_resource_that_comes_twice_is_refused_and_others_are_not(image: Image)
         resources=(resource("t", "1"), resource("u", "2"), resource("t", "3")),
         validate_only=False,
     )
-    outcome = make_controller().incremental_alter_configs(image, request)
+    outcome = incremental_alter_configs(make_configs(), image, request)
     assert [one.error_code for one in outcome.response.responses] == [
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,

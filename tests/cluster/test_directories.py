@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.partitions.directories import assign_replicas
+from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
 from riverrun.metadata.image import DIRECTORY_LOST, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
@@ -46,7 +46,7 @@ def assign(
             ),
         ),
     )
-    outcome = assign_replicas(CONFIGS, image, request)
+    outcome = assign_replicas_to_dirs(CONFIGS, image, request)
     codes = [
         one.error_code
         for answered in outcome.response.directories

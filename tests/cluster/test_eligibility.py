@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from riverrun.cluster.configs.changes import alter_incrementally
+from riverrun.cluster.configs.changes import incremental_alter_configs
 from riverrun.metadata.image import Image
 from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterableConfig,
@@ -23,7 +23,7 @@ def set_minimum(image: Image, value: str, name: str = "t") -> Image:
         configs=(AlterableConfig(name="min.insync.replicas", config_operation=0, value=value),),
     )
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-    outcome = alter_incrementally(make_configs(), image, request)
+    outcome = incremental_alter_configs(make_configs(), image, request)
     return replayed(image, outcome.records)
 
 

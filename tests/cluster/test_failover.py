@@ -8,18 +8,16 @@ from contextlib import suppress
 
 import pytest
 
-from riverrun.cluster.active_controller import ControllerRunner
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.active_controller import ActiveController
+from riverrun.cluster.decision import Decision
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.metrics import Metrics
-from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
-from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
-from tests.cluster.fakes import FakeClock, MemoryLog, make_controller
+from tests.cluster.fakes import FakeClock, MemoryLog, make_configs
 from tests.cluster.messages import heartbeat_request, registration_request
 from tests.cluster.states import NONE, P, cluster, setting, state, topic
 from tests.storage.machines import FixedClock
@@ -46,9 +44,9 @@ class Scene:
         self.dead: dict[NodeId, None] = {}
         self.alive: dict[NodeId, None] = dict.fromkeys((ONE, TWO, THREE))
         self.metrics = Metrics()
-        self.runner = ControllerRunner(
+        self.runner = ActiveController(
             self.log,
-            make_controller(),
+            make_configs(),
             clock=LoopClock(),
             settings=ControllerSettings(**settings),  # type: ignore[arg-type]
             probe=self.probe,
@@ -249,12 +247,12 @@ def test_who_is_not_the_controller_says_so_and_does_nothing() -> None:
         scene.runner.on_leadership(False, LeaderEpoch(3))
         scene.alive = {}
         image = scene.log.newest
+        nothing: Decision[None] = Decision(response=None)
         for ask in (
             scene.runner.heartbeat(heartbeat_request(image, 2)),
             scene.runner.register(registration_request(4)),
             scene.runner.unregister(UnregisterBrokerRequest(broker_id=2)),
-            scene.runner.elect_leaders(ElectLeadersRequest(topic_partitions=None)),
-            scene.runner.allocate_producer_ids(AllocateProducerIdsRequest(broker_id=1)),
+            scene.runner.submit(lambda _: nothing),
         ):
             with pytest.raises(KafkaError) as refused:
                 await ask
@@ -271,7 +269,7 @@ def test_what_was_not_committed_when_leadership_was_lost_is_not_confirmed() -> N
     async def story() -> None:
         scene.log.gate = asyncio.Event()
         asked = asyncio.ensure_future(scene.runner.register(registration_request(4)))
-        nothing: Outcome[None] = Outcome(response=None)
+        nothing: Decision[None] = Decision(response=None)
         quiet = asyncio.ensure_future(scene.runner.submit(lambda _: nothing))
         await asyncio.sleep(0.01)
         assert not asked.done()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverrun.cluster.activation import activate
+from riverrun.cluster.active_controller import activate
 from riverrun.cluster.features import update_features
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.outcome import RECORDS_MAX
+from riverrun.cluster.decision import RECORDS_MAX
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import DIRECTORY_LOST, Image
 from riverrun.metadata.records import (

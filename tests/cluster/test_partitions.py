@@ -2,6 +2,7 @@
 
 import pytest
 
+from riverrun.cluster.partitions.creation import create_partitions
 from riverrun.cluster.topics.changes import create_topics
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode
@@ -17,7 +18,6 @@ from tests.cluster.fakes import (
     SeededRandomness,
     cluster_of,
     make_configs,
-    make_controller,
     replayed,
 )
 
@@ -54,7 +54,7 @@ def grow(
         timeout_ms=1,
         validate_only=validate_only,
     )
-    outcome = make_controller().create_partitions(image, request)
+    outcome = create_partitions(image, request, SeededRandomness())
     after = replayed(image, outcome.records) if outcome.records else image
     return list(outcome.response.results), after
 

@@ -1,18 +1,24 @@
 """The controller at work: each judgement by the newest image, each answer once it is durable."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
-from riverrun.cluster.active_controller import ControllerRunner
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.active_controller import ActiveController
+from riverrun.cluster.decision import Decision
+from riverrun.cluster.producer_ids import allocate_producer_ids
+from riverrun.cluster.topics.changes import create_topics
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ProducerIdsRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
+from riverrun.wire.messages.allocate_producer_ids_response import AllocateProducerIdsResponse
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
-from tests.cluster.fakes import MemoryLog, make_controller
+from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
+from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
 from tests.cluster.messages import heartbeat_request
 
 NODE = NodeId(1)
@@ -25,8 +31,19 @@ def request(name: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=(one,))
 
 
-def make_runner(log: MemoryLog) -> ControllerRunner:
-    return ControllerRunner(log, make_controller())
+def create(controller: ActiveController, name: str) -> Coroutine[Any, Any, CreateTopicsResponse]:
+    configs, randomness = make_configs(), SeededRandomness()
+    return controller.submit(lambda image: create_topics(configs, image, request(name), randomness))
+
+
+def allocate(
+    controller: ActiveController, request: AllocateProducerIdsRequest
+) -> Coroutine[Any, Any, AllocateProducerIdsResponse]:
+    return controller.submit(lambda image: allocate_producer_ids(image, request))
+
+
+def make_runner(log: MemoryLog) -> ActiveController:
+    return ActiveController(log, make_configs())
 
 
 async def settle() -> None:
@@ -38,7 +55,7 @@ def test_the_answer_waits_until_the_records_are_stored() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(make_runner(log).create_topics(request("t")))
+        asked = asyncio.ensure_future(create(make_runner(log), "t"))
         await settle()
         assert not asked.done()
         log.gate.set()
@@ -54,7 +71,7 @@ def test_of_two_requests_for_one_name_the_second_is_refused() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
         runner = make_runner(log)
-        both = [asyncio.ensure_future(runner.create_topics(request("t"))) for _ in range(2)]
+        both = [asyncio.ensure_future(create(runner, "t")) for _ in range(2)]
         await settle()
         log.gate.set()
         codes = [(await one).topics[0].error_code for one in both]
@@ -68,8 +85,8 @@ def test_a_client_that_goes_away_does_not_let_the_next_overtake() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
         runner = make_runner(log)
-        first = asyncio.ensure_future(runner.create_topics(request("t")))
-        second = asyncio.ensure_future(runner.create_topics(request("t")))
+        first = asyncio.ensure_future(create(runner, "t"))
+        second = asyncio.ensure_future(create(runner, "t"))
         await settle()
         first.cancel()
         await settle()
@@ -89,10 +106,10 @@ def test_a_full_disk_is_an_error_and_changes_nothing() -> None:
         log.error = OSError(28, "No space left on device")
         runner = make_runner(log)
         with pytest.raises(KafkaError) as refused:
-            await runner.create_topics(request("t"))
+            await create(runner, "t")
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        answer = await runner.create_topics(request("t"))
+        answer = await create(runner, "t")
         assert answer.topics[0].error_code is ErrorCode.NONE
 
     asyncio.run(scene())
@@ -103,13 +120,13 @@ def test_a_judgement_that_fails_leaves_the_turn_to_the_next() -> None:
         log = MemoryLog()
         runner = make_runner(log)
 
-        def broken(image: Image) -> Outcome[None]:
+        def broken(image: Image) -> Decision[None]:
             raise AssertionError("a bug")
 
         with pytest.raises(AssertionError):
             await runner.submit(broken)
-        assert (await runner.create_topics(request("t"))).topics[0].error_code is ErrorCode.NONE
-        assert runner.waiting == 0
+        assert (await create(runner, "t")).topics[0].error_code is ErrorCode.NONE
+        assert runner.pending == 0
 
     asyncio.run(scene())
 
@@ -118,11 +135,11 @@ def test_only_so_many_requests_may_wait() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        runner = ControllerRunner(log, make_controller(), waiting_max=1)
-        first = asyncio.ensure_future(runner.create_topics(request("t")))
+        runner = ActiveController(log, make_configs(), pending_max=1)
+        first = asyncio.ensure_future(create(runner, "t"))
         await settle()
         with pytest.raises(KafkaError) as refused:
-            await runner.create_topics(request("u"))
+            await create(runner, "u")
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         log.gate.set()
         await first
@@ -140,7 +157,7 @@ def test_no_block_of_producer_ids_is_given_twice() -> None:
         given = []
         for count in (1, 3, 2):
             runner = make_runner(log)  # whatever the one before had in memory is lost
-            asked = [runner.allocate_producer_ids(ids_wanted(log)) for _ in range(count)]
+            asked = [allocate(runner, ids_wanted(log)) for _ in range(count)]
             given += [one.producer_id_start for one in await asyncio.gather(*asked)]
         assert given == [0, 1000, 2000, 3000, 4000, 5000]
 
@@ -151,7 +168,7 @@ def test_a_block_is_stored_before_it_is_given() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(make_runner(log).allocate_producer_ids(ids_wanted(log)))
+        asked = asyncio.ensure_future(allocate(make_runner(log), ids_wanted(log)))
         await settle()
         assert not asked.done()
         log.gate.set()
@@ -170,10 +187,10 @@ def test_a_block_that_cannot_be_stored_is_not_given() -> None:
         runner = make_runner(log)
         log.error = OSError(28, "No space left on device")
         with pytest.raises(KafkaError) as refused:
-            await runner.allocate_producer_ids(ids_wanted(log))
+            await allocate(runner, ids_wanted(log))
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        answer = await runner.allocate_producer_ids(ids_wanted(log))
+        answer = await allocate(runner, ids_wanted(log))
         assert (answer.producer_id_start, answer.producer_id_len) == (0, 1000)
 
     asyncio.run(scene())
@@ -184,7 +201,7 @@ def test_only_registered_brokers_get_producer_ids() -> None:
         log = MemoryLog()
         request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=1)
         with pytest.raises(KafkaError) as refused:
-            await make_runner(log).allocate_producer_ids(request)
+            await allocate(make_runner(log), request)
         assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
     asyncio.run(scene())
@@ -194,8 +211,8 @@ def test_nodes_are_heard_when_clients_ask_too_much() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        runner = ControllerRunner(log, make_controller(), waiting_max=1)
-        first = asyncio.ensure_future(runner.create_topics(request("t")))
+        runner = ActiveController(log, make_configs(), pending_max=1)
+        first = asyncio.ensure_future(create(runner, "t"))
         await settle()
         beat = asyncio.ensure_future(runner.heartbeat(heartbeat_request(log.newest, 1)))
         await settle()

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.controller import Controller
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
+from riverrun.cluster.topics.changes import create_topics, delete_topics
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import PartitionRecord, TopicRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ from riverrun.wire.messages.create_topics_request import (
 from riverrun.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from riverrun.wire.messages.delete_topics_response import DeletableTopicResult
-from tests.cluster.fakes import cluster_of, make_controller, replayed
+from tests.cluster.fakes import SeededRandomness, cluster_of, make_configs, replayed
 
 
 def topic(
@@ -45,30 +45,33 @@ def topic(
     )
 
 
-def judge(
+def create(
     *topics: CreatableTopic,
     image: Image | None = None,
-    controller: Controller | None = None,
+    given: Mapping[str, str] | None = None,
+    seed: int = 1,
     validate_only: bool = False,
-) -> Outcome[CreateTopicsResponse]:
+) -> Decision[CreateTopicsResponse]:
     request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
-    return (controller or make_controller()).create_topics(image or cluster_of(1), request)
+    return create_topics(
+        make_configs(given), image or cluster_of(1), request, SeededRandomness(seed)
+    )
 
 
 def result(one: CreatableTopic, image: Image | None = None) -> CreatableTopicResult:
-    outcome = judge(one, image=image)
+    outcome = create(one, image=image)
     assert outcome.records == () or outcome.response.topics[0].error_code is ErrorCode.NONE
     return outcome.response.topics[0]
 
 
 def with_topics(*names: str) -> Image:
     image = cluster_of(1)
-    return replayed(image, judge(*(topic(name, 2) for name in names), image=image).records)
+    return replayed(image, create(*(topic(name, 2) for name in names), image=image).records)
 
 
 def test_a_topic_is_made_with_its_partitions_and_settings() -> None:
     image = cluster_of(1)
-    outcome = judge(topic("t", 3, retention_ms="1000"), image=image)
+    outcome = create(topic("t", 3, retention_ms="1000"), image=image)
     after = replayed(image, outcome.records)
     made = after.topics_by_name[TopicName("t")]
     assert len(made.partitions) == 3
@@ -90,8 +93,7 @@ def test_the_answer_lists_all_settings_in_order_with_their_sources() -> None:
 
 
 def test_a_coarser_setting_of_the_node_is_a_source_for_new_topics() -> None:
-    controller = make_controller({"log.retention.hours": "24"})
-    answer = judge(topic("t"), controller=controller).response.topics[0]
+    answer = create(topic("t"), given={"log.retention.hours": "24"}).response.topics[0]
     rows = {row.name: (row.value, row.config_source) for row in answer.configs or ()}
     assert rows["retention.ms"] == ("86400000", 4)
 
@@ -99,13 +101,13 @@ def test_a_coarser_setting_of_the_node_is_a_source_for_new_topics() -> None:
 def test_minus_one_means_the_defaults_of_the_node() -> None:
     given = {"num.partitions": "5", "default.replication.factor": "2"}
     image = cluster_of(1, 2, 3)
-    outcome = judge(topic("t", -1, -1), image=image, controller=make_controller(given))
+    outcome = create(topic("t", -1, -1), image=image, given=given)
     partitions = [record for record in outcome.records if isinstance(record, PartitionRecord)]
     assert [len(record.replicas) for record in partitions] == [2] * 5
 
 
 def test_validate_only_answers_and_writes_nothing() -> None:
-    outcome = judge(topic("t", 2), validate_only=True)
+    outcome = create(topic("t", 2), validate_only=True)
     assert outcome.records == ()
     assert outcome.response.topics[0].num_partitions == 2
     assert outcome.response.topics[0].topic_id is not None
@@ -195,7 +197,7 @@ def test_settings_are_judged_before_partitions_and_after_names() -> None:
 
 def test_one_bad_topic_does_not_keep_the_others_from_being_made() -> None:
     image = with_topics("old")
-    outcome = judge(topic("a"), topic("old"), topic("b", 0), topic("c"), image=image)
+    outcome = create(topic("a"), topic("old"), topic("b", 0), topic("c"), image=image)
     codes = [(one.name, one.error_code) for one in outcome.response.topics]
     assert codes == [
         ("a", ErrorCode.NONE),
@@ -207,7 +209,7 @@ def test_one_bad_topic_does_not_keep_the_others_from_being_made() -> None:
 
 
 def test_a_name_that_comes_twice_is_refused_once() -> None:
-    outcome = judge(topic("a"), topic("a"), topic("b"))
+    outcome = create(topic("a"), topic("a"), topic("b"))
     assert [(one.name, one.error_code) for one in outcome.response.topics] == [
         ("b", ErrorCode.NONE),
         ("a", ErrorCode.INVALID_REQUEST),
@@ -217,7 +219,7 @@ def test_a_name_that_comes_twice_is_refused_once() -> None:
 
 def test_replicas_by_hand_are_taken_as_they_are() -> None:
     image = cluster_of(1, 2, 3)
-    outcome = judge(topic("t", -1, -1, {1: (2, 3), 0: (3, 1)}), image=image)
+    outcome = create(topic("t", -1, -1, {1: (2, 3), 0: (3, 1)}), image=image)
     made = replayed(image, outcome.records).topics_by_name[TopicName("t")]
     assert [one.replicas for one in made.partitions] == [(3, 1), (2, 3)]
     assert [one.leader for one in made.partitions] == [3, 2]
@@ -234,7 +236,7 @@ def test_partitions_by_hand_must_have_equally_many_replicas() -> None:
 def test_a_request_that_needs_too_many_records_is_refused_as_a_whole() -> None:
     topics = tuple(topic(f"t{number}", 1) for number in range(5001))
     with pytest.raises(KafkaError) as refused:
-        judge(*topics)
+        create(*topics)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -246,14 +248,14 @@ def delete(image: Image, *wanted: tuple[str | None, UUID | None]) -> list[Deleta
         timeout_ms=1,
         topics=tuple(DeleteTopicState(name=name, topic_id=one) for name, one in wanted),
     )
-    return list(make_controller().delete_topics(image, request).response.responses)
+    return list(delete_topics(make_configs(), image, request).response.responses)
 
 
 def test_a_topic_goes_with_its_settings() -> None:
     image = cluster_of(1)
-    image = replayed(image, judge(topic("t", retention_ms="1"), topic("u"), image=image).records)
+    image = replayed(image, create(topic("t", retention_ms="1"), topic("u"), image=image).records)
     request = DeleteTopicsRequest(timeout_ms=1, topic_names=("t",))
-    outcome = make_controller().delete_topics(image, request)
+    outcome = delete_topics(make_configs(), image, request)
     after = replayed(image, outcome.records)
     assert list(after.topics_by_name) == ["u"]
     assert after.config(ConfigType.TOPIC, "t") == {}
@@ -318,19 +320,18 @@ def test_a_name_and_an_id_of_the_same_topic_contradict_each_other() -> None:
 
 
 def test_deletion_can_be_switched_off() -> None:
-    controller = make_controller({"delete.topic.enable": "false"})
+    configs = make_configs({"delete.topic.enable": "false"})
     request = DeleteTopicsRequest(timeout_ms=1, topic_names=("a",))
     with pytest.raises(KafkaError) as refused:
-        controller.delete_topics(with_topics("a"), request)
+        delete_topics(configs, with_topics("a"), request)
     assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
 def test_a_topic_made_again_is_another_topic() -> None:
-    controller = make_controller()
     image = cluster_of(1)
-    image = replayed(image, judge(topic("t"), image=image, controller=controller).records)
+    image = replayed(image, create(topic("t"), image=image, seed=1).records)
     first = image.topics_by_name[TopicName("t")].id
     request = DeleteTopicsRequest(timeout_ms=1, topic_names=("t",))
-    image = replayed(image, controller.delete_topics(image, request).records)
-    image = replayed(image, judge(topic("t"), image=image, controller=controller).records)
+    image = replayed(image, delete_topics(make_configs(), image, request).records)
+    image = replayed(image, create(topic("t"), image=image, seed=2).records)
     assert image.topics_by_name[TopicName("t")].id != first

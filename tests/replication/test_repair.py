@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from riverrun.cluster.partitions.directories import assign_replicas
+from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
 from riverrun.metadata.image import DIRECTORY_LOST, NO_LEADER, Image, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, TopicName
@@ -147,7 +147,7 @@ class Story:
         self.requests.append(request)
         if not self.is_reachable:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        outcome = assign_replicas(make_configs(), self.node.image, request)
+        outcome = assign_replicas_to_dirs(make_configs(), self.node.image, request)
         if outcome.records and self.publishes:
             self.node.publish(replayed(self.node.image, outcome.records))
             self.repairs.touched(self.node.replicas)

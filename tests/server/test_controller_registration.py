@@ -24,7 +24,7 @@ def test_a_controller_is_in_the_metadata_with_its_address() -> None:
         services = node.services
         services.image_waits = ImageWaits(lambda: node.log.current)
         channel = ControllerChannel(
-            node.log, SystemRandomness(), services=lambda: services, name="test"
+            node.log, SystemRandomness(), router=lambda: services.controller_router, name="test"
         )
         address = Address(name="CONTROLLER", host="c1", port=9093)
         registration = ControllerRegistration(services, channel, address, INCARNATION)

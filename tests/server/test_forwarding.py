@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -88,15 +88,26 @@ class Quorum:
         return NodeId(2), "127.0.0.1", found.port
 
 
+class LocalRouter:
+    """The controller's router of this node, with one response for all requests."""
+
+    def __init__(self, respond: Callable[..., Any]) -> None:
+        self._respond = respond
+
+    async def respond(self, *call: object) -> Any:
+        return self._respond(*call)
+
+
 def broker(quorum: Quorum) -> tuple[Forwarder, ControllerChannel]:
-    channel = ControllerChannel(quorum, SystemRandomness(), services=lambda: None, name="test")
-    services: Any = SimpleNamespace(metadata=quorum)
+    never: Any = LocalRouter(lambda *_: pytest.fail("served by this node"))
+    channel = ControllerChannel(quorum, SystemRandomness(), router=lambda: never, name="test")
+    services: Any = SimpleNamespace(metadata=quorum, controller_router=never)
     return Forwarder(services, channel), channel
 
 
 async def create(forwarder: Forwarder) -> Any:
     api = ALL_APIS[ApiKey.CREATE_TOPICS]
-    body = await forwarder.forward(api, CLIENT, REQUEST, lambda *_: pytest.fail("judged here"))
+    body = await forwarder.forward(api, CLIENT, REQUEST)
     return decode_response(api.key, CLIENT.api_version, body)
 
 
@@ -134,15 +145,14 @@ async def test_without_a_controller_the_asker_hears_so_in_time() -> None:
 
 
 @in_loop
-async def test_the_active_controller_judges_what_its_own_clients_ask() -> None:
+async def test_active_controller_serves_its_own_clients_locally() -> None:
     node = Node()
     forwarder, _ = broker(Quorum())
     forwarder._services = node.services
     seen: list[Any] = []
-    await forwarder.forward(
-        ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, REQUEST, lambda *call: seen.append(call)
-    )
-    assert seen == [(node.services, CLIENT, REQUEST)]
+    node.services.controller_router = LocalRouter(lambda *call: seen.append(call))
+    await forwarder.forward(ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, REQUEST)
+    assert seen == [(ApiKey.CREATE_TOPICS, CLIENT, REQUEST)]
 
 
 @in_loop
@@ -152,12 +162,13 @@ async def test_a_controller_without_room_asks_the_next_for_its_own_clients() -> 
         forwarder, channel = broker(quorum)
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
 
-        async def loses_office(*_: object) -> None:
+        def loses_office(*_: object) -> None:
             quorum.is_active = False
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller has no room.")
 
         quorum.is_active = True
-        body = await forwarder.forward(api, CLIENT, REQUEST, loses_office)
+        forwarder._services.controller_router = cast(Router, LocalRouter(loses_office))
+        body = await forwarder.forward(api, CLIENT, REQUEST)
         channel.close()
     answer = decode_response(api.key, CLIENT.api_version, body)
     assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
@@ -188,7 +199,7 @@ async def test_many_clients_share_one_connection_without_waiting_for_each_other(
         gate = controller.node.log.gate = asyncio.Event()
         forwarder, channel = broker(Quorum(controller))
         asked = [asyncio.ensure_future(create(forwarder)) for _ in range(3)]
-        while controller.node.services.controller.waiting < 3:  # noqa: ASYNC110
+        while controller.node.services.controller.pending < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         gate.set()
         answers = await asyncio.gather(*asked)
@@ -201,7 +212,10 @@ async def test_many_clients_share_one_connection_without_waiting_for_each_other(
 async def test_a_refusal_of_this_very_node_is_an_answer_as_from_any_other() -> None:
     node = Node()
     channel = ControllerChannel(
-        node.services.metadata, SystemRandomness(), services=lambda: node.services, name="test"
+        node.services.metadata,
+        SystemRandomness(),
+        router=lambda: node.services.controller_router,
+        name="test",
     )
     beat = BrokerHeartbeatRequest(
         broker_id=9, broker_epoch=1, current_metadata_offset=1, want_fence=False,

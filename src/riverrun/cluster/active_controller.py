@@ -1,34 +1,41 @@
-"""The controller at work: each judgement against the newest image, each answer once it is true.
+"""The active controller: decide against the newest image, append the records, respond on commit.
 
-A judgement and the append of its records are one step, so the next one sees what it has changed,
-committed or not; answers leave in their own time, when their records are in the log for good. An
-answer without records speaks of the newest image too, and waits until that is committed.
+A decision and the append of its records happen in one event-loop iteration. The next decision
+therefore sees its effects, committed or not. A response leaves when the records of its decision are
+committed. A decision without records also read the newest image, so its response waits until that
+image is committed.
 
-Beside requests it does what nobody asks for: it fences brokers whose sessions end, probes those
-that are suspect, and lets leadership return to preferred replicas.
+Besides serving requests, the active controller fences brokers whose session expires, probes suspect
+brokers, elects leaders for partitions that have none, and moves leadership back to preferred
+replicas.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from riverrun.cluster.brokers.registration import Known
+from riverrun.cluster.brokers.heartbeats import heartbeat
+from riverrun.cluster.brokers.registration import Known, register, unregister
 from riverrun.cluster.brokers.sessions import Sessions
+from riverrun.cluster.configs.sources import Configs, is_elr_enabled
 from riverrun.cluster.counts import ControllerCounts
-from riverrun.cluster.outcome import RECORDS_MAX, Outcome
-from riverrun.cluster.requests import Requests
+from riverrun.cluster.decision import RECORDS_MAX, Decision
+from riverrun.cluster.features import elr_records
+from riverrun.cluster.partitions.elections import balance
+from riverrun.cluster.partitions.leadership import elect_leaderless, fence
 from riverrun.cluster.settings import ControllerSettings
+from riverrun.metadata.bootstrap import first_records
+from riverrun.metadata.records import METADATA_VERSION_FEATURE
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.ports.metrics import Metrics
 
 if TYPE_CHECKING:
-    from riverrun.cluster.controller import Controller
     from riverrun.metadata.image import Image
     from riverrun.metadata.records import Record
     from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
@@ -40,14 +47,18 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-WAITING_MAX: Final = 8_000
-"""Below what the metadata log holds uncommitted, or the quorum's trouble would become ours."""
-URGENT_MAX: Final = 1_500
-"""What is kept for nodes when clients ask too much: else all brokers would seem to be silent."""
+PENDING_MAX: Final = 8_000
+"""Below the metadata log's own limit on uncommitted batches, so that the log never overflows."""
+URGENT_PENDING_MAX: Final = 1_500
+"""Slots reserved for nodes. Otherwise a flood of client requests would make all brokers look
+silent."""
 TICKS_PER_SESSION: Final = 20
 PROBE_PAUSE_SECONDS: Final = 0.05
 
 log = structlog.get_logger("riverrun.controller")
+
+Decide = Callable[["Image"], Decision[R]]
+"""A controller decision: pure, and called once with the newest image."""
 
 Probe = Callable[[NodeId], Awaitable[bool]]
 """Whether a broker may be alive. False only where its death is proven: the connection was refused,
@@ -55,11 +66,11 @@ or another incarnation answered in its place. A stopped process still accepts co
 
 
 class MetadataWriter(Protocol):
-    """The metadata log as far as the controller needs it."""
+    """The part of the metadata log that the controller uses."""
 
     @property
     def newest(self) -> Image:
-        """What to judge against, uncommitted records included."""
+        """The image to decide against, uncommitted records included."""
         ...
 
     @property
@@ -72,11 +83,12 @@ class MetadataWriter(Protocol):
     def leader(self) -> NodeId | None: ...
 
     def append(self, records: Sequence[Record]) -> Awaitable[Image]:
-        """One atomic batch, in ``newest`` when this returns; done when committed and published."""
+        """Append one atomic batch, visible in ``newest`` on return; done when it is committed and
+        published."""
         ...
 
     async def settled(self) -> None:
-        """All that ``newest`` holds now is committed."""
+        """Wait until everything that ``newest`` holds now is committed."""
         ...
 
     def heard_from(self, node: NodeId) -> float | None:
@@ -84,105 +96,113 @@ class MetadataWriter(Protocol):
         ...
 
 
-class ControllerRunner(Requests):
-    """Asks the controller and stores what it says."""
+class _Appended(NamedTuple, Generic[R]):
+    """A decision whose records are in the log; ``commit`` is None if there were none."""
+
+    response: R
+    commit: asyncio.Future[Image] | None
+
+
+class ActiveController:
+    """Applies decisions to the metadata log while this node leads the quorum.
+
+    Every node has one; requests fail with NOT_CONTROLLER where it is not active.
+    """
 
     def __init__(
         self,
         metadata: MetadataWriter,
-        controller: Controller,
+        configs: Configs,
         *,
         clock: Clock | None = None,
         settings: ControllerSettings | None = None,
         probe: Probe | None = None,
         metrics: Metrics | None = None,
-        waiting_max: int = WAITING_MAX,
+        pending_max: int = PENDING_MAX,
     ) -> None:
-        super().__init__(controller)
-        self._log = metadata
+        self._metadata = metadata
+        self._configs = configs
         self._clock = clock or SystemClock()
         self.settings = settings or ControllerSettings()
         self._probe = probe
         self._counts = ControllerCounts(
-            metrics or Metrics(), lambda: self._log.is_active, lambda: self._log.newest
+            metrics or Metrics(), lambda: metadata.is_active, lambda: metadata.newest
         )
-        self._waiting_max = waiting_max
-        self.waiting = 0
+        self._pending_max = pending_max
+        self.pending = 0
         self.sessions = Sessions(self.settings)
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
         self._balance_at = self._unclean_at = 0.0
 
-    # -- Judging and storing ----------------------------------------------------------------------
-
     async def submit(
-        self,
-        judge: Callable[[Image], Outcome[R]],
-        *,
-        is_urgent: bool = False,
-        is_certain: bool = True,
+        self, decide: Decide[R], *, is_urgent: bool = False, reads_committed: bool = True
     ) -> R:
-        """The response, once the records that it speaks of are committed.
+        """Decide, append the records, and return the response once they are committed.
 
-        One without records waits for those of others, unless it need not be ``is_certain``.
+        ``is_urgent``: the request comes from a node and must not wait behind clients.
+        ``reads_committed``: a response without records waits until the image that it was read
+        from is committed.
         """
-        if self.waiting >= self._waiting_max + (URGENT_MAX if is_urgent else 0):
+        if self.pending >= self._pending_max + (URGENT_PENDING_MAX if is_urgent else 0):
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, "Too many requests wait for the controller."
             )
-        self.waiting += 1
+        self.pending += 1
         try:
-            response, committed = self._judge(judge)
-            if isinstance(committed, Coroutine) and not is_certain:
-                committed.close()
-                return response
+            appended = self._append(decide)
             began = self._clock.monotonic()
-            await committed
+            if appended.commit is not None:
+                await asyncio.shield(appended.commit)
+            elif reads_committed:
+                await self._metadata.settled()
+            else:
+                return appended.response
             self._counts.committing.observe(self._clock.monotonic() - began)
-            return response
+            return appended.response
         except OSError as error:
             raise _storage_error(error) from error
         finally:
-            self.waiting -= 1
+            self.pending -= 1
 
-    def _judge(self, judge: Callable[[Image], Outcome[R]]) -> tuple[R, Awaitable[object]]:
-        """One judgement, its records appended; and what to wait for before it may be told.
+    def _append(self, decide: Decide[R]) -> _Appended[R]:
+        """Decide against the newest image and append the records as one atomic batch.
 
-        They are one atomic batch. Very many (a broker with ten thousand partitions goes) take
-        several: any beginning of them is sound by itself.
+        More than RECORDS_MAX records (the failover of a broker with ten thousand partitions) become
+        several batches. Any prefix of such a decision is valid by itself.
         """
-        if not self._log.is_active:
+        if not self._metadata.is_active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         began = self._clock.monotonic()
-        outcome = judge(self._log.newest)
+        decision = decide(self._metadata.newest)
         self._counts.requests.value += 1
-        if not outcome.records:
-            return outcome.response, self._log.settled()
-        pending: list[asyncio.Future[Image]] = []
+        if not decision.records:
+            return _Appended(decision.response, None)
+        commits: list[asyncio.Future[Image]] = []
         try:
-            for start in range(0, len(outcome.records), RECORDS_MAX):
-                appended = self._log.append(outcome.records[start : start + RECORDS_MAX])
-                pending.append(asyncio.ensure_future(appended))
+            for start in range(0, len(decision.records), RECORDS_MAX):
+                batch = self._metadata.append(decision.records[start : start + RECORDS_MAX])
+                commits.append(asyncio.ensure_future(batch))
         except OSError as error:
-            # No room: nothing has changed. A log that has failed for good stops the node itself.
+            # No space: nothing has changed. A log that failed permanently stops the node itself.
             raise _storage_error(error) from error
         finally:
-            for one in pending:
-                # Whoever waits may go away; the log itself says when it fails.
-                one.add_done_callback(_retrieve)
-        self._counts.count(outcome.records)
-        self._counts.judging.observe(self._clock.monotonic() - began)
-        return outcome.response, asyncio.shield(pending[-1])
+            for commit in commits:
+                # The waiter may be gone by then. The log reports its own failures.
+                commit.add_done_callback(_retrieve)
+        self._counts.count(decision.records)
+        self._counts.deciding.observe(self._clock.monotonic() - began)
+        return _Appended(decision.response, commits[-1])
 
-    # -- What nodes ask for -----------------------------------------------------------------------
+    # Requests that read or change broker sessions
 
     async def register(
         self, request: BrokerRegistrationRequest, *, cluster_id: str | None = None
     ) -> BrokerRegistrationResponse:
-        """A broker has come up, perhaps again."""
+        """Register a broker that has started."""
 
-        def judge(image: Image) -> Outcome[BrokerRegistrationResponse]:
+        def decide(image: Image) -> Decision[BrokerRegistrationResponse]:
             node, now = NodeId(request.broker_id), self._clock.monotonic()
             before = image.brokers.get(node)
             known = Known(
@@ -191,54 +211,56 @@ class ControllerRunner(Requests):
                 and self.sessions.is_valid(node, before.epoch, now),
                 was_replaced=self.sessions.was_replaced(request.incarnation_id),
             )
-            outcome = self._controller.register(image, request, known)
-            if outcome.records:
+            decision = register(self._configs, image, request, known)
+            if decision.records:
                 old = before.incarnation if before is not None else None
-                epoch = outcome.response.broker_epoch
+                epoch = decision.response.broker_epoch
                 self.sessions.opened(node, epoch, now, instead_of=old)
                 log.info("broker registered", broker=node, epoch=epoch, again=before is not None)
-            return outcome
+            return decision
 
-        return await self.submit(judge, is_urgent=True)
+        return await self.submit(decide, is_urgent=True)
 
     async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        """A broker is alive, and may want to be let in or to go."""
+        """Extend a broker's session; the broker may also ask to be unfenced or to shut down."""
 
-        def judge(image: Image) -> Outcome[BrokerHeartbeatResponse]:
+        def decide(image: Image) -> Decision[BrokerHeartbeatResponse]:
             node = NodeId(request.broker_id)
             may_leave = self.sessions.may_leave(image, node)
-            outcome = self._controller.heartbeat(image, request, may_leave=may_leave)
+            decision = heartbeat(self._configs, image, request, may_leave=may_leave)
             session = self.sessions.touched(
                 node,
                 request.broker_epoch,
                 request.current_metadata_offset,
                 self._clock.monotonic(),
             )
-            if outcome.response.should_shut_down:
+            if decision.response.should_shut_down:
                 self.sessions.ended(node)
-            elif request.want_shut_down and (outcome.records or session.leaves_at is None):
-                session.leaves_at = image.offset + len(outcome.records)
-            return outcome
+            elif request.want_shut_down and (decision.records or session.leaves_at is None):
+                session.leaves_at = image.offset + len(decision.records)
+            return decision
 
-        # A plain heartbeat waits for nobody's records: with a slow disk every broker would fall
-        # silent behind them, and all sessions would end together.
-        return await self.submit(judge, is_urgent=True, is_certain=False)
+        # A heartbeat without records must not wait for the records of other requests. With a slow
+        # disk all brokers would fall silent together, and all sessions would expire.
+        return await self.submit(decide, is_urgent=True, reads_committed=False)
 
     async def unregister(self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-        def judge(image: Image) -> Outcome[UnregisterBrokerResponse]:
-            outcome = self._controller.unregister(image, request)
+        """Remove a broker's registration and its session."""
+
+        def decide(image: Image) -> Decision[UnregisterBrokerResponse]:
+            decision = unregister(self._configs, image, request)
             self.sessions.closed(NodeId(request.broker_id))
-            return outcome
+            return decision
 
-        return await self.submit(judge)
+        return await self.submit(decide)
 
-    # -- Leadership of the quorum -----------------------------------------------------------------
+    # Leadership of the quorum
 
     def on_leadership(self, is_active: bool, epoch: LeaderEpoch) -> None:
-        """We have become the active controller, or are it no more.
+        """Start or stop acting as the active controller.
 
-        The killed node is often the controller before. Its session began when it was last heard
-        of, and it is probed at once; everybody else gets a full session.
+        A failed node is often the previous controller. Its session therefore starts at the last
+        contact with it, and it is probed at once. All other brokers get a full session.
         """
         self._is_activated = is_active
         if not is_active:
@@ -246,24 +268,25 @@ class ControllerRunner(Requests):
             return
         now = self._clock.monotonic()
         old = self._last_leader
-        heard = self._log.heard_from(old) if old is not None else None
+        contact = self._metadata.heard_from(old) if old is not None else None
         log.info("active controller", epoch=epoch, before=old)
         self.sessions.begin(
-            self._log.newest, now, {} if old is None or heard is None else {old: heard}
+            self._metadata.newest, now, {} if old is None or contact is None else {old: contact}
         )
         self._balance_at = now + self.settings.imbalance_check_s
         self._unclean_at = now
         self._activate()
-        if old is not None and old != self._log.node_id:
+        if old is not None and old != self._metadata.node_id:
             self.connection_lost(old)
 
     def _activate(self) -> None:
-        self._is_activation_due = not self._attempt("activation", self._controller.activate)
+        is_done = self._attempt("activation", lambda image: activate(self._configs, image))
+        self._is_activation_due = not is_done
 
-    # -- Work that nobody asks for ----------------------------------------------------------------
+    # Periodic work
 
     async def run(self) -> None:
-        """Watch over sessions and leaders until cancelled."""
+        """Check sessions and leaders until cancelled."""
         interval = self.settings.session_timeout_ms / 1000 / TICKS_PER_SESSION
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -277,88 +300,109 @@ class ControllerRunner(Requests):
             self._tasks = None
 
     def _tick(self, interval: float) -> None:
-        leader = self._log.leader
-        if not self._log.is_active or not self._is_activated:
-            if leader is not None and leader != self._log.node_id:
+        metadata, settings = self._metadata, self.settings
+        leader = metadata.leader
+        if not metadata.is_active or not self._is_activated:
+            if leader is not None and leader != metadata.node_id:
                 self._last_leader = leader
             return
-        self._last_leader = self._log.node_id
+        self._last_leader = metadata.node_id
         if self._is_activation_due:
             self._activate()
         now = self._clock.monotonic()
-        expired = self.sessions.expired(self._log.newest, now, interval)
+        expired = self.sessions.expired(metadata.newest, now, interval)
         if expired:
-            log.warning("sessions ended", brokers=expired)
+            log.warning("broker sessions expired", brokers=expired)
             self._counts.expired.value += len(expired)
             self._fence(expired)
         if now >= self._unclean_at:
-            self._unclean_at = now + self.settings.unclean_check_ms / 1000
-            self._attempt("elections", self._controller.elect_leaderless)
-        if self.settings.auto_rebalance and now >= self._balance_at:
-            self._balance_at = now + self.settings.imbalance_check_s
-            self._attempt("balancing", self._balance)
+            self._unclean_at = now + settings.unclean_check_ms / 1000
+            self._attempt("election", self._elect_leaderless)
+        if settings.auto_rebalance and now >= self._balance_at:
+            self._balance_at = now + settings.imbalance_check_s
+            self._attempt("leader rebalance", self._balance)
 
-    def _balance(self, image: Image) -> Outcome[bool]:
-        outcome = self._controller.balance(image)
-        if outcome.response:
-            self._balance_at = 0.0  # there are more: go on with the next turn
-        return outcome
+    def _elect_leaderless(self, image: Image) -> Decision[None]:
+        return Decision(records=tuple(elect_leaderless(self._configs, image)), response=None)
+
+    def _balance(self, image: Image) -> Decision[bool]:
+        decision = balance(self._configs, image)
+        if decision.response:
+            self._balance_at = 0.0  # more remain: continue with the next tick
+        return decision
 
     def _fence(self, nodes: Collection[NodeId]) -> None:
+        def decide(image: Image) -> Decision[None]:
+            return Decision(records=tuple(fence(self._configs, image, nodes)), response=None)
+
         now = self._clock.monotonic()
         contacts = [one.contact for one in map(self.sessions.get, nodes) if one is not None]
-        if self._attempt("fencing", lambda image: self._controller.fence(image, nodes)):
+        if self._attempt("fencing", decide):
             for node in nodes:
                 self.sessions.ended(node)
             for contact in contacts:
                 self._counts.failovers.observe(now - contact)
 
-    def _attempt(self, what: str, judge: Callable[[Image], Outcome[R]]) -> bool:
-        """Whether it was judged and appended; what could not be is tried again by the next turn."""
+    def _attempt(self, action: str, decide: Decide[R]) -> bool:
+        """Whether the decision was appended. The next tick retries one that was not."""
         try:
-            _, committed = self._judge(judge)
+            self._append(decide)
         except KafkaError as error:
-            log.warning("controller could not act", on=what, reason=error.message or error.code)
+            log.warning(
+                "controller action failed", action=action, error=error.message or error.code
+            )
             return False
-        if isinstance(committed, Coroutine):
-            committed.close()  # without records there is nothing to wait for
-        elif isinstance(committed, asyncio.Future):
-            committed.add_done_callback(_retrieve)  # nobody waits for it
         return True
 
-    # -- Suspicion --------------------------------------------------------------------------------
+    # Suspect brokers
 
     def connection_lost(self, node: NodeId) -> None:
-        """A hint: a connection of a registered broker broke. Only a probe can prove its death."""
-        if self._probe is None or self._tasks is None or not self._log.is_active:
+        """Probe a registered broker that lost a connection; only a probe can prove its death."""
+        if self._probe is None or self._tasks is None or not self._metadata.is_active:
             return
-        broker = self._log.newest.brokers.get(node)
-        if broker is None or broker.is_fenced or node == self._log.node_id:
+        broker = self._metadata.newest.brokers.get(node)
+        if broker is None or broker.is_fenced or node == self._metadata.node_id:
             return
         if self.sessions.suspect(node):
             self._tasks.create_task(self._probe_until_sure(node, self._probe))
 
     async def _probe_until_sure(self, node: NodeId, probe: Probe) -> None:
-        """Until a heartbeat clears it, its death is proven, or its session ends by itself.
+        """Probe until a heartbeat arrives, the death is proven, or the session expires.
 
-        Once is not enough: a process that is being killed loses its connections one by one, and
-        the door on which it listens may be the last of them.
+        One probe is not enough. A process that is being killed loses its connections one by one,
+        and its listening socket may be the last.
         """
         while True:
             session = self.sessions.get(node)
-            if session is None or not session.is_suspect or not self._log.is_active:
+            if session is None or not session.is_suspect or not self._metadata.is_active:
                 return
-            asked_at = self._clock.monotonic()
-            if asked_at - session.contact > self.settings.session_timeout_ms / 1000:
+            probed_at = self._clock.monotonic()
+            if probed_at - session.contact > self.settings.session_timeout_ms / 1000:
                 return
             is_alive = await probe(node)
-            is_same = self.sessions.get(node) is session and session.contact < asked_at
-            if not is_alive and is_same and self._log.is_active and not session.is_over:
+            is_same = self.sessions.get(node) is session and session.contact < probed_at
+            if not is_alive and is_same and self._metadata.is_active and not session.is_over:
                 log.warning("broker is dead", broker=node, epoch=session.epoch)
-                self._counts.condemned.value += 1
+                self._counts.proven_dead.value += 1
                 self._fence((node,))
                 return
             await asyncio.sleep(PROBE_PAUSE_SECONDS)
+
+
+def activate(configs: Configs, image: Image) -> Decision[None]:
+    """The first decision of a new active controller.
+
+    It finalises the features of a new cluster and elects leaders where there are none: the previous
+    controller may have failed between unfencing a broker and electing it.
+    """
+    records: list[Record] = []
+    is_new = METADATA_VERSION_FEATURE not in image.features
+    if is_new:
+        records += first_records({})
+    if is_new or is_elr_enabled(image):
+        records += elr_records(configs, image)
+    records += elect_leaderless(configs, image)
+    return Decision(records=tuple(records), response=None)
 
 
 def _retrieve(done: asyncio.Future[Any]) -> None:

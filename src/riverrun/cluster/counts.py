@@ -28,7 +28,7 @@ class ControllerCounts:
         self.expired = metrics.counter(
             "riverrun_controller_sessions_expired_total", "Brokers fenced for their silence."
         )
-        self.condemned = metrics.counter(
+        self.proven_dead = metrics.counter(
             "riverrun_controller_sessions_condemned_total", "Brokers fenced as proven dead."
         )
         self.elections = metrics.counter(
@@ -38,7 +38,7 @@ class ControllerCounts:
             "riverrun_controller_unclean_elections_total",
             "Leaders elected that may lack records: the last known leader, or any replica.",
         )
-        self.judging = metrics.histogram(
+        self.deciding = metrics.histogram(
             "riverrun_controller_event_seconds", "Time that one judgement takes."
         )
         self.committing = metrics.histogram(

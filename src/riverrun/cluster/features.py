@@ -17,7 +17,7 @@ from riverrun.cluster.configs.sources import (
     Configs,
     is_elr_enabled,
 )
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 from riverrun.model.errors import ErrorCode
@@ -42,14 +42,14 @@ FINALISED_KRAFT_VERSION: Final = 1
 
 def update_features(
     configs: Configs, image: Image, request: UpdateFeaturesRequest
-) -> Outcome[UpdateFeaturesResponse]:
+) -> Decision[UpdateFeaturesResponse]:
     """All of them, or none with the reason of the first that cannot be."""
     wanted = {one.feature: one for one in request.feature_updates}
     for update in wanted.values():
         reason = _refusal(image, update)
         if reason is not None:
             level, name = update.max_version_level, update.feature
-            return Outcome(
+            return Decision(
                 response=UpdateFeaturesResponse(
                     throttle_time_ms=0,
                     error_code=ErrorCode.INVALID_UPDATE_VERSION,
@@ -58,7 +58,7 @@ def update_features(
                 )
             )
     records = [record for one in wanted.values() for record in _records(configs, image, one)]
-    return Outcome(
+    return Decision(
         records=() if request.validate_only else tuple(records),
         response=UpdateFeaturesResponse(
             throttle_time_ms=0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverrun.cluster.brokers.heartbeats import check_epoch
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ProducerIdsRecord
 from riverrun.model.errors import ErrorCode
@@ -19,9 +19,9 @@ from riverrun.wire.messages.allocate_producer_ids_response import AllocateProduc
 BLOCK_SIZE: Final = 1000
 
 
-def allocate(
+def allocate_producer_ids(
     image: Image, request: AllocateProducerIdsRequest
-) -> Outcome[AllocateProducerIdsResponse]:
+) -> Decision[AllocateProducerIdsResponse]:
     """A block that nobody has had before."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     start = image.next_producer_id
@@ -31,7 +31,7 @@ def allocate(
         broker_epoch=request.broker_epoch,
         next_producer_id=start + BLOCK_SIZE,
     )
-    return Outcome(
+    return Decision(
         records=(record,),
         response=AllocateProducerIdsResponse(
             throttle_time_ms=0,

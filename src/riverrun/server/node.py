@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import structlog
 
-from riverrun.cluster.active_controller import ControllerRunner
+from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.cluster.configs.sources import Configs
-from riverrun.cluster.controller import Controller
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.metadata_log import MetadataLog
@@ -191,9 +190,9 @@ class Node:
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
         )
-        controller = ControllerRunner(
+        controller = ActiveController(
             metadata,
-            Controller(configs, self._randomness),
+            configs,
             clock=self._clock,
             settings=settings.controller,
             probe=BrokerProbe(lambda: metadata.newest),
@@ -279,11 +278,12 @@ class Node:
         )
 
     def _channel(self, name: str) -> ControllerChannel:
-        assert self._metadata is not None, "a channel before there is a quorum"
+        services = self._services
+        assert services is not None, "a channel before the node is built"
         channel = ControllerChannel(
-            self._metadata,
+            services.metadata,
             self._randomness,
-            services=lambda: self._services,
+            router=lambda: services.controller_router,
             name=f"riverrun-{name}",
         )
         self._channels.append(channel)

@@ -12,7 +12,7 @@ from riverrun.server.dispatch.response_cache import Answers
 from riverrun.server.sparing import Sparing
 
 if TYPE_CHECKING:
-    from riverrun.cluster.active_controller import ControllerRunner
+    from riverrun.cluster.active_controller import ActiveController
     from riverrun.cluster.configs.sources import Configs
     from riverrun.coordinator.coordinators import GroupCoordinators
     from riverrun.metadata.metadata_log import MetadataLog
@@ -41,7 +41,7 @@ class NodeServices:
     metrics: Metrics
     metadata: MetadataLog
     configs: Configs
-    controller: ControllerRunner
+    controller: ActiveController
     logs: LogDirectory
     log_runner: LogRunner
     outgoing: Outgoing

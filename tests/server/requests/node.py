@@ -9,20 +9,22 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from riverrun.cluster.active_controller import ControllerRunner
-from riverrun.cluster.controller import Controller
+from riverrun.cluster.active_controller import ActiveController
 from riverrun.metadata.description import QuorumDescription, ReplicaDescription
 from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import Voter
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.clock import SystemClock
+from riverrun.ports.metrics import Metrics
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.producer_ids import ProducerIds
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.router import Router
 from riverrun.server.network.settings import NetworkSettings
-from riverrun.wire.apis import ApiKey
+from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 from riverrun.wire.codec import decode_response, encode_response
 from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
 
@@ -64,19 +66,23 @@ class Node:
                 network=NetworkSettings(),
             ),
             clock=SimpleNamespace(now_ms=lambda: 99, monotonic=time.monotonic),
+            randomness=SeededRandomness(),
             metadata=log,
             configs=self.configs,
-            controller=ControllerRunner(log, Controller(self.configs, SeededRandomness())),
+            controller=ActiveController(log, self.configs),
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             answers=Answers(),
             brokers_by_connection={},
         )
         channel = ControllerChannel(
-            log, SeededRandomness(), services=lambda: self.services, name="test"
+            log, SeededRandomness(), router=lambda: self.services.controller_router, name="test"
         )
         lifecycle: Any = SimpleNamespace(
             identity=SimpleNamespace(node_id=NodeId(1)),
             epoch=max((broker.epoch for broker in self.log.current.brokers.values()), default=-1),
+        )
+        self.services.controller_router = Router(
+            self.services, metrics=Metrics(), clock=SystemClock(), apis=CONTROLLER_APIS
         )
         self.services.forwarder = Forwarder(self.services, channel)
         self.services.producer_ids = ProducerIds(lifecycle, channel)

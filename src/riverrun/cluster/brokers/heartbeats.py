@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from riverrun.cluster.configs.sources import Configs
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.metadata.records import BrokerRegistrationChangeRecord
@@ -81,7 +81,7 @@ def next_state(
 
 def heartbeat(
     configs: Configs, image: Image, request: BrokerHeartbeatRequest, *, may_leave: bool
-) -> Outcome[BrokerHeartbeatResponse]:
+) -> Decision[BrokerHeartbeatResponse]:
     broker = check_epoch(image, request.broker_id, request.broker_epoch)
     state = next_state(image, broker, request, may_leave=may_leave)
     records: list[Record] = []
@@ -95,7 +95,7 @@ def heartbeat(
     if not records and not _is_all_offline(broker, request):
         # Beside another change they wait for the next heartbeat, which says the same again.
         records += _directory_changes(configs, image, broker, request)
-    return Outcome(
+    return Decision(
         records=tuple(records),
         response=BrokerHeartbeatResponse(
             throttle_time_ms=0,

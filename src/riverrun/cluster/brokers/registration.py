@@ -17,7 +17,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import (
     BrokerImage,
@@ -70,7 +70,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 def register(
     configs: Configs, image: Image, request: BrokerRegistrationRequest, known: Known
-) -> Outcome[BrokerRegistrationResponse]:
+) -> Decision[BrokerRegistrationResponse]:
     """A broker begins fenced; heartbeats let it in once it has read its registration."""
     if known.cluster_id is not None and request.cluster_id != known.cluster_id:
         raise KafkaError(
@@ -82,7 +82,7 @@ def register(
     directories = _check_directories(image, request)
     features = _check_features(image, request)
     if before is not None and before.incarnation == request.incarnation_id:
-        return Outcome(response=_registered(before.epoch))
+        return Decision(response=_registered(before.epoch))
     records = leadership.restart(
         configs,
         image,
@@ -116,7 +116,7 @@ def register(
             log_dirs=directories,
         )
     )
-    return Outcome(records=tuple(records), response=_registered(epoch))
+    return Decision(records=tuple(records), response=_registered(epoch))
 
 
 def _registered(epoch: int) -> BrokerRegistrationResponse:
@@ -187,14 +187,14 @@ def _check_features(
 
 def unregister(
     configs: Configs, image: Image, request: UnregisterBrokerRequest
-) -> Outcome[UnregisterBrokerResponse]:
+) -> Decision[UnregisterBrokerResponse]:
     """A broker is gone for good; its replicas stay assigned to it, in no set that counts."""
     node = NodeId(request.broker_id)
     if node not in image.brokers:
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node} is not currently registered"
         )
-    return Outcome(
+    return Decision(
         records=tuple(leadership.unregister(configs, image, node)),
         response=UnregisterBrokerResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None
@@ -204,7 +204,7 @@ def unregister(
 
 def register_controller(
     image: Image, request: ControllerRegistrationRequest
-) -> Outcome[ControllerRegistrationResponse]:
+) -> Decision[ControllerRegistrationResponse]:
     """A controller says where it is reached and what it supports (KIP-919)."""
     features = _check_features(image, request)
     if request.incarnation_id is None or any(
@@ -228,7 +228,7 @@ def register_controller(
     )
     before = image.controllers.get(NodeId(request.controller_id))
     is_known = before is not None and before == controller_of(record)
-    return Outcome(
+    return Decision(
         records=() if is_known else (record,),
         response=ControllerRegistrationResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None

@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs: each resource is judged alone, all or nothing.
+"""AlterConfigs and IncrementalAlterConfigs. Each resource changes as a whole or not at all.
 
-The order of the checks is Kafka's, for it decides which of several errors a client is told. Topics,
-groups and subscriptions are judged as Kafka's controller does it, brokers as its broker does it.
+The order of the checks is Kafka's, because it decides which of several errors a client gets.
+Topics, groups and subscriptions are validated as by Kafka's controller, brokers as by its broker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 from riverrun.cluster.configs.group_configs import check_group, check_metrics
 from riverrun.cluster.configs.sources import CLUSTER, MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
-from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.eligibility import with_eligibility
 from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
@@ -43,14 +43,14 @@ class _Resource(Protocol):
 
 
 R = TypeVar("R", bound=_Resource)
-Judgement = tuple[ErrorCode, str | None]
+Result = tuple[ErrorCode, str | None]
 Texts = Mapping[str, str]
-DONE: Final[Judgement] = (ErrorCode.NONE, None)
+DONE: Final[Result] = (ErrorCode.NONE, None)
 
 
-def alter(
+def alter_configs(
     configs: Configs, image: Image, request: replacing_request.AlterConfigsRequest
-) -> Outcome[replacing_response.AlterConfigsResponse]:
+) -> Decision[replacing_response.AlterConfigsResponse]:
     """What is not named goes back to its default."""
 
     def change(resource: replacing_request.AlterConfigsResource) -> list[ConfigRecord]:
@@ -66,10 +66,10 @@ def alter(
             configs.check_broker(texts)
         return _records(configs, image, kind, resource.resource_name, texts, keep=())
 
-    changes, judged = _judge(request.resources, change)
+    changes, results = _decide_each(request.resources, change)
     records = with_eligibility(configs, image, changes)
     check_size(len(records))
-    return Outcome(
+    return Decision(
         records=() if request.validate_only else tuple(records),
         response=replacing_response.AlterConfigsResponse(
             throttle_time_ms=0,
@@ -80,24 +80,24 @@ def alter(
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
                 )
-                for resource, (code, message) in zip(request.resources, judged, strict=True)
+                for resource, (code, message) in zip(request.resources, results, strict=True)
             ),
         ),
     )
 
 
-def alter_incrementally(
+def incremental_alter_configs(
     configs: Configs, image: Image, request: incremental_request.IncrementalAlterConfigsRequest
-) -> Outcome[incremental_response.IncrementalAlterConfigsResponse]:
+) -> Decision[incremental_response.IncrementalAlterConfigsResponse]:
     """Set, delete, append to and subtract from single settings (KIP-339)."""
 
     def change(resource: incremental_request.AlterConfigsResource) -> list[ConfigRecord]:
         return _change_incrementally(configs, image, resource)
 
-    changes, judged = _judge(request.resources, change)
+    changes, results = _decide_each(request.resources, change)
     records = with_eligibility(configs, image, changes)
     check_size(len(records))
-    return Outcome(
+    return Decision(
         records=() if request.validate_only else tuple(records),
         response=incremental_response.IncrementalAlterConfigsResponse(
             throttle_time_ms=0,
@@ -108,30 +108,30 @@ def alter_incrementally(
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
                 )
-                for resource, (code, message) in zip(request.resources, judged, strict=True)
+                for resource, (code, message) in zip(request.resources, results, strict=True)
             ),
         ),
     )
 
 
-def _judge(
+def _decide_each(
     resources: Sequence[R], change: Callable[[R], list[ConfigRecord]]
-) -> tuple[list[ConfigRecord], list[Judgement]]:
+) -> tuple[list[ConfigRecord], list[Result]]:
     seen: dict[tuple[int, str], int] = {}
     for resource in resources:
         key = (resource.resource_type, resource.resource_name)
         seen[key] = seen.get(key, 0) + 1
     records: list[ConfigRecord] = []
-    judged: list[Judgement] = []
+    results: list[Result] = []
     for resource in resources:
         try:
             if seen[(resource.resource_type, resource.resource_name)] > 1:
                 raise _invalid("Each resource must appear at most once.")
             records += change(resource)
-            judged.append(DONE)
+            results.append(DONE)
         except KafkaError as error:
-            judged.append((error.code, error.message))
-    return records, judged
+            results.append((error.code, error.message))
+    return records, results
 
 
 def _change_incrementally(

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from riverrun.cluster.brokers.heartbeats import check_epoch
 from riverrun.cluster.configs.sources import Configs
-from riverrun.cluster.outcome import Outcome
+from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions.partition_change import Candidates, change, election_of
 from riverrun.cluster.topics.rules import rules_of
 from riverrun.metadata import partitions
@@ -41,26 +41,26 @@ UNKNOWN_EPOCH: Final = -1
 
 def alter_partition(
     configs: Configs, image: Image, request: asked.AlterPartitionRequest
-) -> Outcome[AlterPartitionResponse]:
+) -> Decision[AlterPartitionResponse]:
     check_epoch(image, request.broker_id, request.broker_epoch)
-    judgement = _Judgement(configs, image, NodeId(request.broker_id))
+    alteration = _Alteration(configs, image, NodeId(request.broker_id))
     topics = tuple(
         TopicData(
             topic_id=wanted.topic_id,
-            partitions=tuple(judgement.judge(wanted.topic_id, one) for one in wanted.partitions),
+            partitions=tuple(alteration.decide(wanted.topic_id, one) for one in wanted.partitions),
         )
         for wanted in request.topics
     )
-    return Outcome(
-        records=tuple(judgement.records),
+    return Decision(
+        records=tuple(alteration.records),
         response=AlterPartitionResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, topics=topics
         ),
     )
 
 
-class _Judgement:
-    """One request; a partition that it names twice is judged by what the first made of it."""
+class _Alteration:
+    """One request. A partition named twice is decided against the result of its first change."""
 
     def __init__(self, configs: Configs, image: Image, leader: NodeId) -> None:
         self.records: list[PartitionChangeRecord] = []
@@ -70,7 +70,7 @@ class _Judgement:
         self._candidates = Candidates(image)
         self._changed: dict[tuple[UUID, int], PartitionImage] = {}
 
-    def judge(self, topic_id: UUID | None, wanted: asked.PartitionData) -> PartitionData:
+    def decide(self, topic_id: UUID | None, wanted: asked.PartitionData) -> PartitionData:
         topic = None if topic_id is None else self._image.topics_by_id.get(TopicId(topic_id))
         if topic is None:
             return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_ID)

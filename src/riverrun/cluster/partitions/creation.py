@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.placement import candidates, place
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image
 from riverrun.metadata.records import PartitionRecord
@@ -108,7 +108,7 @@ def _directory(image: Image, node: NodeId) -> UUID:
 
 def create_partitions(
     image: Image, request: CreatePartitionsRequest, randomness: Randomness
-) -> Outcome[CreatePartitionsResponse]:
+) -> Decision[CreatePartitionsResponse]:
     duplicates = repeated(topic.name for topic in request.topics)
     results = [
         CreatePartitionsTopicResult(
@@ -134,7 +134,7 @@ def create_partitions(
             records += made
             results.append(CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE))
     check_size(len(records))
-    return Outcome(
+    return Decision(
         records=() if request.validate_only else tuple(records),
         response=CreatePartitionsResponse(throttle_time_ms=0, results=tuple(results)),
     )

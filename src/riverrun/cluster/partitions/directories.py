@@ -14,7 +14,7 @@ from uuid import UUID
 
 from riverrun.cluster.brokers.heartbeats import check_epoch
 from riverrun.cluster.configs.sources import Configs
-from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.partition_change import Candidates, change, election_of, is_online
 from riverrun.cluster.topics.rules import TopicRules, rules_of
 from riverrun.metadata.image import (
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import PartitionChangeRecord
 
 
-def assign_replicas(
+def assign_replicas_to_dirs(
     configs: Configs, image: Image, request: asked.AssignReplicasToDirsRequest
-) -> Outcome[AssignReplicasToDirsResponse]:
+) -> Decision[AssignReplicasToDirsResponse]:
     broker = check_epoch(image, request.broker_id, request.broker_epoch)
     assignment = _Assignment(configs, image, broker)
     directories = tuple(
@@ -54,7 +54,7 @@ def assign_replicas(
         for wanted in request.directories
     )
     check_size(len(assignment.records))
-    return Outcome(
+    return Decision(
         records=tuple(assignment.records),
         response=AssignReplicasToDirsResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, directories=directories

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.partition_change import Candidates, Election, change
 from riverrun.cluster.topics.rules import rules_of
 from riverrun.metadata.image import NO_LEADER, Image
@@ -37,7 +37,7 @@ REASONS: Final = {
 
 def elect_leaders(
     configs: Configs, image: Image, request: ElectLeadersRequest
-) -> Outcome[ElectLeadersResponse]:
+) -> Decision[ElectLeadersResponse]:
     """Asked for all partitions, those that need no election are left out of the answer."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(
@@ -64,7 +64,7 @@ def elect_leaders(
                 )
         results.append(ReplicaElectionResult(topic=topic, partition_result=tuple(outcomes)))
     check_size(len(records))
-    return Outcome(
+    return Decision(
         records=tuple(records.values()),
         response=ElectLeadersResponse(throttle_time_ms=0, replica_election_results=tuple(results)),
     )
@@ -107,7 +107,7 @@ def _refused(code: ErrorCode) -> tuple[ErrorCode, str | None]:
     return code, REASONS[code]
 
 
-def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Outcome[bool]:
+def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decision[bool]:
     """Preferred replicas lead again where they may; True: there are more of them."""
     candidates = Candidates(image)
     records: list[PartitionChangeRecord] = []
@@ -119,14 +119,14 @@ def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Outcom
             if not candidates.may_lead(partition, preferred):
                 continue
             if len(records) == limit:
-                return Outcome(records=tuple(records), response=True)
+                return Decision(records=tuple(records), response=True)
             rules = rules_of(configs, image, topic)
             record = change(
                 topic.id, index, partition, rules, candidates, election=Election.PREFERRED
             )
             if record is not None:
                 records.append(record)
-    return Outcome(records=tuple(records), response=False)
+    return Decision(records=tuple(records), response=False)
 
 
 def imbalanced(image: Image) -> int:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from riverrun.cluster.configs.rows import CreatedRows, created_rows, with_own
 from riverrun.cluster.configs.sources import Configs
-from riverrun.cluster.outcome import Outcome, check_size
+from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.creation import (
     PARTITIONS_MAX,
     check_assignment,
@@ -47,7 +47,7 @@ DEFAULT: Final = -1
 
 def create_topics(
     configs: Configs, image: Image, request: CreateTopicsRequest, randomness: Randomness
-) -> Outcome[CreateTopicsResponse]:
+) -> Decision[CreateTopicsResponse]:
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if t.name not in duplicates and t.name != METADATA_TOPIC]
     records: list[Record] = []
@@ -72,7 +72,7 @@ def create_topics(
         reason = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
         results.append(_refused(METADATA_TOPIC, ErrorCode.INVALID_REQUEST, reason))
     check_size(len(records))
-    return Outcome(
+    return Decision(
         records=() if request.validate_only else tuple(records),
         response=CreateTopicsResponse(throttle_time_ms=0, topics=tuple(results)),
     )
@@ -219,8 +219,12 @@ def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicR
 # -- Deletion ------------------------------------------------------------------------------------
 
 
-def delete_topics(image: Image, request: DeleteTopicsRequest) -> Outcome[DeleteTopicsResponse]:
-    """By name or, from version 6 on, by id (KIP-516). Settings of the topic go with it."""
+def delete_topics(
+    configs: Configs, image: Image, request: DeleteTopicsRequest
+) -> Decision[DeleteTopicsResponse]:
+    """Delete topics and their settings, by name or, from version 6 on, by id (KIP-516)."""
+    if configs.static_text("delete.topic.enable") == "false":
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
     wanted = request.topics or tuple(
         DeleteTopicState(name=name, topic_id=None) for name in request.topic_names
     )
@@ -230,7 +234,7 @@ def delete_topics(image: Image, request: DeleteTopicsRequest) -> Outcome[DeleteT
         for topic_id, name in found.items()
     ]
     check_size(len(found))
-    return Outcome(
+    return Decision(
         records=tuple(RemoveTopicRecord(topic_id=topic_id) for topic_id in found),
         response=DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results)),
     )

@@ -13,9 +13,7 @@ clients) and those that must not wait (heartbeats) have channels of their own.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Final, Protocol
 
 import structlog
@@ -25,7 +23,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.dispatch.router import failure_of
+from riverrun.server.dispatch.router import Router
 from riverrun.wire.apis import ALL_APIS, ApiKey
 
 CONNECT_SECONDS_MAX: Final = 1.0
@@ -49,12 +47,12 @@ class ControllerChannel:
     """One connection to the active controller."""
 
     def __init__(
-        self, quorum: Quorum, randomness: Randomness, *, services: Callable[[], object], name: str
+        self, quorum: Quorum, randomness: Randomness, *, router: Callable[[], Router], name: str
     ) -> None:
-        """``services`` are those of this node, for when it is the controller itself."""
+        """``router`` serves the requests while this node is the active controller itself."""
         self._quorum = quorum
         self._randomness = randomness
-        self._services = services
+        self._router = router
         self._name = name
         self._connection: Connection | None = None
         self._address: tuple[str, int] | None = None
@@ -102,18 +100,17 @@ class ControllerChannel:
 
     async def _locally(self, key: ApiKey, message: Any) -> Any:
         api = ALL_APIS[key]
-        module = import_module(f"riverrun.server.requests.{api.name}")
         context = RequestContext(
             api.max_version, 0, self._name, "127.0.0.1", CONTROLLER, LOCAL_CONNECTION
         )
+        router = self._router()
         try:
-            answer = module.handle(self._services(), context, message)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await router.respond(key, context, message)
         except KafkaError as error:
             if error.code is ErrorCode.NOT_CONTROLLER:
                 raise ConnectionError("we are not the controller any more") from None
             # As it would come over the network: in the answer.
-            answer = failure_of(key, getattr(module, "failed", None), message, error)
+            answer = router.error_response(key, message, error)
             if answer is None:
                 raise
             return answer

@@ -1,12 +1,11 @@
-"""What clients ask of any broker and only the active controller can answer (KIP-590).
+"""Client requests that any broker accepts and only the active controller can serve (KIP-590).
 
-The request travels in an envelope: its own bytes, who sent it and from where, so that the
-controller judges it as if it had come from the client itself. ``requests/envelope.py`` opens it.
+The request travels in an envelope with its own bytes, its principal and the client's address, so
+the controller treats it as if the client had sent it there. ``requests/envelope.py`` unpacks it.
 """
 
 from __future__ import annotations
 
-import inspect
 import ipaddress
 import struct
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,6 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.router import Handle
 from riverrun.wire.apis import ALL_APIS, Api, ApiKey
 from riverrun.wire.codec import decode_response, encode_request
 from riverrun.wire.headers import (
@@ -33,58 +31,50 @@ if TYPE_CHECKING:
     from riverrun.server.services import NodeServices
 
 FORWARD_SECONDS_MAX: Final = 20.0
-"""Below the time after which clients give up, so that they hear why."""
-LOOK_SECONDS_MAX: Final = 3.0
-"""Longer than elections take: who asks how the quorum is should hear soon that nobody leads it."""
+"""Below the request timeout of clients, so that they receive the reason."""
+DESCRIBE_QUORUM_SECONDS_MAX: Final = 3.0
+"""Longer than an election takes, but short: a quorum without a leader should be reported soon."""
 IMAGE_SECONDS_MAX: Final = 2.0
 EXISTING: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 PRINCIPAL_VERSION: Final = struct.Struct(">h")
 
 
 class Forwarder:
-    """Passes requests on to the active controller."""
+    """Passes requests to the active controller, which may be this node."""
 
     def __init__(self, services: NodeServices, channel: ControllerChannel) -> None:
         self._services = services
         self._channel = channel
 
-    def forward(self, api: Api, context: RequestContext, request: Any, handle: Handle) -> Any:
-        """The answer, or something to await: judged here when we are the controller."""
+    async def forward(self, api: Api, context: RequestContext, request: Any) -> Any:
+        """The active controller's response: a message, or the encoded bytes of one."""
         if self._services.metadata.is_active:
-            return self._judge(api, context, request, handle)
-        return self._forward(api, context, request)
-
-    async def _judge(self, api: Api, context: RequestContext, request: Any, handle: Handle) -> Any:
-        """Here; by the next controller when we cease to be it, as for those that came over the
-        network: clients would not ask again, for they never knew whom they asked."""
-        try:
-            answer = handle(self._services, context, request)
-            return await answer if inspect.isawaitable(answer) else answer
-        except KafkaError as error:
-            if error.code is not ErrorCode.NOT_CONTROLLER:
-                raise
+            try:
+                return await self._services.controller_router.respond(api.key, context, request)
+            except KafkaError as error:
+                # This node lost the leadership meanwhile. The client did not choose this
+                # controller and would not retry, so the request goes to the next one.
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
         return await self._forward(api, context, request)
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """For this broker's own sake: topics that are made when they are first asked for.
+        """Create topics on behalf of this broker: topics that are created on first use.
 
-        Returns when this node's own image knows them, so that a client can be told at once.
+        Returns when this node's own image holds them, so that Metadata can list them at once.
         """
-        if self._services.metadata.is_active:
-            try:
-                return await self._services.controller.create_topics(request)
-            except KafkaError as error:
-                if error.code is not ErrorCode.NOT_CONTROLLER:
-                    raise
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
         context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0)
-        body = await self._forward(api, context, request)
-        answer: CreateTopicsResponse = decode_response(api.key, api.max_version, body)
-        made = [TopicName(t.name) for t in answer.topics if t.error_code in EXISTING]
+        response = await self.forward(api, context, request)
+        if not isinstance(response, bytes):
+            assert isinstance(response, CreateTopicsResponse), f"unexpected {type(response)}"
+            return response
+        decoded: CreateTopicsResponse = decode_response(api.key, api.max_version, response)
+        created = [TopicName(t.name) for t in decoded.topics if t.error_code in EXISTING]
         await self._services.image_waits.until(
-            lambda image: all(name in image.topics_by_name for name in made), IMAGE_SECONDS_MAX
+            lambda image: all(name in image.topics_by_name for name in created), IMAGE_SECONDS_MAX
         )
-        return answer
+        return decoded
 
     async def _forward(self, api: Api, context: RequestContext, request: Any) -> bytes:
         version = context.api_version
@@ -97,22 +87,25 @@ class Forwarder:
         )
         envelope = EnvelopeRequest(
             request_data=frame[LENGTH.size :],
-            request_principal=_anonymous(),
-            client_host_address=_packed(context.client_host),
+            request_principal=_anonymous_principal(),
+            client_host_address=_packed_address(context.client_host),
         )
-        limit = LOOK_SECONDS_MAX if api.key == ApiKey.DESCRIBE_QUORUM else FORWARD_SECONDS_MAX
-        answer = await self._channel.ask(
-            ApiKey.ENVELOPE, envelope, timeout_s=limit, about=api.title
+        is_quick = api.key is ApiKey.DESCRIBE_QUORUM
+        response = await self._channel.ask(
+            ApiKey.ENVELOPE,
+            envelope,
+            timeout_s=DESCRIBE_QUORUM_SECONDS_MAX if is_quick else FORWARD_SECONDS_MAX,
+            about=api.title,
         )
-        if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code)
-        data: bytes = answer.response_data
+        if response.error_code is not ErrorCode.NONE:
+            raise KafkaError(response.error_code)
+        data: bytes = response.response_data
         is_flexible = has_flexible_response_header(api, version)
         _, at = read_response_header(data, is_flexible=is_flexible)
         return data[at:]
 
 
-def _anonymous() -> bytes:
+def _anonymous_principal() -> bytes:
     """The principal of a connection without authentication, as Kafka's builder writes it."""
     out = bytearray(PRINCIPAL_VERSION.pack(0))
     write_compact_text(out, "User")
@@ -120,7 +113,7 @@ def _anonymous() -> bytes:
     return bytes(out + b"\0\0")
 
 
-def _packed(host: str) -> bytes:
+def _packed_address(host: str) -> bytes:
     try:
         return ipaddress.ip_address(host.partition("%")[0]).packed
     except ValueError:

@@ -51,8 +51,7 @@ Frame = bytes | list[Buffer]
 
 
 Failed = Callable[[Any, ErrorCode, str | None], Any]
-Handle = Callable[[Any, RequestContext, Any], Any]
-Forward = Callable[[Api, RequestContext, Any, Handle], Any]
+Forward = Callable[[Api, RequestContext, Any], Any]
 
 
 class Refused(Exception):
@@ -173,7 +172,7 @@ class Router:
             else:
                 request = decode_request(route.api.key, context.api_version, frame, at)
                 if self._forward is not None and route.api.key in FORWARDED:
-                    result = self._forward(route.api, context, request, route.handle)
+                    result = self._forward(route.api, context, request)
                 else:
                     result = route.handle(self._services, context, request)
         except KafkaError as error:
@@ -194,6 +193,20 @@ class Router:
             call.wait = result
             return call
         return self._end(call, result)
+
+    async def respond(self, key: ApiKey, context: RequestContext, request: Any) -> Any:
+        """The response to a decoded request, without framing. Raises ``KafkaError``.
+
+        Used for requests of this node to itself, and for forwarded requests that it can serve.
+        """
+        route = self._routes.get(key) or self._route(key)
+        result = route.handle(self._services, context, request)
+        return await result if inspect.isawaitable(result) else result
+
+    def error_response(self, key: ApiKey, request: Any, error: KafkaError) -> Any:
+        """The response to a request that failed as a whole; None if the API cannot express it."""
+        route = self._routes.get(key) or self._route(key)
+        return failure_of(key, route.failed, request, error)
 
     def finish(self, call: Call, done: asyncio.Future[Any]) -> Frame | None:
         """The framed answer of a call whose wait is over. Raises ``Refused``."""

@@ -1,4 +1,4 @@
-"""AllocateProducerIds, version 0; judged by ``cluster/producer_ids.py``.
+"""AllocateProducerIds, version 0; decided by ``cluster/producer_ids.py``.
 
 Served on the controller listener.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.producer_ids import allocate_producer_ids
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
@@ -16,4 +17,4 @@ from riverrun.wire.messages.allocate_producer_ids_response import AllocateProduc
 def handle(
     services: NodeServices, context: RequestContext, request: AllocateProducerIdsRequest
 ) -> Awaitable[AllocateProducerIdsResponse]:
-    return services.controller.allocate_producer_ids(request)
+    return services.controller.submit(lambda image: allocate_producer_ids(image, request))

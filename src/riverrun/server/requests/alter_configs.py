@@ -1,9 +1,10 @@
-"""AlterConfigs, versions 0 to 2; judged by ``cluster/configs/changes.py``."""
+"""AlterConfigs, versions 0 to 2; decided by ``cluster/configs/changes.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.configs.changes import alter_configs
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
@@ -17,7 +18,7 @@ from riverrun.wire.messages.alter_configs_response import (
 def handle(
     services: NodeServices, context: RequestContext, request: AlterConfigsRequest
 ) -> Awaitable[AlterConfigsResponse]:
-    return services.controller.alter_configs(request)
+    return services.controller.submit(lambda image: alter_configs(services.configs, image, request))
 
 
 def failed(

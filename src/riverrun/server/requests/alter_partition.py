@@ -1,4 +1,4 @@
-"""AlterPartition, versions 2 and 3; judged by ``cluster/partitions/alter_partition.py``.
+"""AlterPartition, versions 2 and 3; decided by ``cluster/partitions/alter_partition.py``.
 
 Served on the controller listener.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.partitions.alter_partition import alter_partition
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
@@ -16,4 +17,6 @@ from riverrun.wire.messages.alter_partition_response import AlterPartitionRespon
 def handle(
     services: NodeServices, context: RequestContext, request: AlterPartitionRequest
 ) -> Awaitable[AlterPartitionResponse]:
-    return services.controller.alter_partition(request)
+    return services.controller.submit(
+        lambda image: alter_partition(services.configs, image, request), is_urgent=True
+    )

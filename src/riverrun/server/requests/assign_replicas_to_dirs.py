@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs, version 0; judged by ``cluster/partitions/directories.py``.
+"""AssignReplicasToDirs, version 0; decided by ``cluster/partitions/directories.py``.
 
 Served on the controller listener.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
@@ -16,4 +17,6 @@ from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplic
 def handle(
     services: NodeServices, context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> Awaitable[AssignReplicasToDirsResponse]:
-    return services.controller.assign_replicas_to_dirs(request)
+    return services.controller.submit(
+        lambda image: assign_replicas_to_dirs(services.configs, image, request), is_urgent=True
+    )

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat, versions 0 to 2; judged by ``cluster/brokers/heartbeats.py``.
+"""BrokerHeartbeat, versions 0 to 2; decided by ``cluster/brokers/heartbeats.py``.
 
 Served on the controller listener.
 """

@@ -1,4 +1,4 @@
-"""BrokerRegistration, versions 0 to 4; judged by ``cluster/brokers/registration.py``.
+"""BrokerRegistration, versions 0 to 4; decided by ``cluster/brokers/registration.py``.
 
 Served on the controller listener.
 """

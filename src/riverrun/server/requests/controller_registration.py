@@ -1,4 +1,4 @@
-"""ControllerRegistration, version 0; judged by ``cluster/brokers/registration.py``.
+"""ControllerRegistration, version 0; decided by ``cluster/brokers/registration.py``.
 
 Served on the controller listener.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.brokers.registration import register_controller
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
@@ -16,4 +17,4 @@ from riverrun.wire.messages.controller_registration_response import ControllerRe
 def handle(
     services: NodeServices, context: RequestContext, request: ControllerRegistrationRequest
 ) -> Awaitable[ControllerRegistrationResponse]:
-    return services.controller.register_controller(request)
+    return services.controller.submit(lambda image: register_controller(image, request))

@@ -1,9 +1,10 @@
-"""CreatePartitions, versions 0 to 3; judged by ``cluster/partitions/creation.py``."""
+"""CreatePartitions, versions 0 to 3; decided by ``cluster/partitions/creation.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.partitions.creation import create_partitions
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
@@ -17,7 +18,9 @@ from riverrun.wire.messages.create_partitions_response import (
 def handle(
     services: NodeServices, context: RequestContext, request: CreatePartitionsRequest
 ) -> Awaitable[CreatePartitionsResponse]:
-    return services.controller.create_partitions(request)
+    return services.controller.submit(
+        lambda image: create_partitions(image, request, services.randomness)
+    )
 
 
 def failed(

@@ -1,9 +1,10 @@
-"""CreateTopics, versions 2 to 7; judged by ``cluster/topics/changes.py``."""
+"""CreateTopics, versions 2 to 7; decided by ``cluster/topics/changes.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.topics.changes import create_topics
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
@@ -17,7 +18,9 @@ from riverrun.wire.messages.create_topics_response import (
 def handle(
     services: NodeServices, context: RequestContext, request: CreateTopicsRequest
 ) -> Awaitable[CreateTopicsResponse]:
-    return services.controller.create_topics(request)
+    return services.controller.submit(
+        lambda image: create_topics(services.configs, image, request, services.randomness)
+    )
 
 
 def failed(

@@ -1,9 +1,13 @@
-"""DeleteTopics, versions 1 to 6, by name and from 6 on by id; see ``cluster/topics/changes.py``."""
+"""DeleteTopics, versions 1 to 6; decided by ``cluster/topics/changes.py``.
+
+Topics are named; from version 6 on an id may be given instead (KIP-516).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from riverrun.cluster.topics.changes import delete_topics
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
@@ -20,7 +24,9 @@ async def handle(
     services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     try:
-        return await services.controller.delete_topics(request)
+        return await services.controller.submit(
+            lambda image: delete_topics(services.configs, image, request)
+        )
     except KafkaError as error:
         if (
             error.code is ErrorCode.TOPIC_DELETION_DISABLED

@@ -1,9 +1,10 @@
-"""ElectLeaders, versions 0 to 2; judged by ``cluster/partitions/elections.py``."""
+"""ElectLeaders, versions 0 to 2; decided by ``cluster/partitions/elections.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.partitions.elections import elect_leaders
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
@@ -18,7 +19,7 @@ from riverrun.wire.messages.elect_leaders_response import (
 def handle(
     services: NodeServices, context: RequestContext, request: ElectLeadersRequest
 ) -> Awaitable[ElectLeadersResponse]:
-    return services.controller.elect_leaders(request)
+    return services.controller.submit(lambda image: elect_leaders(services.configs, image, request))
 
 
 def failed(

@@ -1,9 +1,10 @@
-"""IncrementalAlterConfigs, versions 0 and 1; judged by ``cluster/configs/changes.py``."""
+"""IncrementalAlterConfigs, versions 0 and 1; decided by ``cluster/configs/changes.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.configs.changes import incremental_alter_configs
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
@@ -19,7 +20,9 @@ from riverrun.wire.messages.incremental_alter_configs_response import (
 def handle(
     services: NodeServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Awaitable[IncrementalAlterConfigsResponse]:
-    return services.controller.incremental_alter_configs(request)
+    return services.controller.submit(
+        lambda image: incremental_alter_configs(services.configs, image, request)
+    )
 
 
 def failed(

@@ -1,4 +1,4 @@
-"""UnregisterBroker, version 0; judged by ``cluster/brokers/registration.py``."""
+"""UnregisterBroker, version 0; decided by ``cluster/brokers/registration.py``."""
 
 from __future__ import annotations
 

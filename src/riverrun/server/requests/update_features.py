@@ -1,9 +1,10 @@
-"""UpdateFeatures, versions 0 to 2; judged by ``cluster/features.py``."""
+"""UpdateFeatures, versions 0 to 2; decided by ``cluster/features.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from riverrun.cluster.features import update_features
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.update_features_request import UpdateFeaturesRequest
@@ -13,4 +14,6 @@ from riverrun.wire.messages.update_features_response import UpdateFeaturesRespon
 def handle(
     services: NodeServices, context: RequestContext, request: UpdateFeaturesRequest
 ) -> Awaitable[UpdateFeaturesResponse]:
-    return services.controller.update_features(request)
+    return services.controller.submit(
+        lambda image: update_features(services.configs, image, request)
+    )

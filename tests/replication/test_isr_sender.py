@@ -85,7 +85,7 @@ def play(node: Node, story: Callable[[Controller], Any]) -> None:
             NodeId(1),
             send=controller.send,
             broker_epoch=lambda: 11,
-            clock=node.parts.clock,
+            clock=node.services.clock,
         )
         running = asyncio.ensure_future(changes.run())
         try:

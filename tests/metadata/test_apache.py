@@ -188,7 +188,7 @@ def test_kafkas_tools_read_the_log_and_its_snapshots(tmp_path: Path) -> None:
 
 
 @pytest.mark.peer
-def test_the_schemas_are_those_of_kafkas_jars(tmp_path: Path) -> None:
+def test_schemas_equal_those_in_kafkas_jars(tmp_path: Path) -> None:
     tool = ROOT / "tools" / "generate_records.py"
     subprocess.run([sys.executable, str(tool), str(need(find_kafka)), str(tmp_path)], check=True)
     made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.py")}
@@ -218,7 +218,7 @@ class KafkaOnOurs(ApacheKafka):
 
 
 @pytest.mark.peer
-def test_kafka_starts_on_our_directory_and_we_go_on_from_there(tmp_path: Path) -> None:
+def test_kafka_starts_on_our_directory_and_we_continue(tmp_path: Path) -> None:
     need(find_kafka)
     port = free_ports(2)
     server = KafkaOnOurs(tmp_path / "kafka", {})
@@ -243,7 +243,7 @@ def test_kafka_starts_on_our_directory_and_we_go_on_from_there(tmp_path: Path) -
     assert after.epoch > before.epoch, "Kafka registered itself anew"
 
 
-def test_a_log_that_kafka_wrote_is_read() -> None:
+def test_a_log_written_by_kafka_is_read() -> None:
     """Recorded: a node of Kafka 4.3.1 was formatted, started, asked for a topic, and restarted."""
     images = Images(Image())
     for _ in images.replay(RECORDED.read_bytes()):

@@ -88,7 +88,7 @@ async def live(environment: Environment, witness: Witness) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # a killed process
 @pytest.mark.parametrize("seed", range(10))
-def test_what_was_published_survives_kill_power_loss_and_failed_syncs(seed: int) -> None:
+def test_published_metadata_survives_kill_power_loss_and_failed_fsync(seed: int) -> None:
     survive(seed)
     gc.collect()  # what the killed processes never awaited is nobody else's
 
@@ -119,7 +119,7 @@ def survive(seed: int) -> Witness:
     return witness
 
 
-def test_a_snapshot_is_written_when_its_time_has_come() -> None:
+def test_a_snapshot_is_written_after_the_configured_time() -> None:
     settings = MetadataSettings(snapshot_interval_ms=60_000)
 
     async def main(environment: Environment) -> None:
@@ -145,7 +145,7 @@ def _snapshots(names: Mapping[str, bytes]) -> int:
     return sum(SnapshotId.parse(name.rpartition("/")[2]) is not None for name in names)
 
 
-def test_a_full_disk_refuses_and_loses_nothing() -> None:
+def test_a_full_disk_rejects_appends_and_loses_nothing() -> None:
     seen: list[str] = []
 
     async def main(environment: Environment) -> None:

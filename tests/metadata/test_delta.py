@@ -100,7 +100,7 @@ def test_one_change_leaves_the_rest_of_the_image_shared() -> None:
     assert list(delta.changed_topics) == [T1]
 
 
-def test_naming_a_leader_begins_an_epoch_even_if_it_stays() -> None:
+def test_naming_a_leader_starts_an_epoch_even_for_the_same_leader() -> None:
     _, image = replayed(*TOPIC)
     for record, leader, epoch in (
         (change(isr=(1,)), 1, 4),
@@ -113,7 +113,7 @@ def test_naming_a_leader_begins_an_epoch_even_if_it_stays() -> None:
         assert (part.leader, part.leader_epoch, part.partition_epoch) == (leader, epoch, 8)
 
 
-def test_what_a_change_does_not_name_stays() -> None:
+def test_a_change_keeps_fields_it_does_not_name() -> None:
     _, image = replayed(*TOPIC)
     before = image.topics_by_name[TopicName("a")].partitions[0]
     _, changed = replayed(change(leader_recovery_state=1), image=image)
@@ -123,7 +123,7 @@ def test_what_a_change_does_not_name_stays() -> None:
     )
 
 
-def test_a_removed_topic_takes_its_settings_along() -> None:
+def test_removing_a_topic_removes_its_settings() -> None:
     config = ConfigRecord(resource_type=2, resource_name="a", name="x", value="1")
     other = ConfigRecord(resource_type=4, resource_name="a", name="x", value="1")
     _, image = replayed(*TOPIC, config, other)
@@ -135,7 +135,7 @@ def test_a_removed_topic_takes_its_settings_along() -> None:
     assert list(delta.changed_configs) == [(ConfigType.TOPIC, "a")]
 
 
-def test_a_topic_made_again_in_one_go_is_another() -> None:
+def test_a_topic_recreated_in_one_delta_has_a_new_id() -> None:
     _, image = replayed(*TOPIC)
     again = (TopicRecord(name="a", topic_id=T2), partition(topic=T2))
     delta, made = replayed(RemoveTopicRecord(topic_id=T1), *again, image=image)
@@ -170,7 +170,7 @@ def test_a_broker_is_fenced_unfenced_and_shut_down() -> None:
     assert not gone.brokers
 
 
-def test_cleared_eligible_leaders_change_only_who_had_some() -> None:
+def test_clearing_eligible_leaders_changes_only_partitions_that_have_some() -> None:
     plain = partition(1, eligible_leader_replicas=None)
     _, image = replayed(*TOPIC, plain)
     _, cleared = replayed(ClearElrRecord(topic_name=""), image=image)
@@ -229,19 +229,19 @@ def test_a_transaction_takes_effect_when_it_ends_or_not_at_all() -> None:
         ((BeginTransactionRecord(), BeginTransactionRecord()), "inside another"),
     ],
 )
-def test_what_cannot_follow_is_refused(records: tuple[Record, ...], says: str) -> None:
+def test_records_that_cannot_follow_are_rejected(records: tuple[Record, ...], says: str) -> None:
     producers = ProducerIdsRecord(broker_id=1, next_producer_id=1000)
     _, image = replayed(*TOPIC, BROKER, producers)
     with pytest.raises(AssertionError, match=says):
         replayed(*records, image=image)
 
 
-def test_metadata_of_a_newer_kafka_is_refused_with_the_remedy() -> None:
+def test_metadata_of_a_newer_kafka_is_rejected_with_the_remedy() -> None:
     with pytest.raises(UnknownRecord, match="start a newer riverrun"):
         replayed(FeatureLevelRecord(name="metadata.version", feature_level=31))
 
 
-def test_records_that_say_nothing_change_nothing() -> None:
+def test_no_op_records_change_nothing() -> None:
     _, image = replayed(*TOPIC)
     _, same = replayed(NoOpRecord(), image=image)
     assert replace(same, offset=image.offset) == image
@@ -249,7 +249,7 @@ def test_records_that_say_nothing_change_nothing() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(histories(), st.data())
-def test_replay_in_one_or_in_many_deltas_is_the_same(
+def test_replay_in_one_or_many_deltas_gives_the_same_image(
     history: list[list[Record]], data: st.DataObject
 ) -> None:
     stepwise = Image()

@@ -10,7 +10,7 @@ from riverrun.ports.files import OsFiles
 
 
 @pytest.mark.parametrize(("old", "new"), [(114, 122), (99, 100), (10**19, 9), (0, 10**19 + 7)])
-def test_a_torn_write_is_no_number(tmp_path: Path, old: int, new: int) -> None:
+def test_a_torn_write_is_detected(tmp_path: Path, old: int, new: int) -> None:
     """The 12 of 122 before the 4 of 114 once made a sound voter give up its directory."""
     written = []
     flushed = FlushedOffset(OsFiles(), str(tmp_path))

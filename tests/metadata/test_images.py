@@ -50,7 +50,7 @@ def write(images: Images, records: list[Record]) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), histories())
-def test_a_difference_names_exactly_what_is_other_in_the_new_image(
+def test_a_difference_names_exactly_the_changes(
     first: list[list[Record]], second: list[list[Record]]
 ) -> None:
     old, new = replayed(first), replayed(second)
@@ -79,7 +79,7 @@ def test_a_difference_names_exactly_what_is_other_in_the_new_image(
 
 @settings(deadline=None, max_examples=40)
 @given(histories(), st.data())
-def test_who_writes_and_who_reads_the_log_come_to_the_same_image(
+def test_writer_and_reader_of_the_log_have_the_same_image(
     history: list[list[Record]], data: st.DataObject
 ) -> None:
     writer, reader = Images(Image(epoch=LeaderEpoch(1))), Images(Image(epoch=LeaderEpoch(1)))
@@ -98,7 +98,7 @@ def test_who_writes_and_who_reads_the_log_come_to_the_same_image(
     assert writer.current.offset == reader.current.offset
 
 
-def test_what_is_not_committed_is_forgotten_and_what_is_stays() -> None:
+def test_uncommitted_images_are_dropped_and_committed_ones_stay() -> None:
     images = Images(Image())
     for value in range(4):
         write(images, setting(value))
@@ -114,7 +114,7 @@ def test_what_is_not_committed_is_forgotten_and_what_is_stays() -> None:
     assert images.next_offset == 2
 
 
-def test_a_transaction_is_published_when_it_has_ended() -> None:
+def test_a_transaction_is_published_at_its_end() -> None:
     images = Images(Image())
     begin: list[Record] = [BeginTransactionRecord(name="x"), *setting(1)]
     walk(images.replay(batch(begin, 0)))

@@ -32,7 +32,7 @@ def assert_not_controller(outcome: Image | BaseException) -> None:
     assert outcome.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_three_nodes_elect_one_and_publish_the_same(world: World) -> None:
+def test_three_nodes_elect_a_leader_and_publish_equal_images(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.wait_for_leader()
@@ -49,7 +49,7 @@ def test_three_nodes_elect_one_and_publish_the_same(world: World) -> None:
         assert member.running.current.features["metadata.version"] == 30
 
 
-def test_nobody_is_caught_up_by_what_a_new_leader_remembers(world: World) -> None:
+def test_a_new_leaders_stored_high_watermark_does_not_count_as_caught_up(world: World) -> None:
     """All start anew behind an old snapshot: the leader knows only that to be committed, until it
     has committed something itself. Logs of newer topics would be removed as nobody's."""
     quorum = Quorum(world, settings=SMALL)
@@ -85,7 +85,7 @@ def test_a_killed_leader_is_replaced_within_a_second(world: World) -> None:
         quorum.wait_for_value(value)
 
 
-def test_a_silent_leader_is_replaced_and_finds_out_itself(world: World) -> None:
+def test_a_silent_leader_is_replaced_and_resigns(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     old = quorum.commit(1)
@@ -112,7 +112,7 @@ def test_a_follower_that_restarts_catches_up(world: World) -> None:
     assert len(follower.deltas) < 40, "what it missed comes in few pieces"
 
 
-def test_what_an_old_leader_wrote_alone_is_cut_off_and_its_waiters_are_told(world: World) -> None:
+def test_records_of_an_isolated_leader_are_truncated_and_its_waiters_fail(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     old = quorum.commit(1)
@@ -141,7 +141,7 @@ def test_what_an_old_leader_wrote_alone_is_cut_off_and_its_waiters_are_told(worl
     assert_not_controller(old.outcomes[-1])
 
 
-def test_without_a_majority_nothing_is_committed_and_all_goes_on_later(world: World) -> None:
+def test_nothing_is_committed_without_a_majority_and_commits_resume_later(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -158,7 +158,7 @@ def test_without_a_majority_nothing_is_committed_and_all_goes_on_later(world: Wo
     quorum.wait_for_value(3)
 
 
-def test_all_lose_power_at_once_and_nothing_that_was_committed(world: World) -> None:
+def test_power_loss_of_all_nodes_loses_nothing_committed(world: World) -> None:
     quorum = Quorum(world, settings=SMALL)
     quorum.start()
     for value in range(10):
@@ -173,7 +173,7 @@ def test_all_lose_power_at_once_and_nothing_that_was_committed(world: World) -> 
         quorum.commit(10 + life)
 
 
-def test_a_slow_disk_counts_only_when_it_has_done(world: World) -> None:
+def test_a_slow_disk_counts_only_after_its_flush(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -209,7 +209,7 @@ def _synced(world: World, member: Member) -> int:
     return sum(len(data) for path, data in files.items() if path.endswith(".log"))
 
 
-def test_an_observer_that_comes_late_fetches_a_snapshot(world: World) -> None:
+def test_a_late_observer_fetches_a_snapshot(world: World) -> None:
     quorum = Quorum(world, settings=SMALL)
     quorum.start()
     for value in range(120):
@@ -233,7 +233,7 @@ def test_an_observer_that_comes_late_fetches_a_snapshot(world: World) -> None:
     quorum.wait_for_value(120)
 
 
-def test_a_follower_far_behind_gets_a_snapshot_as_one_change(world: World) -> None:
+def test_a_follower_far_behind_publishes_a_snapshot_as_one_delta(world: World) -> None:
     quorum = Quorum(world, settings=SMALL)
     quorum.start()
     leader = quorum.commit(0)
@@ -249,7 +249,7 @@ def test_a_follower_far_behind_gets_a_snapshot_as_one_change(world: World) -> No
     assert len(follower.deltas) - before < 30
 
 
-def test_a_voter_that_lost_what_it_had_synced_comes_back_as_another(world: World) -> None:
+def test_a_voter_that_lost_synced_records_returns_with_a_new_directory_id(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -281,7 +281,7 @@ def test_a_voter_that_lost_what_it_had_synced_comes_back_as_another(world: World
     quorum.wait_for_value(2)
 
 
-def test_a_voter_that_does_not_know_whom_it_voted_for_comes_back_as_another(world: World) -> None:
+def test_a_voter_without_its_election_state_returns_with_a_new_directory_id(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -299,7 +299,7 @@ def test_a_voter_that_does_not_know_whom_it_voted_for_comes_back_as_another(worl
     quorum.wait_for(lambda: forgetful.voter.key in [one.key for one in leader.running.voters], 30)
 
 
-def test_a_voter_with_an_empty_disk_votes_again_once_it_has_caught_up(world: World) -> None:
+def test_a_voter_with_an_empty_disk_votes_again_after_catching_up(world: World) -> None:
     quorum = Quorum(world, settings=SMALL)
     quorum.start()
     for value in range(60):
@@ -345,7 +345,7 @@ def test_voters_are_added_and_removed_while_the_cluster_runs(world: World) -> No
     assert leader.running.leader == new.id, "who votes no more still follows"
 
 
-def test_a_node_alone_grows_into_three(world: World) -> None:
+def test_a_single_node_grows_into_three(world: World) -> None:
     quorum = Quorum(world, size=1, settings=SMALL)
     quorum.start()
     for value in range(60):
@@ -363,7 +363,7 @@ def test_a_node_alone_grows_into_three(world: World) -> None:
     quorum.wait_for_value(101)
 
 
-def test_an_observer_that_reads_from_the_beginning_knows_who_votes(world: World) -> None:
+def test_an_observer_that_reads_the_whole_log_knows_the_voters(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     quorum.commit(1)
@@ -374,7 +374,7 @@ def test_an_observer_that_reads_from_the_beginning_knows_who_votes(world: World)
     assert [voter.id for voter in observer.running.voters] == [1, 2, 3]
 
 
-def test_a_voter_that_moved_is_known_where_it_is(world: World) -> None:
+def test_a_voter_with_a_new_address_is_updated(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -422,7 +422,7 @@ def test_a_leader_with_a_full_disk_resigns_and_loses_nothing(world: World) -> No
     quorum.wait_for_value(4)
 
 
-def test_a_member_without_any_room_stands_still_until_there_is_some(world: World) -> None:
+def test_a_member_without_disk_space_waits_until_there_is_some(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -439,7 +439,7 @@ def test_a_member_without_any_room_stands_still_until_there_is_some(world: World
     quorum.wait_for_value(6)
 
 
-def test_a_failed_sync_stops_a_member_and_the_others_go_on(world: World) -> None:
+def test_a_failed_fsync_stops_one_member_and_the_others_continue(world: World) -> None:
     quorum = Quorum(world)
     quorum.start()
     leader = quorum.commit(1)
@@ -453,7 +453,7 @@ def test_a_failed_sync_stops_a_member_and_the_others_go_on(world: World) -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_committed_values_stay_and_members_agree(seed: int) -> None:
+def test_committed_values_stay_and_members_agree_under_random_faults(seed: int) -> None:
     with World(100 + seed) as world:
         quorum = Quorum(world, settings=SMALL)
         chance = world.stream("test")

@@ -21,15 +21,15 @@ WITHOUT_ME = VoterSet(OTHERS)
 @pytest.mark.parametrize(
     "voters", [ALL, WITHOUT_ME, NOBODY], ids=["a voter", "perhaps a voter", "voters unknown"]
 )
-def test_whoever_may_have_voted_speaks_for_its_directory_no_more(voters: VoterSet) -> None:
+def test_a_possible_voter_gives_up_its_directory_id(voters: VoterSet) -> None:
     assert gives_up_its_directory("lost", voters, ME, may_vote=True, knows_others=True)
 
 
-def test_an_observer_has_promised_nothing() -> None:
+def test_an_observer_keeps_its_directory_id() -> None:
     assert not gives_up_its_directory("lost", ALL, ME, may_vote=False, knows_others=True)
 
 
 @pytest.mark.parametrize("voters", [VoterSet((ME,)), NOBODY], ids=["alone", "knows nobody"])
-def test_a_node_with_nobody_to_fetch_from_is_refused(voters: VoterSet) -> None:
+def test_a_node_without_peers_is_rejected(voters: VoterSet) -> None:
     with pytest.raises(MetadataError, match="lost"):
         gives_up_its_directory("lost", voters, ME, may_vote=True, knows_others=False)

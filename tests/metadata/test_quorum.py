@@ -23,7 +23,7 @@ from riverrun.records.record import ControlType
 ME = Voter(id=NodeId(1), directory_id=UUID(int=9), endpoints={"CONTROLLER": ("h", 9093)})
 
 
-def test_quorum_state_is_the_text_that_kafka_writes(tmp_path: Path) -> None:
+def test_quorum_state_has_kafkas_text_format(tmp_path: Path) -> None:
     state = QuorumState(epoch=LeaderEpoch(2), leader=NodeId(1))
     # From a directory that Kafka 4.3.1 made.
     text = (
@@ -54,13 +54,13 @@ def test_a_vote_is_remembered_with_its_directory() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"leaderId":1}', '{"leaderEpoch":"x"}'])
-def test_an_unreadable_quorum_state_is_refused_with_the_remedy(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_quorum_state_is_rejected_with_the_remedy(tmp_path: Path, text: str) -> None:
     (tmp_path / "quorum-state").write_text(text)
     with pytest.raises(MetadataError, match="restore it from a copy"):
         read_quorum_state(OsFiles(), str(tmp_path))
 
 
-def test_voters_are_read_as_they_were_written() -> None:
+def test_voters_round_trip() -> None:
     other = Voter(id=NodeId(2), directory_id=None, endpoints={}, kraft_versions=(0, 0))
     record = voters_record((ME, other), now_ms=3)
     assert ControlType.of(record.key) is ControlType.KRAFT_VOTERS
@@ -74,7 +74,7 @@ def test_the_leader_change_names_all_voters() -> None:
     assert record.value == bytes.fromhex("00000000000102000000010002000000010000")
 
 
-def test_a_node_leads_only_what_it_alone_votes_on() -> None:
+def test_a_node_leads_alone_only_as_sole_voter() -> None:
     moved = Voter(id=ME.id, directory_id=ME.directory_id, endpoints={"CONTROLLER": ("x", 1)})
     check_sole_voter((ME,), ME)
     check_sole_voter((moved,), ME)
@@ -84,7 +84,7 @@ def test_a_node_leads_only_what_it_alone_votes_on() -> None:
         check_sole_voter((Voter(id=ME.id, directory_id=UUID(int=8)),), ME)
 
 
-def test_a_new_log_begins_with_its_metadata_version() -> None:
+def test_a_new_log_starts_with_its_metadata_version() -> None:
     records = first_records({"min.insync.replicas": "2"})
     assert getattr(records[0], "name", None) == "metadata.version"
     assert getattr(records[0], "feature_level", None) == 30

@@ -29,7 +29,7 @@ from tests.metadata.histories import histories, partition_record
 
 @settings(deadline=None, max_examples=40)
 @given(histories())
-def test_what_is_written_is_read(history: list[list[Record]]) -> None:
+def test_records_round_trip(history: list[list[Record]]) -> None:
     for step in history:
         for record in step:
             assert decode(encode(record)) == record
@@ -59,7 +59,7 @@ def partition_changes(draw: DrawFn) -> PartitionChangeRecord:
 
 @settings(deadline=None, max_examples=160)
 @given(partitions() | partition_changes(), st.data())
-def test_partitions_read_by_hand_are_those_of_the_compiled_reader(
+def test_hand_written_and_compiled_partition_readers_agree(
     record: PartitionRecord | PartitionChangeRecord, data: st.DataObject
 ) -> None:
     encoded = encode(record)
@@ -103,7 +103,7 @@ def test_older_versions_are_read() -> None:
         assert decode(bytes((1, 3, version)) + write_body(partition, version)) == partition
 
 
-def test_every_record_of_the_schema_has_its_number() -> None:
+def test_every_record_schema_has_its_api_key() -> None:
     assert {key: record_class(key).API_KEY for key in MODULES} == {key: key for key in MODULES}
 
 
@@ -123,12 +123,12 @@ GOOD = encode(TopicRecord(name="a", topic_id=UUID(int=1)))
         GOOD + b"\x00",
     ],
 )
-def test_junk_is_refused(junk: bytes) -> None:
+def test_invalid_bytes_are_rejected(junk: bytes) -> None:
     with pytest.raises(UnknownRecord):
         decode(junk)
 
 
 @given(st.binary(max_size=60))
-def test_nothing_but_unknown_record_is_raised(junk: bytes) -> None:
+def test_only_unknown_record_is_raised(junk: bytes) -> None:
     with contextlib.suppress(UnknownRecord):
         decode(junk)

@@ -102,7 +102,7 @@ def test_a_blank_directory_gets_its_first_files(tmp_path: Path) -> None:
     run(main())
 
 
-def test_each_start_leads_a_new_epoch_of_the_same_history(tmp_path: Path) -> None:
+def test_each_start_leads_a_new_epoch_of_the_same_log(tmp_path: Path) -> None:
     async def main() -> None:
         epochs = []
         for number in range(1, 4):
@@ -147,7 +147,7 @@ def test_nothing_is_published_before_it_is_durable(tmp_path: Path) -> None:
     run(main())
 
 
-def test_appends_that_wait_together_share_a_sync_and_are_published_in_order(
+def test_concurrent_appends_share_an_fsync_and_are_published_in_order(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -166,7 +166,7 @@ def test_appends_that_wait_together_share_a_sync_and_are_published_in_order(
     run(main())
 
 
-def test_a_failed_sync_ends_the_runner_and_every_append(tmp_path: Path) -> None:
+def test_a_failed_fsync_ends_run_and_fails_every_append(tmp_path: Path) -> None:
     async def main() -> None:
         files = SyncGate()
         log = await open_metadata(files, str(tmp_path))
@@ -188,7 +188,7 @@ def test_a_failed_sync_ends_the_runner_and_every_append(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_sync_that_fails_after_its_waiter_left_is_not_forgotten(tmp_path: Path) -> None:
+def test_an_fsync_failure_after_its_waiter_left_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         files = SyncGate()
         log = await open_metadata(files, str(tmp_path))
@@ -213,7 +213,7 @@ def test_a_sync_that_fails_after_its_waiter_left_is_not_forgotten(tmp_path: Path
     run(main())
 
 
-def test_stopping_waits_for_what_was_appended(tmp_path: Path) -> None:
+def test_stop_waits_for_appended_records(tmp_path: Path) -> None:
     async def main() -> None:
         files = SyncGate()
         log = await open_metadata(files, str(tmp_path))
@@ -231,7 +231,7 @@ def test_stopping_waits_for_what_was_appended(tmp_path: Path) -> None:
     run(main())
 
 
-def test_records_that_cannot_follow_never_reach_the_log(tmp_path: Path) -> None:
+def test_invalid_records_never_reach_the_log(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
@@ -248,7 +248,7 @@ def test_records_that_cannot_follow_never_reach_the_log(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_waiter_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> None:
+def test_a_cancelled_waiter_does_not_affect_others(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
@@ -261,7 +261,7 @@ def test_a_waiter_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> Non
     run(main())
 
 
-def test_snapshots_follow_the_log_and_what_they_contain_is_deleted(tmp_path: Path) -> None:
+def test_snapshots_replace_the_log_that_they_contain(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
@@ -285,7 +285,7 @@ def test_snapshots_follow_the_log_and_what_they_contain_is_deleted(tmp_path: Pat
     run(main())
 
 
-def test_a_snapshot_is_due_when_more_was_written_than_the_last_one_holds(
+def test_a_snapshot_is_due_when_the_log_outgrows_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a start replays no more than it loads, long before Kafka's 20 MiB."""
@@ -329,7 +329,7 @@ class NoteFiles(OsFiles):
         self.notes.append("sync")
 
 
-def test_old_segments_go_one_by_one_each_durably_before_the_next(tmp_path: Path) -> None:
+def test_old_segments_are_deleted_one_by_one_durably(tmp_path: Path) -> None:
     async def main() -> None:
         files = NoteFiles()
         log = await open_metadata(files, str(tmp_path), settings=TINY_SEGMENTS)
@@ -357,7 +357,7 @@ def _names(path: Path, suffix: str) -> list[str]:
     return sorted(name for name in os.listdir(path) if name.endswith(suffix))
 
 
-def test_a_damaged_newest_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_skipped_for_the_previous_one(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
@@ -377,7 +377,7 @@ def test_a_damaged_newest_snapshot_is_passed_over_for_the_one_before(tmp_path: P
     run(main())
 
 
-def test_a_log_that_lost_what_was_durable_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_lost_durable_records_is_rejected(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
@@ -394,7 +394,7 @@ def test_a_log_that_lost_what_was_durable_is_refused(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_torn_tail_that_was_never_durable_is_cut(tmp_path: Path) -> None:
+def test_a_torn_tail_that_was_never_durable_is_truncated(tmp_path: Path) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         async with running(log):
@@ -408,7 +408,7 @@ def test_a_torn_tail_that_was_never_durable_is_cut(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_node_is_rejected(tmp_path: Path) -> None:
     async def main() -> None:
         await (await open_metadata(OsFiles(), str(tmp_path))).stop()
         with pytest.raises(MetadataError, match="voted on by 1, and this is node 2"):
@@ -433,9 +433,7 @@ def test_a_new_address_is_written_into_the_voters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("was_durable", [True, False])
-def test_a_transaction_without_an_end_is_aborted_at_the_start(
-    tmp_path: Path, was_durable: bool
-) -> None:
+def test_an_open_transaction_is_aborted_at_start(tmp_path: Path, was_durable: bool) -> None:
     async def main() -> None:
         log = await open_metadata(OsFiles(), str(tmp_path))
         await log.stop()
@@ -486,7 +484,7 @@ class _NotedFile:
         self._file.sync()
 
 
-def test_what_may_lie_in_memory_alone_is_written_again_before_it_is_built_upon(
+def test_unsynced_pages_are_rewritten_before_new_appends(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

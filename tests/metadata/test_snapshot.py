@@ -57,7 +57,7 @@ def orders(image: Image) -> list[object]:
 
 @settings(deadline=None, max_examples=60)
 @given(histories())
-def test_what_a_snapshot_holds_is_the_image(history: list[list[Record]]) -> None:
+def test_a_snapshot_contains_the_image(history: list[list[Record]]) -> None:
     image = replayed(history)
     found = loaded(image, written(image))
     assert found == image
@@ -91,7 +91,7 @@ def test_log_and_snapshot_with_the_rest_of_the_log_give_equal_images(
 
 @settings(deadline=None, max_examples=25)
 @given(histories())
-def test_an_image_says_the_same_when_said_twice(history: list[list[Record]]) -> None:
+def test_writing_an_image_is_deterministic(history: list[list[Record]]) -> None:
     image = replayed(history)
     delta = Delta(Image())
     said = list(records_of(image))
@@ -103,7 +103,7 @@ def test_an_image_says_the_same_when_said_twice(history: list[list[Record]]) -> 
 
 @settings(deadline=None, max_examples=50)
 @given(histories(max_steps=4), st.data())
-def test_a_damaged_snapshot_is_refused(history: list[list[Record]], data: st.DataObject) -> None:
+def test_a_damaged_snapshot_is_rejected(history: list[list[Record]], data: st.DataObject) -> None:
     content = bytearray(written(replayed(history)))
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -113,13 +113,13 @@ def test_a_damaged_snapshot_is_refused(history: list[list[Record]], data: st.Dat
 
 @settings(deadline=None, max_examples=20)
 @given(histories(max_steps=4), st.data())
-def test_a_snapshot_cut_short_is_refused(history: list[list[Record]], data: st.DataObject) -> None:
+def test_a_truncated_snapshot_is_rejected(history: list[list[Record]], data: st.DataObject) -> None:
     content = written(replayed(history))
     with pytest.raises(InvalidSnapshot):
         Snapshot(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
-def test_names_are_those_of_kafka() -> None:
+def test_file_names_are_kafkas() -> None:
     snapshot = SnapshotId(Offset(1234), LeaderEpoch(7))
     assert snapshot.name == "00000000000000001234-0000000007.checkpoint"
     assert SnapshotId.parse(snapshot.name) == snapshot

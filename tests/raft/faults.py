@@ -1,4 +1,4 @@
-"""A seed draws a whole story: how many vote, what fails when, who joins and leaves."""
+"""A seed determines a whole schedule: the voters, the faults, the joins and leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.raft.world import Node, Plant, World
 
 
 class Story:
-    """Faults and work for some virtual seconds, then quiet, in which all must agree again."""
+    """Faults and load for some virtual seconds, then a quiet time in which all members must
+    agree."""
 
     def __init__(self, seed: int, *, plant: Plant | None = None, acks_early: bool = False) -> None:
         self.seed = seed
@@ -67,7 +68,7 @@ class Story:
             self.world.crash(leader)
 
     def _flap(self) -> None:
-        """All at once, as when the power goes and comes back."""
+        """All nodes at once, as in a power cut."""
         for node in self._up():
             if self.chance.random() < 0.7:
                 self.world.crash(node)
@@ -111,8 +112,6 @@ class Story:
         for node in self.world.leaders():
             self.world.step(node, told.Resign())
 
-    # Voters that come and go
-
     def _add_voter(self) -> None:
         if len(self.world.nodes) < 8 and self.chance.random() < 0.5:
             self.world.add(voter(self.next_node), first=voters())
@@ -130,10 +129,10 @@ class Story:
             self.world.ask(leader, request)
 
     def _replace_disk(self) -> None:
-        """A node loses its disk and comes back with another directory id, to be let in again.
+        """A node loses its disk and returns with another directory id, to be added again.
 
-        Not one that votes by anybody's log: a change may be rolled back, and what a majority loses
-        is lost.
+        It is not a voter in any member's log: a change may be rolled back, and the data that a
+        majority loses is lost.
         """
         logs = [node.log for node in self.world.nodes.values()]
         outside = [
@@ -153,7 +152,7 @@ class Story:
         self.world.add(voter(node.id, directory), first=voters())
 
     def _move(self) -> None:
-        """A node comes back at another port; the voters have to be told."""
+        """A node returns at another port; the voters must be updated."""
         if up := self._up():
             node = self.chance.choice(up)
             self.world.crash(node)
@@ -162,7 +161,7 @@ class Story:
             self.world.start(node)
 
     def _quiet(self) -> None:
-        """Faults stop."""
+        """End all faults."""
         world = self.world
         world.heal()
         world.loss = 0.0

@@ -1,4 +1,4 @@
-"""Bugs to plant into a core: each must be caught, or the invariants are worth nothing."""
+"""Planted bugs for the core. Each must be caught; otherwise the invariants prove nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from riverrun.raft.types import NOBODY
 
 
 def votes_twice(raft: Raft) -> None:
-    """Grants a vote in an epoch to whoever asks, whomever it voted for before."""
+    """Grants every vote request of an epoch, regardless of earlier votes."""
     elections: Any = raft._elections
     member = raft._member
 
@@ -37,7 +37,7 @@ def votes_twice(raft: Raft) -> None:
 
 
 def forgets_votes(raft: Raft) -> None:
-    """Speaks of votes without storing them."""
+    """Sends votes without persisting them."""
     member: Any = raft._member
     keep = member.persist
 
@@ -50,7 +50,7 @@ def forgets_votes(raft: Raft) -> None:
 
 
 def counts_old_epochs(raft: Raft) -> None:
-    """Commits what an older leader left on a majority, by counting (Raft figure 8)."""
+    """Commits entries of an older epoch by counting (Raft figure 8)."""
     leading: Any = raft._leading
     advance = leading.advance
 
@@ -66,7 +66,7 @@ def counts_old_epochs(raft: Raft) -> None:
 
 
 def counts_itself_unflushed(raft: Raft) -> None:
-    """A leader counts its own log as soon as it is written."""
+    """A leader counts its own log before it is flushed."""
     leading: Any = raft._leading
     flushed_by = leading._flushed_by
 
@@ -79,7 +79,7 @@ def counts_itself_unflushed(raft: Raft) -> None:
 
 
 def votes_for_shorter_logs(raft: Raft) -> None:
-    """Grants a vote whatever the candidate has."""
+    """Grants a vote regardless of the candidate's log."""
     elections: Any = raft._elections
     grants = elections._grants
     member = raft._member
@@ -99,7 +99,7 @@ def votes_for_shorter_logs(raft: Raft) -> None:
 
 
 def trusts_any_prefix(raft: Raft) -> None:
-    """A leader never compares epochs: a follower's log is taken for a prefix of its own."""
+    """A leader never compares epochs and accepts every follower log as a prefix of its own."""
     leading: Any = raft._leading
     compare = leading._compare
 

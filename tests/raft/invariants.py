@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever fails. Each is a promise of Raft or of ours."""
+"""Invariants checked after every event. Each is a guarantee of Raft or of ours."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Broken(AssertionError):
-    """A promise that does not hold."""
+    """A violated invariant."""
 
 
 class Invariants:
-    """Sees everything that happens, and remembers what nobody may ever contradict."""
+    """Observes everything and remembers facts that must never be contradicted."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -31,7 +31,7 @@ class Invariants:
         self._watermarks: dict[tuple[NodeId, int], int] = {}
         self.elections = 0
         self.checks_counting = True
-        """Whether a wrong way of counting is caught as such, or only by what it does."""
+        """Whether wrong counting is caught directly, or only by its consequences."""
 
     def check(self, node: Node, effect: do.Effect) -> None:
         match effect:
@@ -61,7 +61,7 @@ class Invariants:
             raise Broken(f"{node.id} voted for {before.voted} and {state.voted} in {state.epoch}")
 
     def appended(self, node: Node, offset: int) -> None:
-        """Log matching: an offset and an epoch name one record, and all before it."""
+        """Log matching: an offset and an epoch identify one record and everything before it."""
         if offset < node.log.start_offset:
             self._ends[node.id] = offset + 1
             return
@@ -76,7 +76,7 @@ class Invariants:
         self._ends[node.id] = offset + 1
 
     def _check_leader(self, node: Node, epoch: int) -> None:
-        """At most one leader per epoch, and it has all that was ever committed."""
+        """At most one leader per epoch, and it has everything that was ever committed."""
         self.elections += 1
         mine = (node.id, node.incarnation)
         if self.leaders.setdefault(epoch, mine) != mine:
@@ -89,7 +89,7 @@ class Invariants:
                 raise Broken(f"leader {node.id} has another record at {offset}")
 
     def _check_commit(self, node: Node, high_watermark: int) -> None:
-        """What is committed is the same everywhere, for ever."""
+        """Committed records are the same on all members."""
         key = (node.id, node.incarnation)
         if high_watermark < self._watermarks.get(key, 0):
             raise Broken(f"the high watermark of {node.id} went back to {high_watermark}")
@@ -105,7 +105,7 @@ class Invariants:
         self.committed += node.applied[len(self.committed) :]
 
     def _check_counted(self, leader: Node, high_watermark: int) -> None:
-        """A majority of the voters has it on the disk, and it ends with the leader's own epoch."""
+        """A majority of the voters has flushed it, and it ends in the leader's own epoch."""
         last = leader.log.entry(high_watermark - 1)
         if last[0] != self._world.core(leader).epoch:
             raise Broken(f"{leader.id} commits {high_watermark} of epoch {last[0]} by counting")
@@ -122,7 +122,7 @@ class Invariants:
             raise Broken(f"{high_watermark} is committed, and durable on {holding} of {voters.ids}")
 
     def answered(self, node: Node, request: Request, response: Response) -> None:
-        """A vote is on the disk before it is spoken of."""
+        """A vote is durable before any message about it is sent."""
         if not isinstance(request, VoteRequest) or not isinstance(response, VoteResponse):
             return
         if response.granted and not request.pre_vote:
@@ -137,7 +137,7 @@ class Invariants:
         self._ends[node.id] = int(snapshot.offset)
 
     def forget(self, node: NodeId) -> None:
-        """A node that comes back with an empty disk is another one."""
+        """A node that returns with an empty disk is a new replica."""
         self._states.pop(node, None)
         self._ends.pop(node, None)
 
@@ -145,7 +145,7 @@ class Invariants:
         return self.committed[:offset]
 
     def check_converged(self) -> None:
-        """When faults have stopped: one leader, everybody follows it and has all."""
+        """After the faults: one leader, and every member follows it and has the whole log."""
         world = self._world
         leader = world.leader
         if leader is None:

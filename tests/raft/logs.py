@@ -1,4 +1,4 @@
-"""A log in memory with a disk under it: what is not flushed may be gone after a crash."""
+"""A log in memory with a simulated disk: unflushed records may be lost in a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from riverrun.raft.types import EpochEnd, SnapshotId, Voter, VoterHistory, Voter
 
 Payload = tuple[Any, ...]
 Entry = tuple[int, Payload]
-"""Epoch and payload; a payload is ("data", value), ("leader", id) or ("voters", ...)."""
+"""Epoch and payload. A payload is ("data", value), ("leader", id) or ("voters", ...)."""
 
 
 def voter(node: int, directory: int | None = None, port: int = 9093) -> Voter:
@@ -41,7 +41,7 @@ def unpacked(payload: Payload) -> VoterSet:
 
 
 class OpenHistory(VoterHistory):
-    """All that a truncation may bring back can be seen."""
+    """Keep everything that a truncation may restore."""
 
     @property
     def all(self) -> list[VotersAt]:
@@ -49,7 +49,8 @@ class OpenHistory(VoterHistory):
 
 
 class MemoryLog:
-    """Implements ``LogView``. ``acks_early`` plants a bug: it calls flushed what is not."""
+    """Implements ``LogView``. ``acks_early`` plants a bug: it reports unflushed records as
+    flushed."""
 
     def __init__(self, first: VoterSet, *, acks_early: bool = False) -> None:
         self.entries: list[Entry] = []
@@ -58,11 +59,9 @@ class MemoryLog:
         self.snapshots: dict[SnapshotId, bytes] = {}
         self.acks_early = acks_early
         self.durable = 0
-        """How much of ``entries`` is on the disk as it is here, as an offset."""
+        """The offset up to which ``entries`` equal the disk."""
         self._lost_tail: list[Entry] = []
-        """What a truncation took away, and a crash before the next flush may bring back."""
-
-    # What the core sees
+        """Truncated entries that a crash before the next flush may restore."""
 
     @property
     def start_offset(self) -> Offset:
@@ -101,8 +100,6 @@ class MemoryLog:
 
     def voters_at(self, end: Offset) -> VoterSet:
         return self.history.at(end).voters
-
-    # What a runner does
 
     def entry(self, offset: int) -> Entry:
         return self.entries[offset - self.start.end]
@@ -143,7 +140,7 @@ class MemoryLog:
         self._lost_tail = []
 
     def snapshot(self, end: int, state: list[Entry]) -> SnapshotId:
-        """Made from what is committed before ``end``; all of it, so that anybody can compare."""
+        """A snapshot of all committed records before ``end``, so that it can be compared."""
         epoch = self.entry(end - 1)[0]
         named = SnapshotId(Offset(end), LeaderEpoch(epoch))
         at = self.history.at(Offset(end))
@@ -168,7 +165,7 @@ class MemoryLog:
         return list(state)
 
     def crash(self, chance: random.Random) -> None:
-        """What was flushed stays; of the rest a beginning, or what a truncation had cut off."""
+        """Flushed records survive; of the rest, a prefix or previously truncated records may."""
         kept = int(self.durable)
         if self._lost_tail and chance.random() < 0.5:
             del self.entries[kept - self.start.end :]

@@ -1,4 +1,4 @@
-"""One core by itself: a test plays everybody else, word by word."""
+"""One core alone; the test plays all other members."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 
 class Lone:
-    """Node 1 of some voters, unless told otherwise. Effects on log and state are executed; flushes
-    when ``flush`` is called, or at once if ``flushes``."""
+    """Node 1 of some voters by default. Log and state effects are executed; flushes when
+    ``flush`` is called, or at once with ``flushes``."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Lone:
         self.me = me or voter(1)
         self.log = MemoryLog(voters(1, 2, 3) if among is None else among)
         if len(self.log.voters.voters) > 1:
-            # As if they were in the log already, so that a new leader need not write them.
+            # As if they were in the log already, so that a new leader does not append them.
             self.log.history.reset(VotersAt(self.log.voters.voters, Offset(0)))
         for entry in entries or []:
             self.log.append(entry)
@@ -55,7 +55,7 @@ class Lone:
         self.flushes = flushes
         self.state = state
         self.effects: list[do.Effect] = []
-        """Of the last call."""
+        """Effects of the last call."""
         self.raft = Raft(
             me=self.me,
             log=self.log,
@@ -94,7 +94,7 @@ class Lone:
         return self.effects
 
     def pass_time(self, seconds: float) -> list[do.Effect]:
-        """Until then, with every tick in between."""
+        """Advance time with every tick in between."""
         seen: list[do.Effect] = []
         end = self.now + seconds
         while self.raft.next_deadline() <= end:
@@ -109,7 +109,7 @@ class Lone:
         return self.tell(told.Flushed())
 
     def ask(self, request: Request) -> Response | None:
-        """The answer, if it comes at once."""
+        """The response, if it is immediate."""
         token = object()
         self.tell(told.Received(request, token))
         answers = [effect.response for effect in self.made(do.Respond) if effect.token is token]
@@ -124,10 +124,8 @@ class Lone:
     def peers(self, kind: type[object]) -> list[int]:
         return [int(s.peer) for s in self.made(do.Send) if isinstance(s.request, kind)]
 
-    # Scenes that many tests need
-
     def stand(self) -> None:
-        """To a candidate, by the pre-votes of the others."""
+        """Become a candidate through the pre-votes of the others."""
         self.pass_time(0.2)
         for request in self.sent(VoteRequest):
             self.vote(request, granted=True)
@@ -149,7 +147,8 @@ class Lone:
     def fetch(
         self, node: int, offset: int, epoch: int, *, wait_ms: int = 500, knows: int | None = None
     ) -> Response | None:
-        """The answer, if it comes at once. ``knows``: the high watermark; else it is up to date."""
+        """The response, if it is immediate. ``knows`` is the follower's high watermark; by
+        default it is up to date."""
         known = offset if knows is None else knows
         request = fetch(node, offset, epoch, self.raft.epoch, wait_ms=wait_ms)
         return self.ask(replace(request, high_watermark=Offset(known)))

@@ -1,4 +1,4 @@
-"""Tells in words what the members of a quorum do, so that a transcript reads as a story."""
+"""Describes in words what quorum members do, for readable transcripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from riverrun.raft.types import NOBODY
 
 
 def sentence(effect: do.Effect) -> str | None:
-    """What a node does, without its subject; None for what a story can do without."""
+    """The action of a node, without its subject; None if a transcript does not need it."""
     match effect:
         case do.Persist(state=state):
             if state.leader != NOBODY:
@@ -53,7 +53,7 @@ def sentence(effect: do.Effect) -> str | None:
         case do.LostLeadership(epoch=epoch):
             return f"LEADS epoch {epoch} NO MORE"
         case do.Follows(leader=leader, epoch=epoch):
-            return f"looks to {'nobody' if leader is None else leader} in epoch {epoch}"
+            return f"{'has no leader' if leader is None else f'follows {leader}'} in epoch {epoch}"
         case do.Flush():
             return None
 

@@ -69,7 +69,7 @@ def end(leader: int, epoch: int, *successors: int) -> EndQuorumEpochRequest:
 # KIP-595: a quorum that pulls
 
 
-def test_a_new_leader_tells_every_voter_and_again_until_it_fetches() -> None:
+def test_a_new_leader_notifies_each_voter_until_it_fetches() -> None:
     core = Lone()
     core.lead()
     assert core.peers(BeginQuorumEpochRequest) == [2, 3]
@@ -80,7 +80,7 @@ def test_a_new_leader_tells_every_voter_and_again_until_it_fetches() -> None:
     assert core.peers(BeginQuorumEpochRequest) == [3]
 
 
-def test_a_fetch_at_the_end_is_held_until_there_is_data() -> None:
+def test_a_fetch_at_the_log_end_is_held_until_there_is_data() -> None:
     core = Lone()
     core.lead()
     core.fetch(2, 1, 1)
@@ -90,7 +90,7 @@ def test_a_fetch_at_the_end_is_held_until_there_is_data() -> None:
     assert [effect.read for effect in responses] == [do.ReadLog(Offset(1), 1000)] * 2
 
 
-def test_invented_replicas_do_not_fill_the_memory() -> None:
+def test_unknown_replica_ids_do_not_exhaust_memory() -> None:
     core = Lone()
     core.lead()
     for node in range(100, 110 + HEARD_MAX):
@@ -101,7 +101,7 @@ def test_invented_replicas_do_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize(("asked", "read"), [(0, 1), (2**31 - 1, 1024 * 1024)])
-def test_a_fetch_is_given_a_batch_at_least_and_the_leader_s_limit_at_most(
+def test_a_fetch_gets_at_least_one_batch_and_at_most_the_leaders_limit(
     asked: int, read: int
 ) -> None:
     core = Lone()
@@ -112,7 +112,7 @@ def test_a_fetch_is_given_a_batch_at_least_and_the_leader_s_limit_at_most(
     assert reads == [do.ReadLog(Offset(1), read)]
 
 
-def test_a_held_fetch_is_answered_empty_when_its_time_is_over() -> None:
+def test_a_held_fetch_gets_an_empty_response_on_timeout() -> None:
     core = Lone()
     core.lead()
     core.fetch(2, 1, 1)
@@ -123,7 +123,7 @@ def test_a_held_fetch_is_answered_empty_when_its_time_is_over() -> None:
     assert [effect.read for effect in core.made(do.Respond)] == [None]
 
 
-def test_a_held_fetch_is_answered_when_the_high_watermark_moves() -> None:
+def test_a_held_fetch_completes_when_the_high_watermark_advances() -> None:
     """KIP-1166: else a follower would learn of a commit with the next record only."""
     core = Lone(flushes=False)
     core.lead()
@@ -137,7 +137,7 @@ def test_a_held_fetch_is_answered_when_the_high_watermark_moves() -> None:
     ("epoch", "code"),
     [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_a_fetch_of_another_epoch_is_refused(epoch: int, code: ErrorCode) -> None:
+def test_a_fetch_of_another_epoch_is_rejected(epoch: int, code: ErrorCode) -> None:
     core = Lone()
     core.lead()
     response = core.ask(fetch(2, 1, 1, epoch))
@@ -145,7 +145,7 @@ def test_a_fetch_of_another_epoch_is_refused(epoch: int, code: ErrorCode) -> Non
     assert not core.made(do.Committed)
 
 
-def test_who_does_not_lead_names_the_leader_and_where_it_is() -> None:
+def test_a_non_leader_names_the_leader_and_its_endpoint() -> None:
     core = follower()
     response = core.ask(fetch(3, 0, 0, 1))
     assert response is not None
@@ -153,7 +153,7 @@ def test_who_does_not_lead_names_the_leader_and_where_it_is() -> None:
     assert (response.leader, response.endpoint) == (2, ("n2", 9093))
 
 
-def test_a_follower_acknowledges_only_what_it_has_flushed() -> None:
+def test_a_follower_acknowledges_only_flushed_records() -> None:
     core = follower(Lone(flushes=False))
     log = Lone(entries=[(1, VALUE)]).log
     answer(
@@ -174,7 +174,7 @@ def test_a_follower_acknowledges_only_what_it_has_flushed() -> None:
         (EpochEnd(LeaderEpoch(1), Offset(1)), 1),
     ],
 )
-def test_a_follower_cuts_where_the_logs_may_agree(told_end: EpochEnd, cut: int) -> None:
+def test_a_follower_truncates_to_where_the_logs_may_agree(told_end: EpochEnd, cut: int) -> None:
     core = Lone(entries=[(1, VALUE)] * 3 + [(3, VALUE)] * 3, state=state(4))
     core.ask(begin(2, 5))
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(5), diverging=told_end))
@@ -182,7 +182,7 @@ def test_a_follower_cuts_where_the_logs_may_agree(told_end: EpochEnd, cut: int) 
     assert [request.fetch_offset for request in core.sent(FetchRequest)] == [cut]
 
 
-def test_what_is_committed_is_never_cut() -> None:
+def test_committed_records_are_never_truncated() -> None:
     core = Lone(entries=[(1, VALUE)] * 3, state=state(1))
     core.ask(begin(2, 1))
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), high_watermark=Offset(3))
@@ -193,7 +193,7 @@ def test_what_is_committed_is_never_cut() -> None:
         answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), diverging=cut))
 
 
-def test_the_first_successor_stands_at_once_and_the_next_a_bit_later() -> None:
+def test_successors_stand_one_after_the_other() -> None:
     waits = []
     for place in range(3):
         names = [3, 4]
@@ -210,7 +210,7 @@ def test_the_first_successor_stands_at_once_and_the_next_a_bit_later() -> None:
     assert waits[2] < 0.2
 
 
-def test_a_leader_that_stops_names_its_successors_by_what_they_have() -> None:
+def test_a_stopping_leader_orders_successors_by_log_length() -> None:
     core = Lone(voters(1, 2, 3, 4))
     core.lead() if core.raft.is_leader else core.stand()
     for request in core.sent(VoteRequest):
@@ -227,7 +227,7 @@ def test_a_leader_that_stops_names_its_successors_by_what_they_have() -> None:
     assert core.raft.has_handed_over
 
 
-def test_a_leader_without_room_for_its_first_record_resigns() -> None:
+def test_a_leader_without_space_for_its_first_record_resigns() -> None:
     core = Lone()
     core.stand()
     request = core.sent(VoteRequest)[0]
@@ -242,7 +242,7 @@ def test_a_leader_without_room_for_its_first_record_resigns() -> None:
 # KIP-996: pre-vote
 
 
-def test_a_pre_vote_raises_no_epoch_and_binds_nobody() -> None:
+def test_a_pre_vote_changes_no_epoch_and_no_vote() -> None:
     core = Lone(state=state(3))
     for candidate in (2, 3):
         response = core.ask(ballot(candidate, 3, pre_vote=True))
@@ -269,7 +269,7 @@ def test_a_leader_rejects_pre_votes() -> None:
     assert (response.granted, response.leader) == (False, 1)
 
 
-def test_a_node_that_is_cut_off_disturbs_nobody_when_it_returns() -> None:
+def test_a_partitioned_node_does_not_disturb_the_quorum_on_return() -> None:
     world = of(1, 2, 3)
     world.run(1)
     leader = world.leader
@@ -283,7 +283,7 @@ def test_a_node_that_is_cut_off_disturbs_nobody_when_it_returns() -> None:
     world.invariants.check_converged()
 
 
-def test_a_prospective_follows_a_leader_that_speaks_for_itself() -> None:
+def test_a_prospective_follows_a_leader_that_reports_itself() -> None:
     core = follower()
     core.pass_time(1.2)
     assert core.raft.role == "prospective"
@@ -306,7 +306,7 @@ def leader_with_snapshot() -> Lone:
     ("offset", "epoch", "is_needed"),
     [(0, 0, True), (4, 2, True), (4, 1, True), (5, 1, True), (5, 2, False), (6, 2, False)],
 )
-def test_a_fetch_before_the_start_of_the_log_is_sent_to_the_snapshot(
+def test_a_fetch_before_the_log_start_is_redirected_to_the_snapshot(
     offset: int, epoch: int, is_needed: bool
 ) -> None:
     response = leader_with_snapshot().fetch(2, offset, epoch, wait_ms=0)
@@ -314,7 +314,7 @@ def test_a_fetch_before_the_start_of_the_log_is_sent_to_the_snapshot(
     assert response.snapshot == (SNAPSHOT if is_needed else None)
 
 
-def test_a_snapshot_is_read_from_any_place_within() -> None:
+def test_a_snapshot_is_readable_from_any_position() -> None:
     core = leader_with_snapshot()
     size = core.log.snapshot_size(SNAPSHOT)
     assert size is not None
@@ -342,7 +342,7 @@ def test_a_snapshot_is_read_from_any_place_within() -> None:
         assert reads == [do.ReadSnapshot(SNAPSHOT, position, 10) if is_read else None]
 
 
-def test_a_snapshot_that_vanished_is_given_up_and_the_log_fetched_again() -> None:
+def test_a_removed_snapshot_is_abandoned_and_the_log_fetched_again() -> None:
     core = follower()
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), snapshot=SNAPSHOT))
     assert not core.sent(FetchSnapshotRequest), "it is of an epoch that never was"
@@ -358,7 +358,7 @@ def test_a_snapshot_that_vanished_is_given_up_and_the_log_fetched_again() -> Non
     assert core.sent(FetchRequest)
 
 
-def test_fetching_a_snapshot_keeps_the_leader_in_touch() -> None:
+def test_snapshot_fetches_reset_the_fetch_timeout() -> None:
     core = leader_with_snapshot()
     for _ in range(6):
         core.pass_time(0.5)
@@ -372,7 +372,7 @@ def test_fetching_a_snapshot_keeps_the_leader_in_touch() -> None:
 # KIP-853: voters change at run time
 
 
-def test_another_directory_of_the_same_node_is_not_asked_for_its_vote() -> None:
+def test_a_vote_request_for_another_directory_is_rejected() -> None:
     core = Lone(me=voter(1, 555))
     response = core.ask(ballot(2, 1))
     assert response is not None and response.error is ErrorCode.INVALID_VOTER_KEY
@@ -421,7 +421,7 @@ def test_a_new_voter_must_have_caught_up() -> None:
     assert [a.error for a in answers if isinstance(a, ChangeVotersResponse)] == [ErrorCode.NONE]
 
 
-def test_a_new_voter_that_never_comes_is_given_up() -> None:
+def test_adding_a_voter_that_never_fetches_times_out() -> None:
     core = settled()
     core.ask(AddVoterRequest(voter=voter(4), timeout_ms=300))
     core.pass_time(0.4)
@@ -430,7 +430,7 @@ def test_a_new_voter_that_never_comes_is_given_up() -> None:
     assert codes == [ErrorCode.REQUEST_TIMED_OUT]
 
 
-def test_the_new_voters_count_from_the_moment_that_they_are_in_the_log() -> None:
+def test_new_voters_count_as_soon_as_they_are_in_the_log() -> None:
     core = settled(voters(1, 2))
     core.fetch(3, 1, 1)
     core.ask(AddVoterRequest(voter=voter(3), timeout_ms=1000))
@@ -463,7 +463,7 @@ def test_one_change_at_a_time_and_none_before_the_epoch_is_committed() -> None:
         (UpdateVoterRequest(voter=voter(2), epoch=LeaderEpoch(0)), ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-def test_changes_that_cannot_be(
+def test_invalid_voter_changes_are_rejected(
     request_: AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest, code: ErrorCode
 ) -> None:
     core = settled()
@@ -478,14 +478,14 @@ def test_the_last_voter_cannot_be_removed() -> None:
     assert response is not None and response.error is ErrorCode.INVALID_REQUEST
 
 
-def test_the_first_leader_writes_the_voters_into_the_log() -> None:
+def test_the_first_leader_appends_the_voters() -> None:
     """They are known to it from a file that is not replicated."""
     core = Lone(voters(1))
     records = [record for effect in core.made(do.AppendControl) for record in effect.records]
     assert records[1:] == [do.SetVoters(voters(1))]
 
 
-def test_voters_that_are_cut_off_are_as_if_they_had_never_been() -> None:
+def test_truncated_voter_records_have_no_effect() -> None:
     world = of(1, 2, 3)
     world.run(1)
     leader = world.leader
@@ -501,7 +501,7 @@ def test_voters_that_are_cut_off_are_as_if_they_had_never_been() -> None:
     assert leader.log.voters.voters.ids == (1, 2, 3)
 
 
-def test_a_voter_whose_removal_only_itself_knows_still_leads_until_others_do() -> None:
+def test_a_removed_voter_may_lead_until_its_removal_is_committed() -> None:
     """Thesis 4.2.2: else a quorum of two that removes its leader can stand still for ever."""
     world = of(1, 2)
     world.run(1)
@@ -519,14 +519,14 @@ def test_a_voter_whose_removal_only_itself_knows_still_leads_until_others_do() -
     world.invariants.check_converged()
 
 
-def test_a_voter_at_another_address_says_so() -> None:
+def test_a_voter_with_a_new_address_sends_an_update() -> None:
     core = Lone(me=voter(1, port=9999))
     core.ask(begin(2, 1))
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1)))
     assert core.peers(UpdateVoterRequest) == [2]
 
 
-def test_an_observer_finds_the_leader_by_asking_around() -> None:
+def test_an_observer_finds_the_leader_through_bootstrap_peers() -> None:
     core = Lone(voters(), me=voter(9), bootstrap=(("n2", 9093), ("n3", 9093)))
     request = core.sent(FetchRequest)[0]
     assert request.max_wait_ms == 0, "the leader itself must not hold it"
@@ -555,7 +555,7 @@ def test_a_refused_connection_counts_as_a_fetch_timeout() -> None:
     assert core.sent(VoteRequest)
 
 
-def test_silence_does_not() -> None:
+def test_silence_does_not_count_as_a_fetch_timeout() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
     core.tell(told.Failed(NodeId(2), request))
@@ -563,7 +563,7 @@ def test_silence_does_not() -> None:
     assert core.raft.role == "follower"
 
 
-def test_a_leader_that_says_it_leads_no_more_is_gone() -> None:
+def test_a_leader_that_reports_it_no_longer_leads_is_treated_as_gone() -> None:
     """It restarted within a moment, or resigned and its message was lost."""
     core = follower()
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -574,7 +574,7 @@ def test_a_leader_that_says_it_leads_no_more_is_gone() -> None:
     assert core.sent(VoteRequest)
 
 
-def test_own_stalls_do_not_condemn_the_leader() -> None:
+def test_own_stalls_do_not_expire_the_leader() -> None:
     core = follower()
     core.now += 5.0
     core.tell(told.Tick())
@@ -583,7 +583,7 @@ def test_own_stalls_do_not_condemn_the_leader() -> None:
     assert core.raft.role == "prospective"
 
 
-def test_own_stalls_do_not_condemn_the_followers() -> None:
+def test_own_stalls_do_not_expire_the_followers() -> None:
     core = settled()
     core.now += 5.0
     core.tell(told.Tick())
@@ -592,7 +592,7 @@ def test_own_stalls_do_not_condemn_the_followers() -> None:
     assert not core.raft.is_leader
 
 
-def test_a_slow_disk_of_ones_own_is_not_the_leaders_fault() -> None:
+def test_own_slow_disk_does_not_expire_the_leader() -> None:
     core = follower(Lone(flushes=False))
     log = Lone(entries=[(1, VALUE)]).log
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=log.read(0, 1)))
@@ -602,14 +602,14 @@ def test_a_slow_disk_of_ones_own_is_not_the_leaders_fault() -> None:
     assert core.sent(FetchRequest)
 
 
-def test_the_only_voter_leads_with_its_first_tick() -> None:
+def test_a_sole_voter_leads_at_its_first_tick() -> None:
     core = Lone(voters(1), state=state(4))
     assert core.raft.is_leader
     assert core.raft.epoch == 5
     assert len(core.made(do.Persist)) == 1, "one sync for its vote and its victory"
 
 
-def test_an_append_that_fails_is_fetched_again_after_a_pause() -> None:
+def test_a_failed_append_is_fetched_again_after_a_pause() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"bad")
@@ -620,7 +620,7 @@ def test_an_append_that_fails_is_fetched_again_after_a_pause() -> None:
     assert core.sent(FetchRequest)
 
 
-def test_nothing_comes_between_a_change_of_the_log_and_its_report() -> None:
+def test_a_log_change_is_reported_before_any_other_event() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"some")
@@ -629,7 +629,7 @@ def test_nothing_comes_between_a_change_of_the_log_and_its_report() -> None:
         core.raft.step(core.now, told.Tick())
 
 
-def test_a_new_directory_asks_for_its_vote_by_voters_that_are_not_old() -> None:
+def test_a_new_directory_joins_only_with_current_voters() -> None:
     """A snapshot may still count a voter that was removed since: who took it by its word would
     vote again, though an operator has taken its vote."""
     core = Lone(me=voter(1, 77), entries=[(1, VALUE)], state=state(1, leader=2))
@@ -652,7 +652,7 @@ def test_a_new_directory_asks_for_its_vote_by_voters_that_are_not_old() -> None:
     "request_", [ballot(2, 2**31 - 1), ballot(2, 2**31 - 1, pre_vote=True), begin(2, 2**31 - 1),
                  end(2, 2**31 - 1)],
 )  # fmt: skip
-def test_an_epoch_that_nobody_can_have_reached_is_not_believed(
+def test_a_request_with_an_impossible_epoch_is_rejected(
     request_: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest,
 ) -> None:
     core = follower(epoch=3)
@@ -662,7 +662,7 @@ def test_an_epoch_that_nobody_can_have_reached_is_not_believed(
     assert core.made(do.Persist) == []
 
 
-def test_an_answer_of_an_epoch_that_nobody_can_have_reached_is_none() -> None:
+def test_a_response_with_an_impossible_epoch_counts_as_failed() -> None:
     core = follower(epoch=3)
     nonsense = FetchResponse(leader=NodeId(3), epoch=LeaderEpoch(2**31 - 1))
     core.tell(told.Answered(NodeId(2), core.sent(FetchRequest)[-1], nonsense))
@@ -671,7 +671,7 @@ def test_an_answer_of_an_epoch_that_nobody_can_have_reached_is_none() -> None:
     assert core.sent(FetchRequest), "it asks again"
 
 
-def test_a_voter_that_was_away_for_many_elections_comes_back() -> None:
+def test_a_voter_that_missed_many_elections_rejoins() -> None:
     core = follower(epoch=3)
     core.ask(begin(3, 900_000))
     assert (core.raft.epoch, core.raft.leader) == (900_000, 3)

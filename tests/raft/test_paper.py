@@ -113,7 +113,7 @@ def test_each_server_votes_for_at_most_one_candidate_in_a_term() -> None:
     assert votes == [True, False, True]
 
 
-def test_a_vote_is_remembered_over_a_restart() -> None:
+def test_a_vote_survives_a_restart() -> None:
     before = Lone()
     before.ask(ballot(2, 1))
     after = Lone(state=before.state)
@@ -122,7 +122,7 @@ def test_a_vote_is_remembered_over_a_restart() -> None:
     assert isinstance(again, VoteResponse) and again.granted
 
 
-def test_a_vote_is_on_stable_storage_before_the_answer() -> None:
+def test_a_vote_is_on_stable_storage_before_the_response() -> None:
     core = Lone()
     core.ask(ballot(2, 1))
     kinds = [type(effect) for effect in core.effects]

@@ -1,5 +1,5 @@
-"""Whole quorums under random faults, with what must hold checked after every effect; and the proof
-that the checks see bugs."""
+"""Whole quorums under random faults, with invariants checked after every effect, and the proof
+that the checks find planted bugs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.raft.flaws import FLAWS
 from tests.raft.invariants import Broken
 
 SECONDS_MAX = 20.0
-"""Of real time for all seeds together; the simulation of the whole broker plays more."""
+"""Wall-clock budget of all seeds together."""
 SEEDS_MIN = 40
 SEEDS_MAX = 400
 STORY_SECONDS = 6.0
 
 
-def test_quorums_keep_their_promises_under_faults_and_agree_when_these_stop() -> None:
+def test_quorums_are_safe_under_faults_and_live_after_them() -> None:
     begun = time.monotonic()
     elections = committed = 0
     for seed in range(SEEDS_MAX):
@@ -44,11 +44,11 @@ def test_a_planted_bug_is_caught(name: str) -> None:
         except Broken:
             return
         except AssertionError:
-            continue  # an assertion of the core itself was quicker; the checks shall see it too
+            continue  # an assertion of the core was faster; the invariants must see the bug too
     pytest.fail(f"no seed shows that a core {name}")
 
 
-def test_a_seed_is_the_whole_story() -> None:
+def test_a_seed_determines_the_whole_run() -> None:
     def told(seed: int) -> list[str]:
         story = Story(seed)
         lines: list[str] = []

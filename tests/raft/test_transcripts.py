@@ -1,6 +1,6 @@
-"""Stories of a quorum: commands, and what its members do about them, word by word.
+"""Transcripts of a quorum: commands and the resulting actions of its members.
 
-Each file in ``transcripts`` is read, played and compared; ``pytest --rewrite`` writes it anew.
+Each file in ``transcripts`` is run and compared; ``pytest --rewrite`` rewrites it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STORIES = sorted(FOLDER.glob("*.txt"))
 
 
 class Stage:
-    """Plays commands in a world without chance, and writes down what happens."""
+    """Runs commands in a world without randomness and records what happens."""
 
     def __init__(self) -> None:
         self.world = World(voters())
@@ -49,14 +49,12 @@ class Stage:
         assert leader is not None, "nobody leads"
         return leader
 
-    # Commands
-
     def do_voters(self, *names: str) -> None:
         self._begun = 0.0
         self.world = World(voters(*map(int, names)), listener=self.hear)
 
     def do_quietly(self, *words: str) -> None:
-        """A command of which only the outcome matters."""
+        """A command of which only the result matters."""
         self._silent = True
         self.play(" ".join(words))
         self._silent = False
@@ -137,7 +135,7 @@ class Stage:
 
 
 def played(text: str) -> str:
-    """The same story, with what happens now."""
+    """The same transcript with the current behaviour."""
     stage = Stage()
     out: list[str] = []
     lines = iter(text.splitlines())
@@ -154,7 +152,7 @@ def played(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: str(path.stem))
-def test_a_story_goes_as_it_is_told(path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_transcript_is_reproduced(path: Path, request: pytest.FixtureRequest) -> None:
     text = path.read_text()
     now = played(text)
     if request.config.getoption("--rewrite"):
@@ -162,7 +160,7 @@ def test_a_story_goes_as_it_is_told(path: Path, request: pytest.FixtureRequest) 
     assert now == path.read_text(), "if the new story is right, pytest --rewrite keeps it"
 
 
-def test_there_are_stories() -> None:
+def test_transcripts_exist() -> None:
     assert [path.stem for path in STORIES] == [
         "a_leader_cut_off",
         "a_leader_hands_over",

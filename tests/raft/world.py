@@ -1,8 +1,8 @@
 """Several cores, their logs and a network between them, in virtual time.
 
-Every effect is executed as the contract of ``riverrun.raft.effects`` says; after each of them what
-must always hold is checked by ``Invariants``. Faults are calls: ``cut``, ``crash``, ``restart``,
-``pause``. Nothing is random but what the given chance decides.
+Effects are executed according to the contract of ``riverrun.raft.effects``; ``Invariants`` are
+checked after each of them. Faults are calls: ``cut``, ``crash``, ``restart``, ``pause``. All
+randomness comes from the given source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Plant = Callable[[Raft], None]
 
 
 class Chance:
-    """Randomness of the port, from a seed; or always the middle, for stories."""
+    """The randomness port from a seed; or always the middle, for transcripts."""
 
     def __init__(self, chance: random.Random | None) -> None:
         self._chance = chance
@@ -53,7 +53,7 @@ class Node:
         self.state: QuorumState | None = None
         self.incarnation = 0
         self.applied: list[Entry] = []
-        """The state machine: all that is committed, snapshots included."""
+        """The state machine: everything committed, including snapshots."""
         self.parts: dict[SnapshotId, bytearray] = {}
         self.paused: list[Callable[[], None]] | None = None
         self.tick_at = float("inf")
@@ -86,11 +86,11 @@ class World:
         self.cuts: dict[tuple[NodeId, NodeId], None] = {}
         self.loss = 0.0
         self.read_count = 10
-        """Records in one answer to a fetch."""
+        """Records per fetch response."""
         self.delay = (0.001, 0.001)
         self.flush_delay = (0.002, 0.002)
         self.answers: list[tuple[object, Response]] = []
-        """To requests from outside, by their tokens."""
+        """Responses to outside requests, by token."""
         self._voting = voting
         self._plant = plant
         self._acks_early = acks_early
@@ -100,8 +100,6 @@ class World:
         self._incarnations = 0
         for one in voting:
             self.add(one)
-
-    # Nodes
 
     def add(self, me: Voter, *, first: VoterSet | None = None, joins: bool = False) -> Node:
         log = MemoryLog(self._voting if first is None else first, acks_early=self._acks_early)
@@ -131,7 +129,7 @@ class World:
         self.step(node, told.Tick())
 
     def crash(self, node: Node) -> None:
-        """The power goes: what is not flushed is gone, connections break."""
+        """Power loss: unflushed data is gone, connections break."""
         node.raft = None
         node.paused = None
         node.tick_at = float("inf")
@@ -151,21 +149,19 @@ class World:
 
     @property
     def leader(self) -> Node | None:
-        """The one of the greatest epoch."""
+        """The leader with the greatest epoch."""
         return max(self.leaders(), key=lambda node: self.core(node).epoch, default=None)
 
     def core(self, node: Node) -> Raft:
         assert node.raft is not None, f"{node.id} is down"
         return node.raft
 
-    # Time
-
     def later(self, delay: float, action: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay, self._count, action))
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; whether what was waited for happened."""
+        """Advance time; returns whether the condition became true."""
         end = self.now + seconds
         while self._queue and self._queue[0][0] <= end:
             if until is not None and until():
@@ -177,8 +173,6 @@ class World:
 
     def _span(self, span: tuple[float, float]) -> float:
         return span[0] if self.chance is None else self.chance.uniform(*span)
-
-    # One step of one node
 
     def step(self, node: Node, event: told.Event) -> None:
         if node.paused is not None:
@@ -227,8 +221,6 @@ class World:
         else:
             self._arm(node)
 
-    # Effects
-
     def _execute(self, node: Node, effect: do.Effect) -> told.Event | None:
         match effect:
             case do.Persist(state=state):
@@ -273,7 +265,7 @@ class World:
         def done() -> None:
             if node.incarnation != incarnation or node.raft is None:
                 return
-            # Only what was there when the flush began, and is there still.
+            # Only entries that existed when the flush began and still exist.
             log = node.log
             if log.end_offset == end and log.last_epoch == last:
                 log.flush()
@@ -302,10 +294,8 @@ class World:
         else:
             self.answers.append((effect.token, response))
 
-    # The network
-
     def _send(self, node: Node, peer: NodeId, endpoint: Endpoint, request: Request) -> None:
-        """As TCP does it: refused by a host without the process, silent if cut off."""
+        """Like TCP: a host without the process refuses; a partition is silent."""
         target = self.nodes.get(NodeId(int(endpoint[0][1:])))
         incarnation = node.incarnation
         timeout = self.settings.request_timeout_ms / 1000
@@ -328,7 +318,7 @@ class World:
                 self.travel(target.id, node.id, lambda: finish(answered(response)))
 
             def watch() -> None:
-                # The connection breaks with the process that answers.
+                # The connection breaks with the responding process.
                 if not is_done and (target.incarnation != asked or target.raft is None):
                     self.travel(target.id, node.id, lambda: finish(refused))
                 elif not is_done and self.now - sent < timeout:
@@ -369,8 +359,6 @@ class World:
     def heal(self) -> None:
         self.cuts.clear()
 
-    # What a controller and an operator do
-
     def propose(self, node: Node, value: object) -> None:
         raft = self.core(node)
         assert raft.is_leader, f"{node.id} does not lead"
@@ -379,7 +367,7 @@ class World:
         self.step(node, told.LogChanged())
 
     def snapshot(self, node: Node, end: int | None = None) -> SnapshotId:
-        """Write a snapshot of what is committed, and drop the log before it."""
+        """Write a snapshot of the committed records and drop the log before it."""
         end = len(node.applied) if end is None else end
         made = node.log.snapshot(end, node.applied[:end])
         node.log.drop_before(made)
@@ -393,5 +381,5 @@ class World:
 
 
 def of(*nodes: int) -> World:
-    """A quiet world of voters."""
+    """A fault-free world of voters."""
     return World(VoterSet(tuple(voter(node) for node in nodes)))

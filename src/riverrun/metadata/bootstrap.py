@@ -1,4 +1,5 @@
-"""What a metadata log begins with, and whether a directory's log is ours to lead."""
+"""The first records of a metadata log, and the check that a directory's log may be led by this
+node."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 FEATURES: Final = {
-    METADATA_VERSION_FEATURE: METADATA_VERSION,  # must come first, for it decides all versions
+    METADATA_VERSION_FEATURE: METADATA_VERSION,  # first: it determines all versions
     "eligible.leader.replicas.version": 1,
 }
 
 
 def first_records(cluster_settings: Mapping[str, str]) -> list[Record]:
-    """Features, and settings for the whole cluster.
+    """Features and cluster-wide settings.
 
-    With eligible leader replicas, min.insync.replicas is one for all nodes and comes from the
+    With eligible leader replicas, min.insync.replicas is the same for all nodes and comes from the
     metadata, never from a node's own file (KIP-966).
     """
     features: list[Record] = [
@@ -40,7 +41,8 @@ def first_records(cluster_settings: Mapping[str, str]) -> list[Record]:
 
 
 def check_sole_voter(known: Sequence[Voter], me: Voter) -> None:
-    """Raises ``MetadataError`` when others vote, or another directory of this node does."""
+    """Raises ``MetadataError`` if there are other voters, or if another directory of this node
+    votes."""
     names = ", ".join(str(voter.id) for voter in known)
     if [voter.id for voter in known] != [me.id]:
         raise MetadataError(

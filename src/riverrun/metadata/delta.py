@@ -1,11 +1,11 @@
-"""What a run of records changes in an image. The only place where metadata changes.
+"""The changes that a sequence of records makes to an image. The only place where metadata changes.
 
-A delta replays records over an image and publishes the next one; the image it began with stays as
-it is. Records that cannot follow are refused by assertion, before anything is written when they are
-new, and by stopping the node when they come from the log.
+A delta replays records over an image and produces the next one; the first image stays unchanged.
+Invalid records fail an assertion: new ones before anything is written, stored ones by stopping the
+node.
 
-Records of a metadata transaction (KIP-868) take effect together when it ends. We write none, for
-our requests are single batches, but a log that Kafka began may hold them.
+Records of a metadata transaction (KIP-868) take effect together at its end. We write none, because
+each of our requests is a single batch, but a log started by Kafka may contain them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ BORDERS: Final = (BEGIN_TRANSACTION, END_TRANSACTION, ABORT_TRANSACTION)
 
 
 class Delta:
-    """The changes are dicts that keep the order of the log; their values mean nothing more."""
+    """The changes are dicts that keep the order of the log; their values are unused."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -96,14 +96,14 @@ class Delta:
         return self._transaction is not None
 
     def replay(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Replay the next record of the log."""
         if self._transaction is not None or record.API_KEY in BORDERS:
             self._replay_transaction(record)
         else:
             self._apply(record)
 
     def publish(self, *, offset: Offset, epoch: LeaderEpoch, timestamp: int) -> Image:
-        """The image after the records so far; ``offset`` is that of the last one."""
+        """The image after all records so far; ``offset`` is that of the last one."""
         assert offset >= self.image.offset, f"{offset} is behind {self.image.offset}"
         assert epoch >= self.image.epoch, f"epoch {epoch} is behind {self.image.epoch}"
         for topic, parts in self._partitions.items():
@@ -187,14 +187,14 @@ class Delta:
         assert name not in self._names, f"topic {name} exists"
         assert topic not in self._ids, f"topic id {topic} exists"
         image = TopicImage(name=name, id=topic, partitions=())
-        # Entered at once, so that the order of the dicts is that of the log.
+        # Entered at once, so that the dicts keep the order of the log.
         self._names[name] = image
         self._ids[topic] = image
         self._partitions[topic] = {}
         self.changed_topics[topic] = None
 
     def _parts(self, topic: TopicId) -> dict[int, PartitionImage]:
-        """The partitions of a topic, to be changed."""
+        """The partitions of a topic, for modification."""
         parts = self._partitions.get(topic)
         if parts is None:
             known = self._ids.get(topic)
@@ -286,7 +286,7 @@ class Delta:
         broker = registrations.broker_of(record)
         before = self._brokers.get(broker.id)
         if before is not None and broker.incarnation == before.incarnation:
-            # Kafka writes the same registration again when its broker asks again.
+            # Kafka repeats a registration record when its broker registers again.
             assert broker.epoch >= before.epoch, f"epoch below {before.epoch}: {record}"
         elif before is not None:
             assert broker.epoch > before.epoch, f"epoch not above {before.epoch}: {record}"
@@ -311,7 +311,8 @@ class Delta:
         self.changed_brokers[broker.id] = None
 
     def _apply_rare(self, record: Record) -> None:
-        """Records that we never write: old forms of Kafka's, and what no part of ours uses yet."""
+        """Records that we never write: old forms of Kafka's, and features that we do not use
+        yet."""
         key = record.API_KEY
         if key in (NO_OP, ZK_MIGRATION):
             return
@@ -329,7 +330,7 @@ class Delta:
 
 
 class _Draft(Generic[K, V]):
-    """A mapping that is copied when it first changes, and never otherwise."""
+    """A mapping that is copied on its first change."""
 
     __slots__ = ("_copy", "_shared")
 
@@ -338,7 +339,7 @@ class _Draft(Generic[K, V]):
         self._copy: dict[K, V] | None = None
 
     def result(self) -> Mapping[K, V]:
-        """The mapping as it is now; a later change makes another copy."""
+        """The current mapping; a later change makes another copy."""
         if self._copy is not None:
             self._shared, self._copy = self._copy, None
         return self._shared

@@ -1,4 +1,4 @@
-"""The quorum as its members see it: for DescribeQuorum, health and metrics."""
+"""The state of the quorum as its members see it: for DescribeQuorum, health and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from riverrun.raft.types import Endpoints, ReplicaKey
 
 
 class ReplicaDescription(Struct, frozen=True, kw_only=True):
-    """A replica of the metadata log as its leader knows it; times are wall clock, -1 unknown."""
+    """A replica of the metadata log as its leader knows it. Times are wall clock, -1 if unknown."""
 
     id: NodeId
     directory_id: UUID | None
@@ -22,11 +22,11 @@ class ReplicaDescription(Struct, frozen=True, kw_only=True):
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Known of voters alone."""
+    """Known for voters only."""
 
 
 class QuorumDescription(Struct, frozen=True, kw_only=True):
-    """``observers`` and the progress of voters are known to the leader alone."""
+    """Only the leader knows ``observers`` and the progress of voters."""
 
     leader: NodeId | None
     epoch: LeaderEpoch
@@ -38,7 +38,7 @@ class QuorumDescription(Struct, frozen=True, kw_only=True):
 def describe(
     raft: Raft, voters: Sequence[Voter], *, end_offset: Offset, now: float, now_ms: int
 ) -> QuorumDescription:
-    """``now`` and ``now_ms`` are the same moment by the two clocks."""
+    """``now`` and ``now_ms`` are the same moment on the two clocks."""
     by_key = {progress.key: progress for progress in raft.progress()}
 
     def described(key: ReplicaKey, endpoints: Endpoints) -> ReplicaDescription:

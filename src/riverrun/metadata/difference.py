@@ -1,7 +1,7 @@
-"""What changed between two images that no run of records connects: a snapshot was installed.
+"""The difference between two images that are not connected by records: a snapshot was installed.
 
-Whoever subscribes sees one delta from the old image to the new one, as if the log had brought it.
-What is equal in both is taken from the old image, for subscribers compare by identity.
+Subscribers see one delta from the old image to the new one, as if the log had produced it. Parts
+that are equal come from the old image, because subscribers compare by identity.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLICE_TOPICS_MAX: Final = 100
 
 
 class Difference:
-    """Walk through ``steps`` to the end; then ``delta`` leads from the old image to ``image``."""
+    """Iterate ``steps`` to the end; then ``delta`` leads from the old image to ``image``."""
 
     def __init__(self, old: Image, new: Image) -> None:
         self.delta = Delta(old)
@@ -64,7 +64,7 @@ class Difference:
 
 
 def _changed(old: Mapping[K, V], new: Mapping[K, V]) -> dict[K, None]:
-    """Keys that are new, other than before, or gone."""
+    """Keys that are new, changed or removed."""
     changed = {key: None for key, value in new.items() if old.get(key) != value}
     changed.update({key: None for key in old if key not in new})
     return changed

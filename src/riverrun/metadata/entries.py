@@ -1,7 +1,6 @@
-"""ACLs, SCRAM credentials, quotas and delegation tokens, kept as their records by kind and key.
+"""ACLs, SCRAM credentials, quotas and delegation tokens, stored as their records by kind and key.
 
-No part of ours serves them yet. They are kept so that a log or snapshot that holds them comes
-through us whole.
+No API serves them yet. They are kept so that a log or snapshot that contains them stays complete.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ CLIENT_QUOTA: Final = 14
 ACCESS_CONTROL_ENTRY: Final = 18
 
 REMOVES: Final = {19: ACCESS_CONTROL_ENTRY, 22: USER_SCRAM_CREDENTIAL, 26: DELEGATION_TOKEN}
-"""Which record takes away which kind of entry; both name it by the same fields."""
+"""The record that removes each kind of entry; both identify it by the same fields."""
 
 
 def replay_entry(record: Record) -> tuple[EntryKey, bool]:
-    """The key of the entry that a record is about, and whether the entry is there afterwards."""
+    """The key of the entry in a record, and whether the entry exists afterwards."""
     number = record.API_KEY
     kind = REMOVES.get(number, number)
     if kind == ACCESS_CONTROL_ENTRY:
@@ -42,4 +41,4 @@ def replay_entry(record: Record) -> tuple[EntryKey, bool]:
         quota = cast("ClientQuotaRecord", record)
         entity = [part for each in quota.entity for part in (each.entity_type, each.entity_name)]
         return (kind, *entity, quota.key), not quota.remove
-    raise UnknownRecord(f"nobody replays {type(record).__name__}")
+    raise UnknownRecord(f"unexpected record {type(record).__name__}")

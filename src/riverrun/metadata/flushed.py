@@ -1,12 +1,12 @@
-"""The offset up to which the metadata log was durable, remembered beside it.
+"""A checkpoint of the flushed offset of the metadata log.
 
-A voter that lost what it had synced must not speak as if it had it: what it acknowledged may be
-gone. The number is written after each sync, before anything is published, and not synced itself:
-after a kill it is exact, after a power cut it can only be too low. So it proves loss, and tells
-from where on the log may have been read from memory alone.
+A voter that lost synced records must not vote from its log, because acknowledged records may be
+gone. The number is written after each fsync, before anything is published, but is not synced
+itself. After a kill it is exact; after a power loss it can only be too low. So it proves a loss,
+and shows from which offset the log may have been read from memory alone.
 
-A power cut may leave digits of two numbers side by side, which would name an offset that nobody
-ever reached (114 and 122 make 124) and a loss that did not happen. Hence the checksum.
+A power loss may mix the digits of two numbers. The result would name an offset that was never
+reached (114 and 122 give 124) and a loss that did not happen. Hence the checksum.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ _FORM = re.compile(rb"(1\n1\n__cluster_metadata 0 (\d{20})\n)([0-9a-f]{8})\n")
 
 
 class FlushedOffset:
-    """One number in a file of fixed size, overwritten in place: a page in memory, never a wait."""
+    """One number in a file of fixed size, overwritten in place: a write to the page cache, never a
+    wait."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._path = os.path.join(folder, NAME)
         self._file = files.open(self._path, create=True)
 
     def read(self) -> Offset:
-        """0 when nothing is known."""
+        """Returns 0 if nothing is known."""
         match = _FORM.fullmatch(self._file.read_at(0, 256))
         if match is None or int(match[3], 16) != crc32c(match[1]):
             return Offset(0)
         return Offset(int(match[2]))
 
     def missing(self, end: Offset) -> str | None:
-        """What to say of a log that ends before what was durable; None if it does not."""
+        """The error text for a log that ends below the flushed offset; None if it does not."""
         durable = self.read()
         if durable <= end:
             return None
@@ -52,13 +53,14 @@ class FlushedOffset:
         )
 
     def lower(self, offset: Offset) -> None:
-        """Before the log is cut: durable, or a power cut would make it look like a loss. Waits."""
+        """Called before the log is truncated. Durable, because otherwise a power loss would look
+        like lost records. Blocks on the disk."""
         if self.read() > offset:
             self._file.write_at(0, _text(offset))
             self._file.sync()
 
     def write(self, offset: Offset) -> None:
-        with contextlib.suppress(OSError):  # without room it stays too low, which is safe
+        with contextlib.suppress(OSError):  # without space it stays too low, which is safe
             self._file.write_at(0, _text(offset))
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The cluster as the metadata log describes it at one offset: immutable, shared by every reader.
+"""The cluster as the metadata log describes it at one offset: immutable and shared by all readers.
 
-An image is made by ``delta.py`` alone. Images share what did not change: a new one costs a copy of
-the dicts of the kinds that changed, 0.2 ms for ten thousand topics, and one tuple for each changed
-topic. Dicts keep the order in which the log brought their entries (snapshots keep it too), so two
-nodes that hold the same image also iterate alike.
+Only ``delta.py`` creates images. Images share unchanged parts: a new one costs a copy of the dicts
+of the changed kinds (0.2 ms for ten thousand topics) and one tuple per changed topic. Dicts keep
+the order of the log, and snapshots keep it too, so two nodes with the same image iterate in the
+same order.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NO_LEADER: Final = NodeId(-1)
 FIRST_EPOCH: Final = LeaderEpoch(0)
 FIRST_PRODUCER: Final = ProducerId(0)
 
-# Directory ids with a meaning of their own (KIP-858).
+# Reserved directory ids (KIP-858).
 DIRECTORY_MIGRATING: Final = UUID(int=0)
 DIRECTORY_UNASSIGNED: Final = UUID(int=1)
 DIRECTORY_LOST: Final = UUID(int=2)
 
 
 class ConfigType(IntEnum):
-    """What a setting belongs to, with the numbers of requests and records alike."""
+    """The resource types of settings, with the same numbers in requests and records."""
 
     TOPIC = 2
     BROKER = 4
@@ -57,7 +57,7 @@ class SecurityProtocol(IntEnum):
 
 
 class LeaderRecoveryState(IntEnum):
-    """RECOVERING follows an unclean election until the leader says that it is done."""
+    """RECOVERING follows an unclean election until the leader reports that it has recovered."""
 
     RECOVERED = 0
     RECOVERING = 1
@@ -86,7 +86,7 @@ class PartitionImage(Struct, frozen=True, kw_only=True):
 
 
 class TopicImage(Struct, frozen=True, kw_only=True):
-    """The index of a partition is its place in ``partitions``."""
+    """A partition's index is its position in ``partitions``."""
 
     name: TopicName
     id: TopicId
@@ -94,7 +94,7 @@ class TopicImage(Struct, frozen=True, kw_only=True):
 
 
 class BrokerImage(Struct, frozen=True, kw_only=True):
-    """A registration. ``epoch`` is the offset of the record that made it."""
+    """A broker registration. ``epoch`` is the offset of its record."""
 
     id: NodeId
     epoch: int
@@ -120,10 +120,10 @@ EntryKey = tuple[str | int | UUID | None, ...]
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """``offset`` is that of the last record contained, -1 for nothing; a reader changes nothing.
+    """``offset`` is that of the last record contained, -1 if there is none. Read-only.
 
     ``entries`` holds ACLs, SCRAM credentials, quotas and delegation tokens as their records, by
-    kind and key: nothing serves them yet, and nothing may lose them.
+    kind and key. No API serves them yet, but they must not be lost.
     """
 
     offset: Offset = NO_OFFSET
@@ -145,7 +145,7 @@ class Image(Struct, frozen=True, kw_only=True):
         return known.partitions[index]
 
     def config(self, kind: ConfigType, name: str) -> Mapping[str, str]:
-        """What was set on that resource itself; the cluster's defaults are those of BROKER ""."""
+        """Settings of that resource itself. The cluster's defaults are those of BROKER ""."""
         return self.configs.get((kind, name), {})
 
     def is_active(self, node: NodeId) -> bool:

@@ -1,12 +1,11 @@
-"""The chain of images: what is published, what was written and waits, what is being replayed.
+"""The chain of images: published, written but uncommitted, and being replayed.
 
-On a follower, committed batches are read from the log and replayed over the image that was
-published last. The active controller replays its records before it writes them, for they must be
-known to follow, and keeps the images until their records are committed. When it loses its place,
-those images are forgotten: what became of their records only the log can tell, and from there it
-is replayed like a follower's.
+A follower reads committed batches from the log and replays them over the last published image. The
+active controller replays its records before it writes them, because they must be valid, and keeps
+the images until the records are committed. When it loses leadership, it drops those images: only
+the log shows which of their records were committed.
 
-Records of a metadata transaction (KIP-868) are published when it has ended.
+Records of a metadata transaction (KIP-868) are published at its end.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ SLICE_RECORDS_MAX: Final = 200
 
 
 class Publication(Struct, frozen=True, kw_only=True):
-    """An image that may be published once all up to ``image.offset`` is committed."""
+    """An image that may be published when everything up to ``image.offset`` is committed."""
 
     delta: Delta
     image: Image
     start: Offset
-    """Of its first record."""
+    """Offset of its first record."""
     size: int
     """Bytes of its records in the log."""
     waiter: asyncio.Future[Image] | None = None
-    """Told when it is published, or that nobody knows whether it ever will be."""
+    """Resolved when it is published, or failed when its result is unknown."""
 
 
 class Images:
-    """``current`` never goes back; ``newest`` is ahead of it on the active controller alone."""
+    """``current`` never goes back. ``newest`` is ahead of it only on the active controller."""
 
     def __init__(self, image: Image) -> None:
         self.current = image
@@ -68,15 +67,13 @@ class Images:
         """Publications whose records are not committed yet."""
         return len(self._written)
 
-    # What the log says
-
     @property
     def next_offset(self) -> Offset:
-        """The first offset that was not replayed yet."""
+        """The first offset that is not replayed yet."""
         return self._next_offset
 
     def replay(self, data: bytes) -> Iterator[None]:
-        """Take committed batches in; those that are known already are passed over."""
+        """Replay committed batches; known ones are skipped."""
         try:
             for at, header in batches(data):
                 if header.last_offset < self._next_offset:
@@ -102,7 +99,8 @@ class Images:
                 yield
 
     def replayed(self) -> Publication | None:
-        """What the log has brought since the last image; None for nothing, or not the whole."""
+        """The publication of everything replayed since the last image; None if there is nothing, or
+        an open transaction."""
         start = Offset(self.current.offset + 1)
         if self._next_offset == start or self._delta.is_in_transaction:
             return None
@@ -111,14 +109,12 @@ class Images:
         )
         return Publication(delta=self._delta, image=image, start=start, size=self._size)
 
-    # What the active controller writes
-
     @property
     def is_in_transaction(self) -> bool:
         return self._delta.is_in_transaction
 
     def draft(self, records: Sequence[Record]) -> Delta:
-        """The records over the newest image; an assertion fails if they cannot follow."""
+        """Replay records over the newest image; an assertion fails if they are invalid."""
         delta = Delta(self.newest)
         if self.is_in_transaction:
             assert not self._written, "records follow an open transaction"
@@ -148,15 +144,14 @@ class Images:
         return self._written[0] if self._written else None
 
     def forget_written(self, committed: Offset) -> list[Publication]:
-        """What is not committed may be by others, or never: only the log will tell."""
+        """Other nodes may commit the uncommitted records, or drop them; only the log will show
+        it."""
         forgotten: list[Publication] = []
         while self._written and self._written[-1].image.offset >= committed:
             forgotten.append(self._written.pop())
         if forgotten and not self._written:
             self._replay_anew()
         return forgotten[::-1]
-
-    # Publishing
 
     def published(self, publication: Publication) -> None:
         assert publication.image.offset > self.current.offset, "images go back"

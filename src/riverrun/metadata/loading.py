@@ -1,7 +1,7 @@
-"""From files to what they hold: the snapshots beside the log, and the voters in both.
+"""Loading: the snapshots beside the log, and the voters in both.
 
-Everything here is synchronous; what takes long comes as iterators that pause every few
-milliseconds, and whoever drives them decides what else may run in between.
+Everything here is synchronous. Long work is an iterator that pauses every few milliseconds, so that
+its caller can yield to the event loop.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ class SnapshotFolder:
         self._path = path
 
     def listed(self) -> list[SnapshotId]:
-        """The oldest first."""
+        """Oldest first."""
         found = [SnapshotId.parse(name) for name in self._files.list_directory(self._path)]
         return sorted(snapshot for snapshot in found if snapshot is not None)
 
     def remove_parts(self) -> None:
-        """What a crash left half written."""
+        """Remove files that a crash left incomplete."""
         for name in self._files.list_directory(self._path):
             if name.endswith(PART_SUFFIX):
                 self._files.unlink(os.path.join(self._path, name))
 
     def newest(self) -> tuple[SnapshotId, Snapshot] | None:
-        """The newest snapshot that is whole."""
+        """The newest complete snapshot."""
         for snapshot in reversed(self.listed()):
             data = read_whole(self._files, os.path.join(self._path, snapshot.name))
             try:
                 return snapshot, Snapshot(data)
             except InvalidSnapshot as error:
-                log.warning("metadata snapshot is damaged", name=snapshot.name, reason=str(error))
+                log.warning("metadata snapshot is damaged", name=snapshot.name, error=str(error))
         return None
 
     def begin(self, snapshot: SnapshotId, kind: str = "") -> File:
-        """An empty file to write into; it becomes a snapshot by ``finish``."""
+        """An empty file to write into; ``finish`` makes it a snapshot."""
         path = self._part(snapshot, kind)
         if self._files.exists(path):
             self._files.unlink(path)
         return self._files.open(path, create=True)
 
     def finish(self, snapshot: SnapshotId, file: File, kind: str = "") -> int:
-        """Durable under its name when it returns; its size."""
+        """Rename it to its final name. Durable when it returns; returns the size."""
         with contextlib.closing(file):
             file.sync()
             size = file.size()
@@ -87,7 +87,7 @@ class SnapshotFolder:
             return file.read_at(position, length)
 
     def remove_old(self) -> None:
-        """Keep the newest few, in case one turns out unreadable."""
+        """Keep the newest few, in case one is unreadable."""
         for snapshot in self.listed()[:-KEPT_SNAPSHOTS]:
             self._files.unlink(os.path.join(self._path, snapshot.name))
 
@@ -97,7 +97,7 @@ class SnapshotFolder:
 
 
 class Loading:
-    """The image that a snapshot holds: walk through ``steps``, then take ``image``."""
+    """The image in a snapshot: iterate ``steps``, then read ``image``."""
 
     def __init__(self, snapshot_id: SnapshotId, snapshot: Snapshot) -> None:
         self._id = snapshot_id
@@ -122,7 +122,7 @@ class Loading:
 
 
 def voters_in(data: Buffer) -> Iterator[tuple[Offset, tuple[Voter, ...]]]:
-    """The voters records in some batches, by their offsets."""
+    """The voters records in some batches, by offset."""
     for at, header in batches(data):
         if not header.is_control:
             continue

@@ -1,11 +1,11 @@
-"""The metadata log on its disk: what the quorum reads, appends, cuts, syncs and remembers.
+"""The metadata log on disk: what the quorum reads, appends, truncates, flushes and persists.
 
-Nothing here decides. Appends go to the page cache at once; what must be durable is awaited, and is
-one thing at a time. The voters count as soon as their record is in the log, committed or not, and
-no longer when it is cut off.
+This module makes no decisions. Appends go to the page cache at once. Operations that must be
+durable are awaited, one at a time. Voters count as soon as their record is appended, committed or
+not, and no longer after truncation.
 
-A start looks for loss: what was synced once and is gone, by the offset that is remembered beside
-the log and by damage in its middle. A voter that lost what it had acknowledged must not vote.
+At start it looks for lost records, by the flushed-offset checkpoint and by damage in the middle of
+the log. A voter that lost acknowledged records must not vote.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ T = TypeVar("T")
 READ_BYTES_MAX: Final = 1024 * 1024
 NO_ROOM_SECONDS: Final = 0.25
 FETCHED: Final = "-fetched"
-"""In the name of a snapshot that comes from the leader, until it is whole."""
+"""Part of the name of a leader's snapshot until it is complete."""
 
 log = structlog.get_logger(__name__)
 
 
 class MetadataStore:
-    """Opened by ``load``, which must come first; ended by ``close``."""
+    """``load`` opens it and must come first; ``close`` ends it."""
 
     def __init__(self, store: Log, *, files: Files, clock: Clock) -> None:
         self.log = store
         self.snapshots = SnapshotFolder(files, store.path)
         self.installed: tuple[SnapshotId, Snapshot] | None = None
-        """The last one that came from a leader, for whoever makes it an image."""
+        """The last snapshot received from a leader, until it is made an image."""
         self.wrote_control: Callable[[int, int], None] = lambda timestamp, size: None
-        """Called when control records were appended here, with their time and size."""
+        """Called after control records were appended, with their time and size."""
         self._files = files
         self._clock = clock
         self._flushed = FlushedOffset(files, store.path)
@@ -74,7 +74,7 @@ class MetadataStore:
         self._sizes: dict[SnapshotId, int] = {}
         self._incoming: tuple[SnapshotId, File] | None = None
         self._before = EpochEnd(LeaderEpoch(0), Offset(0))
-        """The epoch of the last record before the log's start, and that start."""
+        """The epoch of the last record before the log start, and the log start offset."""
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)
@@ -85,8 +85,6 @@ class MetadataStore:
 
     async def _sync_names(self) -> None:
         await self.in_thread(lambda: self._files.sync_directory(self.log.path))
-
-    # What the core sees
 
     @property
     def start_offset(self) -> Offset:
@@ -110,7 +108,8 @@ class MetadataStore:
         )
 
     def holds_committed(self, epoch: LeaderEpoch, committed: Offset) -> bool:
-        """Whether what is committed reaches into an epoch, and so is all that came before it."""
+        """Whether the committed offset has reached an epoch, so that everything before it is
+        committed."""
         if self._before.epoch >= epoch:
             return True
         starts = [start for known, start in self.log.epochs.entries if known == epoch]
@@ -129,19 +128,17 @@ class MetadataStore:
         return self._history.latest
 
     def assume_voters(self, voters: VoterSet) -> None:
-        """Nothing on the disk names any, and it was decided who is to begin."""
+        """No file names the voters; use the ones decided by the caller."""
         assert not len(self.voters.voters), f"{self.voters} are known"
         self._history.reset(VotersAt(voters, Offset(-1)))
 
     def voters_at(self, end: Offset) -> VoterSet:
-        """As a snapshot that ends there must name them."""
+        """The voters as a snapshot that ends there must name them."""
         return self._history.at(end).voters
 
-    # Starting
-
     async def load(self) -> tuple[tuple[SnapshotId, Snapshot] | None, str | None]:
-        """The newest whole snapshot, and what was lost, in words. After a loss only ``start_over``
-        may follow."""
+        """The newest complete snapshot, and a description of lost records. After a loss only
+        ``start_over`` may follow."""
         await self.in_thread(self.snapshots.remove_parts)
         await self.in_thread(self._reserve.hold)
         found = await self.in_thread(self.snapshots.newest)
@@ -151,7 +148,7 @@ class MetadataStore:
             reached = found[0].offset
         if self.log.damage is not None:
             return found, (
-                f"the metadata log in {self.log.path} has lost what was durable "
+                f"the metadata log in {self.log.path} has lost durable records "
                 f"({self.log.damage}): restore the directory from a copy"
             )
         loss = self._flushed.missing(max(self.log.end_offset, reached))
@@ -160,7 +157,7 @@ class MetadataStore:
         if loss is None:
             await self._secure()
         else:
-            self._history.truncate(reached)  # the log will be dropped, and the voters in it
+            self._history.truncate(reached)  # the log and its voters will be dropped
         return found, loss
 
     def _note_snapshot(self, snapshot_id: SnapshotId, snapshot: Snapshot) -> None:
@@ -169,7 +166,7 @@ class MetadataStore:
         self._history.reset(VotersAt(voters, Offset(snapshot_id.offset - 1)))
 
     async def _scan(self, snapshot_end: Offset) -> str | None:
-        """Find the voters in the log behind the snapshot, and cut the log at a hole."""
+        """Find the voters in the log after the snapshot, and truncate the log at a gap."""
         store = self.log
         newest = max(self._sizes, default=BOOTSTRAP)
         if store.end_offset < snapshot_end:
@@ -194,7 +191,7 @@ class MetadataStore:
         return self._flushed.missing(store.end_offset)
 
     async def _find_start(self, newest: SnapshotId) -> None:
-        """Where the log starts by its oldest snapshot, and in which epoch it began."""
+        """The log start by its oldest snapshot, and its epoch."""
         store = self.log
         if store.start_offset == store.end_offset == newest.offset:
             self._before = EpochEnd(newest.epoch, newest.offset)
@@ -206,21 +203,21 @@ class MetadataStore:
             self._before = EpochEnd(starts[0].epoch, starts[0].offset)
 
     async def _cut_hole(self, offset: Offset) -> None:
-        """Cut off what follows a hole.
+        """Truncate everything after a gap.
 
-        A power cut may take the end of one segment and leave the beginning of the next. Syncs go
-        in the order of the log, so nothing behind the hole was ever durable for anybody.
+        A power loss may take the end of one segment and leave the start of the next. Flushes go in
+        log order, so nothing after the gap was ever durable.
         """
-        log.warning("metadata log cut at a hole", path=self.log.path, offset=offset)
+        log.warning("metadata log truncated at a gap", path=self.log.path, offset=offset)
         self.log.truncate_to(offset)
         await self._sync_names()
 
     async def _secure(self) -> None:
-        """Make durable what was read, for the quorum will take it as acknowledged.
+        """Make the loaded log durable, because the quorum will count it as acknowledged.
 
-        The end of the log may lie in memory alone, left by a process that was killed before or
-        after a sync that failed. The kernel would call its pages clean, and no later sync would
-        write them. So they are written again, each byte as it was.
+        The end of the log may be in memory only, left by a process that was killed around a failed
+        fsync. The kernel would report its pages as clean, and no later fsync would write them. So
+        they are written again with the same content.
         """
         known = self._flushed.read()
         if known < self.end_offset:
@@ -237,11 +234,11 @@ class MetadataStore:
                     file.write_at(at, file.read_at(at, size))
 
     async def start_over(self, snapshot: SnapshotId | None, reason: str) -> None:
-        """Drop the whole log, and begin behind a snapshot if there is one."""
+        """Drop the whole log, and start after a snapshot if there is one."""
         start = snapshot or BOOTSTRAP
         self.log.damage = None
         await self._begin_at(start)
-        log.warning("metadata log dropped", path=self.log.path, offset=start.offset, reason=reason)
+        log.warning("metadata log dropped", path=self.log.path, offset=start.offset, error=reason)
 
     async def _begin_at(self, snapshot: SnapshotId) -> None:
         async with self._disk:
@@ -253,27 +250,24 @@ class MetadataStore:
         await self.in_thread(self._remove_dropped)
 
     def _remove_dropped(self) -> None:
-        """Segments that the log has let go, in this life or another."""
+        """Delete segments that the log dropped in this run or an earlier one."""
         for name in self._files.list_directory(self.log.path):
             if name.endswith(DELETED_SUFFIX):
                 self._files.unlink(os.path.join(self.log.path, name))
 
-    # The election state
-
     async def _missing_state(self) -> str | None:
-        """What to say when a log that others have written to has no election state beside it: it
-        was durable before the first record, and without it a voter could vote twice in one epoch.
-        Whoever votes alone can do without.
-        """
+        """The error text for a log with records of others but without election state. The state was
+        durable before the first record, and without it a voter could vote twice in one epoch. A
+        sole voter does not need it."""
         path = os.path.join(self.log.path, quorum.QUORUM_STATE)
         if self.end_offset == 0 or len(self.voters.voters) < 2:
             return None
         if await self.in_thread(lambda: self._files.exists(path)):
             return None
-        return f"{path} is missing: this node does not know any more whom it voted for"
+        return f"{path} is missing: this node has lost its vote of the current epoch"
 
     async def read_state(self) -> QuorumState | None:
-        """Durable when it returns: what was read may lie in memory alone."""
+        """Durable when it returns: the content that was read may be in memory only."""
         path = self.log.path
         state = await self.in_thread(lambda: quorum.read_quorum_state(self._files, path))
         if state is not None:
@@ -281,7 +275,7 @@ class MetadataStore:
         return state
 
     async def persist(self, state: QuorumState) -> None:
-        """Without room this member stands still, as if it were paused, until there is some."""
+        """Without space this member waits, as if paused, until there is some."""
         path = self.log.path
         while True:
             try:
@@ -290,16 +284,15 @@ class MetadataStore:
                 if not is_full(error):
                     raise
                 if not await self.in_thread(self._reserve.release):
-                    log.warning("no room for the quorum's state", path=path)
+                    log.warning("no disk space for the quorum's state", path=path)
                     await asyncio.sleep(NO_ROOM_SECONDS)
             else:
                 await self.in_thread(self._reserve.hold)
                 return
 
-    # Appending
-
     def append_batch(self, batch: bytes) -> None:
-        """Of this leader's own, offsets and epoch in it already. OSError: nothing has changed."""
+        """Append this leader's own batch, with offsets and epoch already set. After OSError nothing
+        has changed."""
         assert read_header(batch).base_offset == self.end_offset, f"not at {self.end_offset}"
         self.log.append_as_follower(batch)
 
@@ -324,7 +317,8 @@ class MetadataStore:
         self.wrote_control(now, len(batch))
 
     def append(self, data: bytes) -> None:
-        """What a leader sent. As much of it as finds room counts; an error if that is nothing."""
+        """Append a leader's batches, as many as there is space for. Raises if there is space for
+        none."""
         rest = memoryview(data)[self._known_bytes(data) :]
         start = self.end_offset
         while rest:
@@ -344,13 +338,13 @@ class MetadataStore:
         try:
             return self.log.append_as_follower(data)
         except OSError as error:
-            # Who cannot store this does not hear that others lead what it led.
+            # A node that cannot store this does not learn that others lead its partitions.
             if not is_full(error) or not self._reserve.release():
                 raise
             return self.log.append_as_follower(data)
 
     def _known_bytes(self, data: bytes) -> int:
-        """How much of it the log has already. KafkaError unless the rest follows its end."""
+        """How many bytes the log has already. KafkaError unless the rest follows its end."""
         known, expected = 0, self.end_offset
         epoch = self.last_epoch
         try:
@@ -369,8 +363,6 @@ class MetadataStore:
     def committed(self, high_watermark: Offset) -> None:
         self.log.advance_high_watermark(high_watermark)
         self._history.forget_before(high_watermark)
-
-    # Making durable
 
     async def flush(self) -> None:
         async with self._disk:
@@ -394,16 +386,14 @@ class MetadataStore:
             await self.in_thread(lambda: self._flushed.lower(offset))
             self.log.truncate_to(offset)
             self._history.truncate(self.end_offset)
-            # With the epochs and the names of the files: what was cut off must not come back
-            # after a crash, behind or among what is appended now.
+            # Include epochs and file names: truncated records must not return after a crash, after
+            # or among new ones.
             await self._sync_names()
             await self._sync(whole=True)
         await self.in_thread(self._remove_dropped)
 
-    # Reading
-
     async def read(self, offset: Offset, max_bytes: int, end: Offset | None = None) -> bytes:
-        """Whole batches, below ``end`` if that is given."""
+        """Whole batches, below ``end`` if given."""
         stop = self.end_offset if end is None else end
         found = self.log.read(offset, max_bytes=max_bytes, end=stop)
         if isinstance(found, ColdRead):
@@ -413,20 +403,18 @@ class MetadataStore:
         return bytes(found.data)
 
     async def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Nothing if it was removed a moment ago: who asks again learns of a newer one."""
+        """Empty if the snapshot was just removed; the next fetch names a newer one."""
         try:
             return await self.in_thread(lambda: self.snapshots.read(snapshot, position, max_bytes))
         except FileNotFoundError:
             return b""
 
-    # Snapshots
-
     def add_snapshot(self, snapshot: SnapshotId, size: int) -> None:
-        """One was written here, and is durable."""
+        """A snapshot was written here and is durable."""
         self._sizes[snapshot] = size
 
     async def remove_old_snapshots(self) -> None:
-        """And what the log holds below the oldest that is kept, each step of it durably."""
+        """Remove old snapshots and the log below the oldest one kept, each step durably."""
         await self.in_thread(self._reserve.hold)
         kept = (await self.in_thread(self.snapshots.listed))[-KEPT_SNAPSHOTS:]
         if not kept:
@@ -444,7 +432,9 @@ class MetadataStore:
             store.enforce_retention(self._clock.now_ms())
             await self._sync_names()
         store.delete_records_before(oldest.offset)
-        if store.start_offset == oldest.offset:  # else a leader's snapshot was installed meanwhile
+        if (
+            store.start_offset == oldest.offset
+        ):  # otherwise a leader's snapshot was installed meanwhile
             self._before = EpochEnd(oldest.epoch, oldest.offset)
         await self.in_thread(self._remove_dropped)
 
@@ -463,13 +453,13 @@ class MetadataStore:
 
     async def install_snapshot(self, snapshot: SnapshotId) -> bool:
         if self._incoming is None or self._incoming[0] != snapshot:
-            return False  # there was no room for some of it
+            return False  # there was no space for a part of it
         file = self._incoming[1]
         self._incoming = None
         try:
             whole = await self.in_thread(lambda: Snapshot(file.read_at(0, file.size())))
         except InvalidSnapshot as error:
-            log.warning("the leader's snapshot is damaged", reason=str(error))
+            log.warning("the leader's snapshot is damaged", error=str(error))
             self.snapshots.abandon(snapshot, file, FETCHED)
             return False
         await self.in_thread(lambda: self.snapshots.finish(snapshot, file, FETCHED))

@@ -1,12 +1,12 @@
-"""The metadata log of a node: what the quorum has committed becomes images, published in order.
+"""The metadata log of a node: committed records become images, published in order.
 
-Every node holds the log. On the leader of the quorum, the active controller judges against the
-newest image and appends; the records are checked, written as one batch, and published when a
-majority has them on its disks. On all others they are read from the log when they are committed.
-Nobody ever sees what could be taken back. A node alone is a quorum of one and leads at once.
+Every node holds the log. On the quorum leader, the active controller decides against the newest
+image and appends; the records are validated, written as one batch, and published when a majority
+has flushed them. All other nodes read them from the log when they are committed. Nothing that could
+be undone is ever visible. A single node is a quorum of one and leads at once.
 
-Who leads is decided in ``raft``; what lies on the disk is in ``store``; when a snapshot is written,
-in ``snapshots``. A disk that fails ends ``run`` with the error, and with it the node.
+Elections are in ``raft``, files in ``log_store``, snapshots in ``snapshotter``. A failing disk ends
+``run`` with the error and stops the node.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 Leadership = Callable[[bool, LeaderEpoch], None]
 
 RECORDS_MAX: Final = 20_000
-"""Records of one append: Kafka's largest request makes half as many."""
+"""Records of one append. Kafka's largest request makes half as many."""
 PENDING_MAX: Final = 10_000
-"""Appends that wait for a majority; the controller, who appends, keeps a limit far below."""
+"""Appends waiting for a majority. The controller's own limit is far below."""
 
 log = structlog.get_logger(__name__)
 
 
 class MetadataLog:
-    """Opened by ``open``, kept going by ``run``, ended by ``stop``."""
+    """``open`` creates it, ``run`` drives it, ``stop`` ends it."""
 
     def __init__(
         self,
@@ -122,13 +122,13 @@ class MetadataLog:
         renew_directory: Callable[[], UUID] | None = None,
         listener: str = "CONTROLLER",
     ) -> MetadataLog:
-        """Read what there is. A sole voter leads when this returns; others must ``run`` first.
+        """Load the log. A sole voter leads when this returns; others must ``run`` first.
 
-        ``network`` is None for a node that must be alone. ``bootstrap``: whom an observer asks for
-        the leader. ``joins``: become a voter when caught up. ``renew_directory`` gives the
-        directory another id, durably: a voter that has lost what it had acknowledged is another
-        replica from then on. ``cluster_settings`` are written once, by the first leader of all.
-        Raises ``MetadataError`` for a directory that is not ours or that cannot be read.
+        ``network`` is None for a single-node cluster. ``bootstrap`` lists addresses that an
+        observer asks for the leader. ``joins`` makes the node a voter when it has caught up.
+        ``renew_directory`` durably changes the directory id: a voter that lost acknowledged records
+        becomes another replica. ``cluster_settings`` are written once, by the first leader. Raises
+        ``MetadataError`` for a directory that is not ours or not readable.
         """
         me = Voter(id=node_id, directory_id=directory_id, endpoints=dict(controller_endpoints))
         opened = MetadataStore(store, files=files, clock=clock)
@@ -186,16 +186,14 @@ class MetadataLog:
             await self._publisher.publish_committed()
             assert self.current.offset > before or self.is_active, "a sole voter does not lead"
 
-    # What everybody may know
-
     @property
     def current(self) -> Image:
-        """What is committed and published; never goes back."""
+        """The committed and published image; never goes back."""
         return self._images.current
 
     @property
     def newest(self) -> Image:
-        """What the active controller judges against, uncommitted records included."""
+        """The image that the active controller decides against, including uncommitted records."""
         return self._images.newest
 
     @property
@@ -220,23 +218,23 @@ class MetadataLog:
 
     @property
     def is_active(self) -> bool:
-        """Whether we lead, and all that former leaders wrote is committed and replayed."""
+        """Whether we lead, and all records of earlier leaders are committed and replayed."""
         if self._failure is not None or not self._raft.is_leader:
             return False
         return self._active_epoch == self._raft.epoch
 
     @property
     def lease(self) -> float | None:
-        """Until when nobody can lead in our place, if we lead, by the monotonic clock."""
+        """If we lead: the monotonic time until which no other member can lead."""
         return self._raft.lease
 
     def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
-        """Where the leader that we follow listens."""
+        """The endpoint of our leader."""
         leader, endpoint = self._raft.leader, self._raft.leader_endpoint
         return None if leader is None or endpoint is None else (leader, *endpoint)
 
     def heard_from(self, node: NodeId) -> float | None:
-        """When the last exchange with a node succeeded, by the monotonic clock."""
+        """Monotonic time of the last successful exchange with a node."""
         return self._clock.monotonic() if node == self.node_id else self._raft.heard_from(node)
 
     def describe(self) -> QuorumDescription:
@@ -249,28 +247,27 @@ class MetadataLog:
         )
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call with each image that is published from now on and what changed, in order."""
+        """Call with each image published from now on and its delta, in order."""
         self._publisher.subscribers.append(subscriber)
 
     def prepare_with(self, preparation: Preparation) -> None:
-        """Go through this before each image is published: what takes long, in small steps."""
+        """Run these steps before each image is published: long work in small steps."""
         self._publisher.preparation = preparation
 
     def on_leadership(self, callback: Leadership) -> None:
-        """Call when ``is_active`` changes, and now if it is so already."""
+        """Call when ``is_active`` changes, and now if it is already true."""
         self._leadership.append(callback)
         if self.is_active:
             callback(True, self.epoch)
 
-    # What the active controller asks for
-
     def append(self, records: Sequence[Record]) -> asyncio.Future[Image]:
-        """One atomic batch, written when this returns; the image with it once it is published.
+        """Append one atomic batch. It is written when this returns; the future gives the published
+        image.
 
-        Raises ``InvariantViolation``, before it writes, if the records cannot be replayed. When
-        there is no room for them nothing changes either: the node resigns if there is another
-        voter, else OSError is raised. Raises KafkaError NOT_CONTROLLER unless ``is_active``; the
-        future fails with it when leadership is lost before the outcome is known.
+        Invalid records fail an assertion and change nothing. Without space nothing changes either:
+        another voter takes over, or OSError is raised if there is none. KafkaError NOT_CONTROLLER
+        unless ``is_active``; the future fails with it when leadership is lost before the result is
+        known.
         """
         if self._failure is not None:
             raise self._failure
@@ -282,14 +279,16 @@ class MetadataLog:
         except OSError as error:
             if len(self.voters) < 2:
                 raise
-            log.warning("no room to lead the metadata quorum", reason=str(error))
+            log.warning("no disk space to lead the metadata quorum", error=str(error))
             self._runner.tell(Resign())
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller has no room.") from error
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER, "This controller has no disk space."
+            ) from error
         self._runner.log_changed()
         return waiter
 
     async def settled(self) -> None:
-        """Wait until all that ``newest`` holds now is committed and published."""
+        """Wait until the current ``newest`` is committed and published."""
         self._check_active()
         if self._images.waiting:
             await self._publisher.waiting.until(self.newest.offset)
@@ -299,13 +298,12 @@ class MetadataLog:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
 
     async def caught_up(self) -> None:
-        """Wait until all is published here that the leader, once we found it, had committed."""
+        """Wait until everything that the leader had committed when we found it is published
+        here."""
         await self._publisher.waiting.until_caught_up()
 
-    # What other members ask for
-
     def receive(self, request: Request) -> asyncio.Future[Response]:
-        """The answer of this member of the quorum."""
+        """This member's response."""
         return self._runner.receive(request)
 
     async def add_voter(self, voter: Voter, *, timeout_ms: int = 30_000) -> None:
@@ -319,8 +317,6 @@ class MetadataLog:
     async def update_voter(self, voter: Voter) -> None:
         request = UpdateVoterRequest(voter=voter, epoch=self.epoch)
         opening.check_answer(await self.receive(request))
-
-    # Running
 
     async def run(self) -> None:
         """Take part in the quorum, publish and write snapshots until cancelled; raises when the
@@ -336,14 +332,14 @@ class MetadataLog:
             raise self._failure or error from failed
 
     async def resign(self) -> None:
-        """Hand the leadership over, if there is anybody to take it: before ``run`` is ended."""
+        """Hand over leadership if another voter can take it. Call it before ``run`` ends."""
         if self._failure is not None or len(self.voters) < 2:
             return
         limit = self._quorum_settings.request_timeout_ms / 1000
         await self._runner.until(Shutdown(), lambda: self._raft.has_handed_over, limit)
 
     async def stop(self) -> None:
-        """Make durable what was appended, and close. To be called when ``run`` has ended."""
+        """Flush and close. Call it after ``run`` has ended."""
         try:
             if self._failure is None:
                 if self.is_active and len(self.voters) == 1:
@@ -359,25 +355,24 @@ class MetadataLog:
             self._store.close()
 
     async def snapshot(self) -> None:
-        """Write a snapshot of what is current, and delete what nobody needs beside it."""
+        """Write a snapshot of the current image, and delete files that are no longer needed."""
         await self._snapshots.take()
 
     def _fail(self, error: BaseException) -> None:
-        """After a failed sync nothing that was not durable may ever be spoken of again."""
+        """After a failed fsync, nothing that was not durable may be reported any more."""
         if self._failure is None:
             self._failure = error
             if not isinstance(error, KafkaError):
                 log.error("metadata log failed", path=self._store.log.path, error=str(error))
         self._publisher.stop(error)
 
-    # Appending
-
     def _write(
         self, records: Sequence[Record], waiter: asyncio.Future[Image] | None = None
     ) -> None:
         assert 0 < len(records) <= RECORDS_MAX, f"{len(records)} records in one append"
         assert self._images.waiting < PENDING_MAX, f"{self._images.waiting} appends wait"
-        # Replayed before they are written: what cannot be replayed must never reach the log.
+        # Replayed before they are written: records that cannot be replayed must never reach the
+        # log.
         delta = self._images.draft(records)
         now = self._clock.now_ms()
         start, epoch = self._store.end_offset, self._raft.epoch
@@ -395,7 +390,7 @@ class MetadataLog:
         )
 
     def _wrote_control(self, timestamp: int, size: int) -> None:
-        """Voters changed while we judge: the newest image must lie behind that."""
+        """The voters changed: the newest image must include that record's offset."""
         if self._active_epoch is not None and self._active_epoch == self._raft.epoch:
             self._images.wrote(
                 self._images.draft(()),
@@ -406,7 +401,7 @@ class MetadataLog:
                 size=size,
             )
 
-    # What the quorum decides; see ``raft.runner.Witness``
+    # Decisions of the quorum; see ``raft.driver.Witness``.
 
     def committed(self, high_watermark: Offset) -> None:
         self._store.committed(high_watermark)
@@ -448,21 +443,19 @@ class MetadataLog:
         is_caught_up = (
             known is not None
             and self._images.next_offset >= known
-            # What a leader calls committed before it has committed anything itself is what its own
-            # disk remembered, and that may be no more than an old snapshot: when all nodes have
-            # started anew, records are committed that none of them knows to be (KIP-595). Whoever
-            # took such an image for the newest would remove the logs of topics that it lacks.
+            # Before a leader commits an entry of its own, it reports what its disk remembered,
+            # which may be an old snapshot: after a restart of all nodes, records are committed that
+            # no node knows to be committed (KIP-595). A node that took such an image for the newest
+            # would remove the logs of newer topics.
             and self._store.holds_committed(self._raft.epoch, known)
-            # Of a cluster that is just being founded nothing is committed at first.
+            # In a new cluster nothing is committed at first.
             and METADATA_VERSION_FEATURE in self.current.features
         )
         if waiting.is_behind and (self.is_active or is_caught_up):
             waiting.caught_up()
 
-    # Leading
-
     def _activate_if_due(self) -> None:
-        """When our leader change is committed and replayed, so is all that came before it."""
+        """When our leader change record is committed and replayed, everything before it is too."""
         if self._leads_from is None or self._active_epoch is not None or not self._raft.is_leader:
             return
         epoch, start = self._leads_from
@@ -471,7 +464,7 @@ class MetadataLog:
         try:
             self._write_first(epoch)
         except OSError as error:
-            log.warning("no room to lead the metadata quorum", reason=str(error))
+            log.warning("no disk space to lead the metadata quorum", error=str(error))
             self._publisher.forget_written(error)
             self._runner.tell(Resign())
             return
@@ -486,7 +479,7 @@ class MetadataLog:
             # Its writer is gone and cannot end it.
             self._write([AbortTransactionRecord(reason="the leader that began it is gone")])
         elif images.next_offset < end:
-            # Control records behind the leader change that are not committed yet.
+            # Control records after the leader change record that are not committed yet.
             images.wrote(
                 images.draft(()),
                 start=images.next_offset,

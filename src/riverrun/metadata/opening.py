@@ -1,4 +1,5 @@
-"""Whose metadata a directory holds, and what a node that lost some of it may do."""
+"""Checks before a metadata directory is used: its owner, and what a node with lost records may
+do."""
 
 from __future__ import annotations
 
@@ -12,13 +13,12 @@ from riverrun.raft.types import VoterSet
 def gives_up_its_directory(
     loss: str, voters: VoterSet, me: Voter, *, may_vote: bool, knows_others: bool
 ) -> bool:
-    """Whether a node that lost what it had synced must become another replica.
+    """Whether a node that lost synced records must become another replica.
 
-    What a voter acknowledged counts as stored by it; others may have built on that. So it must not
-    speak for its directory again, and comes back under another id. Whether it was a voter is not
-    asked: the record that made it one may be among what is lost, and another id is always safe.
-    Whoever only observes has promised nothing. Raises ``MetadataError`` for a voter that has nobody
-    to fetch from.
+    Records that a voter acknowledged count as stored, and others may rely on them. So the node must
+    not use its directory id again and returns with a new one. Whether it was a voter is not
+    checked: the record that made it one may be lost, and a new id is always safe. A pure observer
+    has acknowledged nothing. Raises ``MetadataError`` for a voter without peers to fetch from.
     """
     if not may_vote:
         return False
@@ -30,9 +30,9 @@ def gives_up_its_directory(
 def is_first_voter(
     voters: VoterSet, me: Voter, *, may_reach_others: bool, knows_others: bool, may_vote: bool
 ) -> bool:
-    """Whether nobody votes yet, and this node is to be the only one who does.
+    """Whether there are no voters yet and this node is to be the only one.
 
-    Raises ``MetadataError`` when the directory is not this node's to lead alone.
+    Raises ``MetadataError`` if this node may not lead the directory's log alone.
     """
     if len(voters) and (not may_reach_others or voters.ids == (me.id,)):
         check_sole_voter(voters.voters, me)

@@ -1,8 +1,8 @@
 """One partition: from its records to its image and back.
 
-What a record may say of a partition is asserted here, so that nothing impossible is ever written
-or replayed: in-sync replicas are replicas, the leader is in sync, whoever may be elected from the
-ELR is not in sync already (KIP-966).
+Invariants of a partition are asserted here, so that no impossible state is written or replayed:
+in-sync replicas are replicas, the leader is in sync, and eligible leader replicas are not in sync
+(KIP-966).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_RECOVERY_CHANGE = -1
 
 
 def partition_of(record: PartitionRecord) -> PartitionImage:
-    """The partition that a record describes as a whole."""
+    """The partition described by a whole record."""
     partition = PartitionImage(
         replicas=_nodes(record.replicas),
         isr=_nodes(record.isr),
@@ -41,7 +41,8 @@ def partition_of(record: PartitionRecord) -> PartitionImage:
 
 
 def changed(partition: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
-    """The partition after a change. Naming a leader, even the same, begins a new leader epoch."""
+    """The partition after a change. Naming a leader, even the same one, starts a new leader
+    epoch."""
     replicas = partition.replicas if record.replicas is None else _nodes(record.replicas)
     if record.directories is None:
         directories = partition.directories
@@ -71,7 +72,7 @@ def changed(partition: PartitionImage, record: PartitionChangeRecord) -> Partiti
 
 
 def record_of(topic: TopicId, index: PartitionIndex, partition: PartitionImage) -> PartitionRecord:
-    """The record that describes a partition as a whole."""
+    """The record that describes the whole partition."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic,
@@ -120,7 +121,7 @@ def _or(ids: tuple[int, ...] | None, otherwise: tuple[NodeId, ...]) -> tuple[Nod
 
 
 def _directories(ids: tuple[UUID | None, ...], count: int) -> tuple[UUID, ...]:
-    """Records from before KIP-858 name none, and an id of zeros is read as None."""
+    """Records from before KIP-858 have none; an id of zeros is read as None."""
     if not ids:
         return (DIRECTORY_MIGRATING,) * count
     return tuple(directory or DIRECTORY_MIGRATING for directory in ids)

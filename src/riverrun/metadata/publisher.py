@@ -1,8 +1,8 @@
-"""Publishes what is committed, in the order of the log: from a snapshot, from the log itself, or
-what this node wrote and has an image of already.
+"""Publishes committed metadata in log order: from a snapshot, from the log, or from images that
+this node wrote.
 
-Long work goes in slices, and an image is prepared before it is published, so that whoever
-subscribes can be quick. Nothing is ever published that is not committed.
+Long work is sliced, and an image is complete before it is published, so subscribers can be quick.
+Nothing uncommitted is ever published.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Preparation = Callable[[Delta, Image], Iterator[None]]
 
 
 class Publisher:
-    """Told by ``committed`` what may be published; ``run`` does it."""
+    """``committed`` sets the limit; ``run`` publishes up to it."""
 
     def __init__(
         self, store: MetadataStore, images: Images, snapshots: Snapshots, committed: Offset
     ) -> None:
         self.is_stopped = False
-        """Nothing more may be published: the disk has failed."""
+        """The disk failed: publish nothing more."""
         self.high_watermark = committed
         self.waiting = Waiting()
         self.preparation: Preparation | None = None
         self.subscribers: list[Subscriber] = []
         self.replayed: Callable[[], None] = lambda: None
-        """Called when all that is committed was replayed, and after each image."""
+        """Called when everything committed is replayed, and after each image."""
         self._store = store
         self._images = images
         self._snapshots = snapshots
@@ -96,7 +96,7 @@ class Publisher:
                     return publication
 
     async def _read(self, end: Offset) -> bytes | None:
-        """None when a snapshot took the place of the log meanwhile."""
+        """Returns None if a snapshot replaced the log meanwhile."""
         try:
             data = await self._store.read(self._images.next_offset, READ_BYTES_MAX, end)
         except KafkaError as error:
@@ -123,14 +123,14 @@ class Publisher:
         self.replayed()
 
     def forget_written(self, error: BaseException) -> None:
-        """Nobody knows what becomes of what we wrote and is not committed."""
+        """The result of our uncommitted records is unknown: fail their waiters."""
         for publication in self._images.forget_written(self.high_watermark):
             if publication.waiter is not None and not publication.waiter.done():
                 publication.waiter.set_exception(error)
         self.waiting.fail(error, self.high_watermark)
 
     def stop(self, error: BaseException) -> None:
-        """Nothing that was not published may be spoken of any more."""
+        """Drop everything that was not published."""
         self.is_stopped = True
         for publication in self._images.forget_written(Offset(0)):
             if publication.waiter is not None and not publication.waiter.done():
@@ -157,7 +157,7 @@ async def load(
     may_vote: bool,
     knows_others: bool,
 ) -> tuple[Voter, Images]:
-    """Who we are after that, and the image of the newest snapshot."""
+    """Update this node's identity, and the image of the newest snapshot."""
     found, loss = await store.load()
     if loss is not None:
         if opening.gives_up_its_directory(

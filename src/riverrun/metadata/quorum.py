@@ -1,7 +1,7 @@
-"""Who votes: the voters, the ``quorum-state`` file and the control records of the metadata log.
+"""The voters, the ``quorum-state`` file and the control records of the metadata log.
 
-A node alone is a quorum of one voter and keeps the same files as three, so that its directory can
-grow into three later (KIP-595, KIP-853).
+A single node is a quorum of one voter with the same files as three, so its directory can grow into
+a cluster later (KIP-595, KIP-853).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ QUORUM_STATE: Final = "quorum-state"
 
 
 class MetadataError(Exception):
-    """A metadata directory that cannot be used, with the remedy in words."""
+    """A metadata directory that cannot be used, with the remedy."""
 
 
 def leader_change(
     leader: NodeId, voters: Iterable[NodeId], granting: Iterable[NodeId], now_ms: int
 ) -> NewRecord:
-    """What a leader writes first in its epoch."""
+    """The first record of a leader in its epoch."""
     message = LeaderChangeMessage(
         version=0,
         leader_id=leader,
@@ -96,7 +96,8 @@ def read_quorum_state(files: Files, folder: str) -> QuorumState | None:
     try:
         return QuorumState.parse(read_whole(files, path).decode())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        # Without it the node could vote twice in one epoch, or lead an epoch that another led.
+        # Without this file the node could vote twice in one epoch, or lead an epoch of another
+        # leader.
         raise MetadataError(
             f"{path} cannot be read ({error}): restore it from a copy of this directory; a node "
             "that stands alone may delete it, for its log names the epoch too"

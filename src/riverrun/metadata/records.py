@@ -1,8 +1,8 @@
-"""The records of the metadata log: their classes, and the bytes they are stored as.
+"""The records of the metadata log: their classes and their stored form.
 
-A stored record is three unsigned varints (frame version 1, the record's api key, its version) and
-the record itself. We write the newest version of each, which is what metadata.version 30 asks for,
-and read all of them. Classes that nobody here writes are loaded when one is met.
+A stored record is three unsigned varints (frame version 1, api key, version) and the record. We
+write the newest version of each, as metadata.version 30 requires, and read all of them. Classes
+that we never write are loaded when one is met.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         | ZkMigrationStateRecord
     )
 else:
-    Record = object  # all of them would have to be loaded to say more
+    Record = object  # a narrower type would require loading all of them
 
 __all__ = [
     "METADATA_VERSION",
@@ -118,7 +118,7 @@ __all__ = [
 
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 METADATA_VERSION: Final = 30
-"""4.3-IV0: the newest that we write; it decides the versions of all records."""
+"""4.3-IV0: the newest that we write. It determines the versions of all records."""
 
 FRAME_VERSION: Final = 1
 NO_LEADER_CHANGE: Final = -2
@@ -159,14 +159,14 @@ MODULES: Final = {
 
 
 def encode(record: Record) -> bytes:
-    """The record as the log stores it."""
+    """The record as stored in the log."""
     version = versions(type(record))[-1]
     assert record.API_KEY < 128 and version < 128, f"{record} needs longer varints"
     return bytes((FRAME_VERSION, record.API_KEY, version)) + write_body(record, version)
 
 
 def decode(data: bytes | memoryview) -> Record:
-    """The record that was stored, of any version; ``UnknownRecord`` for what cannot be one."""
+    """The stored record, of any version; ``UnknownRecord`` if it is invalid."""
     if len(data) < 3 or max(data[:3]) > 127:
         raise UnknownRecord(f"{bytes(data[:8])!r} does not begin as a metadata record")
     frame, key, version = data[0], data[1], data[2]
@@ -208,14 +208,14 @@ _LIST_TAGS: Final = (_ISR_TAG, _ELR_TAG, _LAST_KNOWN_TAG)
 
 @lru_cache(maxsize=4096)
 def _uuid(raw: bytes) -> UUID | None:
-    """Ids come again and again: each topic's with its partitions, each directory's everywhere."""
+    """Ids repeat often: each topic's with its partitions, each directory's everywhere."""
     return UUID(bytes=raw) if any(raw) else None
 
 
 def _decode_partition(data: bytes | memoryview) -> PartitionRecord | None:
-    """A partition in its common form by hand; None leaves it to the compiled reader.
+    """Decode a partition in its common form by hand; None leaves it to the compiled reader.
 
-    Partitions are nearly all of what a start reads, and this takes a third of the time.
+    Partitions are most of what a start reads, and this takes a third of the time.
     """
     try:
         partition, topic = _PARTITION_HEAD.unpack_from(data, 3)
@@ -249,7 +249,7 @@ def _decode_partition(data: bytes | memoryview) -> PartitionRecord | None:
 
 
 def _decode_change(data: bytes | memoryview) -> PartitionChangeRecord | None:
-    """In-sync replicas and a leader, which failovers change, by hand; None as above."""
+    """Decode a change of ISR and leader, as in a failover, by hand; None as above."""
     try:
         partition, topic = _PARTITION_HEAD.unpack_from(data, 3)
         at, before = 24, -1

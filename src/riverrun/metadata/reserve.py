@@ -1,7 +1,7 @@
-"""Room that is kept for the metadata when the disk is full.
+"""Disk space reserved for the metadata when the disk is full.
 
-A node with a full disk must still hear that others lead, and remember for whom it voted; so a file
-is kept that can be given up for that. It is small, and made again when there is room.
+A node with a full disk must still learn that others lead, and persist its votes. So a small file is
+kept that can be deleted for that. It is created again when there is space.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reserve:
         self._is_held = False
 
     def hold(self) -> None:
-        """Take the room, if there is any. May wait for the disk."""
+        """Create the file if there is space. May block on the disk."""
         if self._is_held:
             return
         with (
@@ -41,7 +41,7 @@ class Reserve:
             self._is_held = True
 
     def release(self) -> bool:
-        """Give the room to who asks; whether there was any."""
+        """Free the space; returns whether there was any."""
         if not self._is_held:
             return False
         self._is_held = False

@@ -1,4 +1,4 @@
-"""Settings of the metadata log, by Kafka's names."""
+"""Settings of the metadata log, with Kafka's names."""
 
 from __future__ import annotations
 

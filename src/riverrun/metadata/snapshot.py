@@ -1,9 +1,9 @@
-"""Snapshots: a whole image as a file of batches, named by the offset and epoch where it ends.
+"""Snapshots: a whole image as a file of batches, named by the offset and epoch of its end.
 
-The form is Kafka's (KIP-630), so that kafka-metadata-shell and kafka-dump-log read it: a control
-batch with header, kraft.version and voters, batches of metadata records that make the image when
-replayed over nothing, and a control batch with the footer. A file without its footer, or with a bad
-CRC, is no snapshot. Where it is written and when is left to ``runner.py``.
+The format is Kafka's (KIP-630), so kafka-metadata-shell and kafka-dump-log read it: a control batch
+with header, kraft.version and voters; batches of metadata records that produce the image when
+replayed over an empty one; and a control batch with the footer. A file without its footer, or with
+a bad CRC, is not a snapshot. ``snapshotter.py`` decides when to write one.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ __all__ = ["SnapshotId"]
 PART_SUFFIX: Final = ".checkpoint.part"
 
 BATCH_RECORDS_MAX: Final = 100
-"""Records of one batch: about 2 ms of work, since nothing else runs meanwhile."""
+"""Records of one batch: about 2 ms of work on the event loop."""
 
 
 class InvalidSnapshot(Exception):
-    """A file that is no whole snapshot."""
+    """A file that is not a complete snapshot."""
 
 
 BOOTSTRAP: Final = SnapshotId(Offset(0), LeaderEpoch(0))
-"""The snapshot of nothing, which names the first voters."""
+"""The snapshot of an empty image, which names the first voters."""
 
 
 def records_of(image: Image) -> Iterator[Record]:
-    """Records that make the image when replayed over an empty one, orders included."""
+    """Records that produce the image, including its orders, when replayed over an empty one."""
     for name, level in image.features.items():
         yield FeatureLevelRecord(name=name, feature_level=level)
     for broker in image.brokers.values():
@@ -75,7 +75,7 @@ def records_of(image: Image) -> Iterator[Record]:
 
 
 def snapshot_batches(image: Image, voters: Sequence[Voter], now_ms: int) -> Iterator[bytes]:
-    """The content of the file, batch by batch; each is a few milliseconds of work."""
+    """The content of the file, batch by batch; each takes a few milliseconds."""
     place = 0
 
     def batch(records: Sequence[NewRecord], *, is_control: bool) -> bytes:
@@ -105,7 +105,7 @@ def snapshot_batches(image: Image, voters: Sequence[Voter], now_ms: int) -> Iter
 
 
 class Snapshot:
-    """A whole snapshot, checked; ``records`` decodes it batch by batch."""
+    """A complete, validated snapshot; ``records`` decodes it batch by batch."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -133,7 +133,7 @@ class Snapshot:
         kinds: list[ControlType | None] = []
         for at, header in batches(self._data):
             end = at + header.size
-            # Offset and epoch lie outside the CRC.
+            # Offset and epoch are outside the CRC.
             epochs.append(header.leader_epoch)
             if header.base_offset != next_offset or header.leader_epoch != epochs[0]:
                 raise InvalidSnapshot(f"the batch at {at} does not follow the one before")

@@ -1,11 +1,11 @@
-"""Writes a snapshot when enough was published since the last one, or enough time has passed.
+"""Writes a snapshot when enough was published since the last one, or after enough time.
 
-Enough is what would take longer to replay at a start than the snapshot itself takes to load, so a
-node that comes back has to read twice its cluster's metadata at most, and at run time no more is
-written in snapshots than in the log. The settings, which are Kafka's, bound that from above.
+Enough means that replaying the log would take longer than loading the snapshot. So a restarting
+node reads at most twice its cluster's metadata, and no more is written in snapshots than in the
+log. Kafka's settings limit this from above.
 
-Each snapshot ends a segment of the log, so that there are segments to drop, and what a start has to
-look through stays short. A full disk costs a snapshot, never the node.
+Each snapshot ends a segment, so that older segments can be dropped and a start scans little. A full
+disk costs a snapshot, never the node.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from riverrun.ports.clock import Clock
 from riverrun.raft.types import SnapshotId, VoterSet
 
 EARLY_BYTES: Final = MiB
-"""So much is replayed in less than a second: not worth a snapshot, however small that would be."""
+"""This much is replayed in less than a second, so it is not worth a snapshot."""
 RETRY_SECONDS: Final = 60.0
-"""After a snapshot found no room on the disk."""
+"""Pause after a snapshot failed for lack of space."""
 
 log = structlog.get_logger(__name__)
 
 
 class FailedSync(Exception):
-    """Nobody knows what the disk holds: the node must stop."""
+    """The content of the disk is unknown: the node must stop."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -42,7 +42,7 @@ class FailedSync(Exception):
 
 
 class Snapshots:
-    """Told of each image by ``published``; ``run`` writes."""
+    """``published`` reports each image; ``run`` writes."""
 
     def __init__(
         self, store: MetadataStore, images: Images, *, settings: MetadataSettings, clock: Clock
@@ -68,7 +68,7 @@ class Snapshots:
         return self._bytes_behind >= min(self._settings.snapshot_bytes, max(last or 0, EARLY_BYTES))
 
     def installed(self, snapshot: SnapshotId) -> None:
-        """The leader's took the place of all before."""
+        """The leader's snapshot replaced all earlier ones."""
         self._end = max(self._end, snapshot.offset)
         self._bytes_behind = 0
 
@@ -84,15 +84,15 @@ class Snapshots:
             try:
                 await self.take()
             except OSError as error:
-                log.warning("no room for a metadata snapshot", error=str(error))
+                log.warning("no disk space for a metadata snapshot", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 self._due.set()
                 continue
-            if not self._is_enough():  # what came meanwhile
+            if not self._is_enough():  # published meanwhile
                 self._due.clear()
 
     async def take(self) -> None:
-        """Write a snapshot of what is current, and delete what nobody needs beside it."""
+        """Write a snapshot of the current image, and delete files that are no longer needed."""
         async with self._writing:
             image = self._images.current
             if image.offset < self._end:
@@ -108,7 +108,7 @@ class Snapshots:
             await self._store.remove_old_snapshots()
 
     async def write(self, image: Image, voters: VoterSet) -> None:
-        """In slices of a few milliseconds; the file has its name only once it is durable."""
+        """Written in slices of a few milliseconds. The file gets its name when it is durable."""
         snapshot = SnapshotId(Offset(image.offset + 1), image.epoch)
         assert image.offset >= 0 or snapshot == BOOTSTRAP, f"no name for {snapshot}"
         folder, in_thread = self._store.snapshots, self._store.in_thread

@@ -1,4 +1,4 @@
-"""Who waits for an offset to be published, and who waits for this node to have caught up."""
+"""Waiters for an offset to be published, and for this node to catch up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Waiting:
         _end(due, None)
 
     def fail(self, error: BaseException, committed: Offset) -> None:
-        """Nobody knows what becomes of the offsets that are not committed."""
+        """The result of the uncommitted offsets is unknown: fail their waiters."""
         due = [waiter for at, waiter in self._until if at >= committed]
         self._until = [(at, waiter) for at, waiter in self._until if at < committed]
         _end(due, error)
@@ -52,7 +52,7 @@ class Waiting:
 def _end(waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
     for waiter in waiters:
         if waiter.done():
-            continue  # whoever waited is gone
+            continue  # the caller is gone
         if error is None:
             waiter.set_result(None)
         else:

@@ -1,9 +1,9 @@
-"""Changes of the voters, made by the leader, one at a time (KIP-853).
+"""Voter changes, made by the leader one at a time (KIP-853).
 
 A change begins only when a record of the leader's own epoch is committed and no other change is
-under way: two leaders that each begin a change of the same old voters could otherwise both find a
-majority (the known flaw of the first single-server changes of Raft). A new voter must have caught
-up first, or the cluster would wait for it with every record.
+pending. Otherwise two leaders could each change the same old voter set and both find a majority
+(the known flaw of Raft's first single-server changes). A new voter must have caught up first,
+because otherwise every commit would wait for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Changes:
         return role.change is not None or not is_settled or not is_committed
 
     def _judge(self, request: ChangeRequest) -> tuple[ErrorCode, str | None]:
-        """A message without an error means that there is nothing to do."""
+        """A message without an error means that nothing has to change."""
         voters = self._member.voters
         match request:
             case AddVoterRequest(voter=voter):
@@ -112,12 +112,12 @@ class Changes:
                     change.token, ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up"
                 )
         elif member.now >= change.deadline and change.token is not None:
-            # In the log it stays, and may yet be committed.
+            # It stays in the log and may still be committed.
             self._answer(change.token, ErrorCode.REQUEST_TIMED_OUT)
             change.token = None
 
     def _update_self(self, role: Leader) -> None:
-        """A leader that is reached elsewhere than the voters say corrects that itself."""
+        """A leader whose address differs from the voter set corrects that itself."""
         member = self._member
         known = member.voters.get(member.me.id)
         if known is None or not known.is_same(member.key) or not member.me.endpoints:
@@ -148,7 +148,7 @@ class Changes:
                 return voters.updating(voter)
 
     def log_changed(self) -> None:
-        """The record of the change is in the log: from now on the new voters count."""
+        """The record is in the log: the new voters count from now on."""
         role = self._member.role
         if not isinstance(role, Leader) or role.change is None:
             return
@@ -161,7 +161,7 @@ class Changes:
                 change.token = None
 
     def committed(self) -> None:
-        """The high watermark moved."""
+        """The high watermark advanced."""
         member = self._member
         role = member.role
         assert isinstance(role, Leader), f"{role} commits"

@@ -1,9 +1,9 @@
-"""The state machine of one member of the quorum, voter or observer.
+"""The state machine of one quorum member, voter or observer.
 
-``Raft.step`` takes the time and an event and returns effects, to be executed strictly in order; it
-waits for nothing and touches nothing but itself. Storage, network and timers are left to
-``runner.py``; who stands, leads and follows is in ``elections``, ``leading`` and ``following``, who
-votes in ``changes``.
+``Raft.step`` takes the time and an event and returns effects, which the caller executes strictly in
+order. It performs no I/O and changes only its own state; ``driver.py`` provides storage, network
+and timers. Elections are in ``elections``, the leader's rules in ``leading``, the follower's in
+``following``, changes of the voters in ``changes``.
 """
 
 from __future__ import annotations
@@ -60,18 +60,20 @@ from riverrun.raft.states import Leader, Resigned
 from riverrun.raft.types import Endpoint, QuorumState, ReplicaKey, Voter
 
 STALL_SECONDS: Final = 0.25
-"""A tick that comes later than this means that this process stood still, not the others."""
+"""A tick that is later than this means that our own process stalled."""
 STALL_GRACE_SECONDS: Final = 0.05
-"""What a stall adds to itself, so that input which waited is read before anybody is judged."""
+"""Added to a measured stall, so that queued input is processed before any deadline expires."""
 EPOCHS_MISSED_MAX: Final = 1_000_000
-"""Elections that this member can have slept through: one a second for eleven days. An epoch beyond
-is nonsense, and to believe it would be the end: epochs never go back, and there is a last one."""
+"""Elections that this member can have missed: one per second for eleven days. A larger jump is
+rejected as invalid. Accepting it would stop all elections, because epochs never go back and
+there is a largest one."""
 TURNS_MAX: Final = 10
-"""Changes of role in one step; the longest way is from start to leader of one's own."""
+"""Role changes in one step. The longest path leads from start to leader of a single-voter quorum.
+"""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a replica is, as its leader knows."""
+    """A replica's position, as its leader knows it."""
 
     key: ReplicaKey
     is_voter: bool
@@ -81,8 +83,8 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class Raft:
-    """One member. The voters are always those of ``log.voters``; a member that is not among them
-    observes. Times are seconds of one monotonic clock."""
+    """One quorum member. The voters are always those of ``log.voters``; a member that is not among
+    them is an observer. Times are seconds of one monotonic clock."""
 
     def __init__(
         self,
@@ -98,12 +100,13 @@ class Raft:
         joins: bool = False,
         high_watermark: Offset,
     ) -> None:
-        """``me``: this node, its directory, and where it is reached now. ``state``: what
-        ``Persist`` wrote last. ``listener``: the name of the endpoints to use. ``bootstrap``: whom
-        to ask for the leader beside the voters. ``may_vote``: False for a node that is only a
-        broker; it is never asked and never stands. ``joins``: become a voter when caught up,
-        removing an older directory of this node (KIP-1186). ``high_watermark``: what is known to
-        be committed, at least the newest snapshot's end. The first event must be ``Tick``."""
+        """``me`` is this node, its directory and its current endpoints. ``state`` is what
+        ``Persist`` wrote last. ``listener`` names the endpoints to use. ``bootstrap`` lists
+        further addresses to ask for the leader. ``may_vote`` is False for a pure broker, which
+        never votes or stands. ``joins`` makes the member a voter when it has caught up, after
+        removing an older directory of this node (KIP-1186). ``high_watermark`` is the known
+        committed offset, at least the end of the newest snapshot. The first event must be
+        ``Tick``."""
         self._member = member = Member(
             me=me,
             log=log,
@@ -122,15 +125,13 @@ class Raft:
         self._due = float("inf")
         self._follows = Follows(None, LeaderEpoch(-1), None)
 
-    # What others may know
-
     @property
     def epoch(self) -> LeaderEpoch:
         return self._member.epoch
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads the epoch, as far as this node knows; itself included."""
+        """The leader of the epoch, if known. May be this node."""
         return self._member.leader
 
     @property
@@ -139,7 +140,7 @@ class Raft:
 
     @property
     def role(self) -> str:
-        """In one word, for people."""
+        """One word, for display."""
         return type(self._member.role).__name__.lower()
 
     @property
@@ -153,12 +154,13 @@ class Raft:
 
     @property
     def high_watermark(self) -> Offset:
-        """All before it is committed, as far as this node knows."""
+        """Everything below this offset is committed."""
         return self._member.high_watermark
 
     @property
     def has_handed_over(self) -> bool:
-        """After ``Shutdown`` or ``Resign``: every reachable voter knows, or somebody else leads."""
+        """After ``Shutdown`` or ``Resign``: every reachable voter was notified, or another member
+        leads."""
         match self._member.role:
             case Leader():
                 return False
@@ -168,7 +170,7 @@ class Raft:
                 return True
 
     def progress(self) -> tuple[Progress, ...]:
-        """Of all replicas if this node leads, voters first; else nothing."""
+        """The positions of all replicas, voters first, if this node leads; otherwise empty."""
         member = self._member
         role = member.role
         if not isinstance(role, Leader):
@@ -205,17 +207,15 @@ class Raft:
         return tuple(sorted(found, key=lambda one: (not one.is_voter, one.key.id)))
 
     def heard_from(self, node: NodeId) -> float | None:
-        """When the last exchange with a node succeeded, either way."""
+        """Time of the last successful exchange with a node, in either direction."""
         return self._member.heard.get(node)
 
     @property
     def lease(self) -> float | None:
         return self._leading.lease()
 
-    # Steps
-
     def step(self, now: float, event: Event) -> list[Effect]:
-        """Process one event. Raises ``InvariantViolation`` if an assertion fails."""
+        """Process one event. A failed assertion is a bug and must stop the node."""
         member = self._member
         with state_change:
             assert now >= member.now, f"time went back from {member.now} to {now}"
@@ -233,12 +233,12 @@ class Raft:
         return member.out
 
     def next_deadline(self) -> float:
-        """When a ``Tick`` is due; infinity for never."""
+        """When the next ``Tick`` is due; infinity for never."""
         return self._due if self._is_started else 0.0
 
     def _start(self) -> None:
-        """A follower finds its leader by asking it; whoever led before can never lead that epoch
-        again, for it may have lost what it had not flushed."""
+        """Enter the first role. A member that led before the restart cannot lead the same epoch
+        again, because it may have lost unflushed records."""
         member = self._member
         self._is_started = True
         if member.is_state_new:
@@ -248,12 +248,12 @@ class Raft:
         if leader is not None and leader.id != member.me.id and endpoint is not None:
             member.become_follower(member.epoch, leader.id, endpoint)
         else:
-            # Soon, since asking first disturbs nobody (KIP-996).
+            # A short wait is enough: a pre-vote does not disturb a leader (KIP-996).
             member.become_unattached(member.epoch, deadline=member.now + member.stagger())
 
     def _check_order(self, event: Event) -> None:
-        """What was asked to change the log is reported before anything else happens, for the
-        voters in it count from the moment that they are in the log."""
+        """A requested log change must be reported before any other event, because voters in the log
+        count as soon as they are appended."""
         storing = (LogChanged, SnapshotInstalled, SnapshotFailed, Failed, Resign)
         if self._member.is_applying:
             assert isinstance(event, storing), f"{event} comes before the log has changed"
@@ -361,7 +361,7 @@ class Raft:
                 assert_never(request)
 
     def _poll(self) -> None:
-        """Do what is due, until no role changes any more."""
+        """Do what is due, until the role no longer changes."""
         member = self._member
         for _ in range(TURNS_MAX):
             role = member.role
@@ -373,7 +373,7 @@ class Raft:
             if member.role is role:
                 break
         else:
-            raise AssertionError(f"roles change without end, now {member.role}")
+            raise AssertionError(f"the role keeps changing, now {member.role}")
         if member.log.end_offset > member.log.flushed_offset and not member.is_flushing:
             member.is_flushing = True
             member.out.append(Flush())

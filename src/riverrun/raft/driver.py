@@ -1,11 +1,11 @@
-"""Drives the core: one event at a time, its effects strictly in order, then the next.
+"""Drives the core: one event at a time, and its effects strictly in order.
 
-An effect that must be durable before a later one holds the others back; a flush does not, for a
-slow disk must not keep a member from voting. What goes out to other members is a task of its own.
-Where the log lies and how messages travel is behind two Protocols; who is told of what was decided
-is a third.
+An effect that must be durable delays later effects. A flush does not, because a slow disk must not
+delay votes. Requests to other members run as separate tasks. Storage, network and the observer of
+decisions are Protocols.
 
-A disk that fails ends ``run`` with the error, and with it the node: nobody knows what it holds.
+A failing disk ends ``run`` with the error and stops the node, because the content of the disk is
+unknown.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ from riverrun.raft.types import Endpoint, QuorumState, SnapshotId
 log = structlog.get_logger(__name__)
 
 WAIT_SECONDS_MAX: Final = 60.0
-"""Between two looks at the clock, whatever the core says."""
+"""Longest time between two checks of the clock."""
 
 
 class RaftStore(LogView, Protocol):
-    """The log, the snapshots and the election state. OSError where the disk does not do it."""
+    """The log, the snapshots and the election state. Disk failures raise OSError."""
 
     def append(self, data: bytes) -> None:
-        """What a leader sent; KafkaError if it cannot follow, and nothing has changed then."""
+        """Append a leader's batches. Raises KafkaError, without any change, if they do not follow
+        the log."""
         ...
 
     def append_control(self, epoch: LeaderEpoch, records: Iterable[do.ControlRecord]) -> None: ...
@@ -60,7 +61,7 @@ class RaftStore(LogView, Protocol):
         ...
 
     async def flush(self) -> None:
-        """Make durable what was appended so far."""
+        """Make everything appended so far durable."""
         ...
 
     async def persist(self, state: QuorumState) -> None:
@@ -74,19 +75,19 @@ class RaftStore(LogView, Protocol):
     async def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None: ...
 
     async def install_snapshot(self, snapshot: SnapshotId) -> bool:
-        """False if what was fetched is no whole snapshot, and nothing has changed then."""
+        """Returns False, without any change, if the fetched file is not a complete snapshot."""
         ...
 
 
 class RaftNetwork(Protocol):
     async def ask(self, peer: NodeId, endpoint: Endpoint, request: Request) -> Response:
-        """ConnectionRefusedError when the peer is proven to be gone; else OSError or
+        """Raises ConnectionRefusedError if the peer is proven dead; otherwise OSError or
         TimeoutError."""
         ...
 
 
 class Witness(Protocol):
-    """Is told what was decided, in order; must not wait."""
+    """Receives decisions in order. Must not block."""
 
     def committed(self, high_watermark: Offset) -> None: ...
 
@@ -97,21 +98,22 @@ class Witness(Protocol):
     def follows(self, leader: NodeId | None, epoch: LeaderEpoch) -> None: ...
 
     def leader_committed(self, high_watermark: Offset) -> None:
-        """What the leader that we fetch from says is committed; we may not have it yet."""
+        """The committed offset reported by our leader. Our log may not have reached it yet."""
         ...
 
     def snapshot_installed(self, snapshot: SnapshotId) -> None: ...
 
 
 class NoNetwork:
-    """Of a node that must be alone."""
+    """The network of a single-node cluster."""
 
     async def ask(self, peer: NodeId, endpoint: Endpoint, request: Request) -> Response:
         raise ConnectionError("this node was started alone")
 
 
 class RaftRunner:
-    """``receive`` what others ask, ``log_changed`` after an append of one's own, ``run``."""
+    """Runs one quorum member: ``receive`` requests, call ``log_changed`` after local appends,
+    ``run``."""
 
     def __init__(
         self, raft: Raft, store: RaftStore, network: RaftNetwork, witness: Witness, clock: Clock
@@ -123,8 +125,8 @@ class RaftRunner:
         self._clock = clock
         self._events: deque[Event] = deque()
         self._effects: deque[do.Effect] = deque()
-        """Of the event before; kept here, so that whoever goes on after a cancelled ``run`` finds
-        what is left to do."""
+        """Effects of the previous event. They are kept here so that a caller can continue after a
+        cancelled ``run``."""
         self._wake = asyncio.Event()
         self._asks: dict[asyncio.Task[None], None] = {}
         self._flush: asyncio.Task[None] | None = None
@@ -132,10 +134,8 @@ class RaftRunner:
         self._failure: BaseException | None = None
         self._awaited: list[tuple[Callable[[], bool], asyncio.Event]] = []
 
-    # What it is told
-
     def receive(self, request: Request) -> asyncio.Future[Response]:
-        """Another member asks; the answer may take as long as a fetch is held."""
+        """Handle a request of another member. The response may take as long as a long poll."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.tell(Received(request, future))
         return future
@@ -145,15 +145,13 @@ class RaftRunner:
         self._wake.set()
 
     def log_changed(self) -> None:
-        """The core must know of the new end before anything else happens to it."""
+        """The core must process the new log end before any other event."""
         if not self._events or not isinstance(self._events[0], LogChanged):
             self._events.appendleft(LogChanged())
         self._wake.set()
 
-    # Running
-
     async def run(self) -> None:
-        """Until cancelled. Raises when the disk fails or an assertion does."""
+        """Run until cancelled. Raises if the disk or an assertion fails."""
         try:
             while True:
                 await self.take_turns()
@@ -163,7 +161,7 @@ class RaftRunner:
                 task.cancel()
 
     async def take_turns(self) -> None:
-        """All events that are there, with all that follows from them."""
+        """Process all queued events and their effects."""
         while True:
             while self._effects:
                 await self._execute(self._effects[0])
@@ -181,7 +179,7 @@ class RaftRunner:
             self._after_step()
 
     async def until(self, event: Event, is_reached: Callable[[], bool], limit_s: float) -> None:
-        """Tell an event, and wait for what it leads to while ``run`` goes on; not for ever."""
+        """Queue an event and wait, up to the limit, for its result while ``run`` continues."""
         reached = asyncio.Event()
         self._awaited.append((is_reached, reached))
         self.tell(event)
@@ -195,14 +193,14 @@ class RaftRunner:
                 reached.set()
 
     async def settle(self) -> None:
-        """As ``take_turns``, and wait for the disk until nothing is left to be flushed."""
+        """Like ``take_turns``, but also wait until everything is flushed."""
         await self.take_turns()
         while self._flush is not None:
             await asyncio.wait((self._flush,))
             await self.take_turns()
 
     async def finish_flush(self) -> None:
-        """Wait for a sync that is under way; raises if it fails."""
+        """Wait for the current flush; raises if it fails."""
         if self._flush is not None:
             await asyncio.wait((self._flush,))
         if self._failure is not None:
@@ -220,8 +218,6 @@ class RaftRunner:
             await self._wake.wait()
         finally:
             timer.cancel()
-
-    # Effects
 
     async def _execute(self, effect: do.Effect) -> None:
         match effect:
@@ -281,7 +277,7 @@ class RaftRunner:
         token = effect.token
         assert isinstance(token, asyncio.Future), f"{token} was not given by receive"
         if token.done():
-            return  # whoever asked is gone
+            return  # the caller is gone
         response = effect.response
         match effect.read:
             case do.ReadLog(offset, max_bytes):
@@ -300,7 +296,7 @@ class RaftRunner:
         try:
             self._store.append(effect.data)
         except (OSError, KafkaError) as error:
-            log.warning("metadata of the leader not stored", reason=str(error))
+            log.warning("metadata of the leader not stored", error=str(error))
             self._events.appendleft(Failed(effect.peer, effect.request))
         else:
             self._events.appendleft(LogChanged())
@@ -309,7 +305,7 @@ class RaftRunner:
         try:
             self._store.append_control(effect.epoch, effect.records)
         except OSError as error:
-            log.warning("no room to lead the metadata quorum", reason=str(error))
+            log.warning("no disk space to lead the metadata quorum", error=str(error))
             self._events.appendleft(Resign())
         else:
             self._events.appendleft(LogChanged())
@@ -318,7 +314,7 @@ class RaftRunner:
         try:
             await self._store.write_snapshot(effect.snapshot, effect.position, effect.data)
         except OSError as error:
-            log.warning("no room for the leader's snapshot", reason=str(error))
+            log.warning("no disk space for the leader's snapshot", error=str(error))
             self._events.appendleft(SnapshotFailed(effect.snapshot))
 
     async def _install_snapshot(self, effect: do.InstallSnapshot) -> None:
@@ -328,8 +324,6 @@ class RaftRunner:
         else:
             self._events.appendleft(SnapshotFailed(effect.snapshot))
 
-    # Flushing
-
     def _begin_flush(self) -> None:
         if self._flush is not None:
             self._must_flush_again = True
@@ -338,15 +332,15 @@ class RaftRunner:
         self._flush.add_done_callback(self._flush_ended)
 
     async def _flush_all(self) -> None:
-        """A task of its own, which goes on when ``run`` is cancelled: were a failure lost, the sync
-        after it would succeed without the data."""
+        """A separate task that survives the cancellation of ``run``. If a failure were lost, the
+        next fsync would succeed without the data."""
         while True:
             self._must_flush_again = False
             await self._store.flush()
             self.tell(Flushed())
             if not self._must_flush_again:
-                # Now, not when the end of the task is noticed: who asks in between would wait for a
-                # round that is over.
+                # Reset it here and not in the callback: a caller in between would wait for a flush
+                # that is over.
                 self._flush = None
                 return
 

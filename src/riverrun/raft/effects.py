@@ -1,8 +1,8 @@
-"""What the core wants done: executed strictly in order, each before the next, and all of them
-before the next event is given to the core.
+"""Effects requested by the core. They are executed strictly in order, all of them before the next
+event.
 
-So what an effect reads from the log is what the core saw when it decided, and nothing leaves the
-node before what it depends on is on the disk.
+So an effect reads the log as the core saw it, and no message leaves the node before the data it
+depends on is durable.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from riverrun.raft.types import Endpoint, QuorumState, SnapshotId, VoterSet
 
 
 class Persist(Struct, frozen=True):
-    """Durable before any later effect: a vote must not be given twice after a crash. A failure
-    stops the node."""
+    """Must be durable before any later effect, so that no vote is given twice after a crash. A
+    failure stops the node."""
 
     state: QuorumState
 
 
 class Send(Struct, frozen=True):
-    """Ask a peer; the outcome comes as exactly one ``Answered`` or ``Failed`` (also a timeout, by
+    """Send a request. The result is exactly one ``Answered`` or ``Failed`` (also for a timeout,
     ``controller.quorum.request.timeout.ms``).
 
-    Peers below -1 are bootstrap endpoints whose node is not known.
+    Peers below -1 are bootstrap endpoints with unknown node ids.
     """
 
     peer: NodeId
@@ -34,7 +34,7 @@ class Send(Struct, frozen=True):
 
 
 class ReadLog(Struct, frozen=True):
-    """Whole batches from an offset, up to ``max_bytes`` but at least one, up to the log's end."""
+    """Whole batches from an offset, up to ``max_bytes`` but at least one, up to the log end."""
 
     offset: Offset
     max_bytes: int
@@ -47,9 +47,10 @@ class ReadSnapshot(Struct, frozen=True):
 
 
 class Respond(Struct, frozen=True):
-    """Answer whoever asked with this token; if ``read`` is given, with these bytes as ``data``.
+    """Send the response for this token, with the bytes of ``read`` as ``data`` if given.
 
-    The bytes must be read before the next event: afterwards the log may be another leader's.
+    The bytes must be read before the next event, because the log may be another leader's
+    afterwards.
     """
 
     token: object
@@ -66,7 +67,7 @@ class LeaderChange(Struct, frozen=True, kw_only=True):
 
 
 class SetVoters(Struct, frozen=True):
-    """From here on these vote."""
+    """Replace the voter set."""
 
     voters: VoterSet
 
@@ -75,18 +76,18 @@ ControlRecord = LeaderChange | SetVoters
 
 
 class AppendControl(Struct, frozen=True):
-    """This leader writes a batch of control records, at the end of the log, in ``epoch``. Then
-    ``LogChanged``; if it fails for want of room, ``Resign`` instead."""
+    """Append a batch of control records in ``epoch`` as leader. Then ``LogChanged``; if there is no
+    space, ``Resign``."""
 
     epoch: LeaderEpoch
     records: tuple[ControlRecord, ...]
 
 
 class Append(Struct, frozen=True):
-    """A follower adds what the leader sent, unchanged, after checking each batch: its CRC, and that
-    it follows the end of the log. Batches that the log has already are skipped. Voters records in
-    it count at once (``LogView.voters``). Then ``LogChanged``; if nothing could be appended (bad
-    bytes, no room), ``Failed(peer, request)`` instead."""
+    """Append a leader's batches unchanged, after checking each CRC and that it follows the log end.
+    Known batches are skipped. Voters records count at once (``LogView.voters``). Then
+    ``LogChanged``; if nothing could be appended (invalid bytes, no space), ``Failed(peer,
+    request)``."""
 
     peer: NodeId
     request: Request
@@ -94,18 +95,18 @@ class Append(Struct, frozen=True):
 
 
 class Truncate(Struct, frozen=True):
-    """Cut off all from an offset on, voters records included. Then ``LogChanged``."""
+    """Remove everything from an offset on, including voters records. Then ``LogChanged``."""
 
     offset: Offset
 
 
 class Flush(Struct, frozen=True):
-    """Begin to make durable all that is in the log now; ``Flushed`` when it is. Does not hold back
-    later effects. A failure stops the node."""
+    """Start to make the whole log durable; ``Flushed`` follows. Does not delay later effects. A
+    failure stops the node."""
 
 
 class WriteSnapshot(Struct, frozen=True):
-    """Put a part of a snapshot that is being fetched at its place; position 0 begins anew."""
+    """Store a part of a snapshot that is being fetched. Position 0 starts a new file."""
 
     snapshot: SnapshotId
     position: int
@@ -113,35 +114,34 @@ class WriteSnapshot(Struct, frozen=True):
 
 
 class InstallSnapshot(Struct, frozen=True):
-    """The snapshot is whole: check it, make it durable, drop the log and begin it anew where the
-    snapshot ends, with the voters that it names. Then ``SnapshotInstalled``, or
-    ``SnapshotFailed``."""
+    """The snapshot is complete. Validate it, make it durable, and restart the log at its end, with
+    its voters. Then ``SnapshotInstalled`` or ``SnapshotFailed``."""
 
     snapshot: SnapshotId
 
 
 class Committed(Struct, frozen=True):
-    """All before this offset is committed for ever, and is in the log or snapshot of this node."""
+    """Everything before this offset is committed and is in this node's log or snapshot."""
 
     high_watermark: Offset
 
 
 class BecameLeader(Struct, frozen=True):
-    """Before the leader change record, which is at ``start_offset``, is appended. The controller
-    may judge when that is committed."""
+    """Precedes the append of the leader change record at ``start_offset``. The controller may act
+    when that record is committed."""
 
     epoch: LeaderEpoch
     start_offset: Offset
 
 
 class LostLeadership(Struct, frozen=True):
-    """Nothing may be appended from now on. What was not committed may be, or may be lost."""
+    """No further appends are allowed. Uncommitted records may be committed later, or lost."""
 
     epoch: LeaderEpoch
 
 
 class Follows(Struct, frozen=True):
-    """The leader that this node knows, or none; once for each change of leader or epoch."""
+    """The known leader, or None. Sent once per change of leader or epoch."""
 
     leader: NodeId | None
     epoch: LeaderEpoch

@@ -1,7 +1,8 @@
-"""Elections: who stands when, who gets a vote, and how a leader makes itself known or gives up.
+"""Elections: when a voter stands, when it grants a vote, and how a leader begins and ends its
+epoch.
 
-A voter that misses its leader first asks whether it would be elected (KIP-996), then votes for
-itself in a new epoch and asks again. Votes are on the disk before they are spoken of.
+A voter without a leader first sends pre-votes (KIP-996). Then it votes for itself in a new epoch
+and requests votes. Votes are persisted before any message about them is sent.
 """
 
 from __future__ import annotations
@@ -38,16 +39,14 @@ class Elections:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    # As a voter that is asked
-
     def vote(self, request: VoteRequest) -> VoteResponse:
-        """Judge a request for a vote or a pre-vote."""
+        """Respond to a request for a vote or a pre-vote."""
         member = self._member
         code = self._check(request)
         if code is not ErrorCode.NONE:
             return member.answer(VoteResponse, code)
         if request.epoch > member.epoch:
-            # Also for a pre-vote: whoever is in a later epoch can never follow our leader.
+            # Also for a pre-vote: a member in a later epoch can never follow our leader.
             member.become_unattached(request.epoch)
         is_granted = member.may_vote and self._grants(request)
         if is_granted and not request.pre_vote:
@@ -72,8 +71,8 @@ class Elections:
         return voter.id == key.id and voter.directory_id in (None, key.directory_id)
 
     def _grants(self, request: VoteRequest) -> bool:
-        """Whether a voter is among the voters of our log does not matter: the one who asks, or we,
-        may not have the newest voters yet (KIP-853)."""
+        """Membership in our voter set is not required, because the candidate or we may not have the
+        newest voters yet (KIP-853)."""
         member = self._member
         # "If the logs have last entries with different terms, then the log with the later term is
         # more up-to-date. If the logs end with the same term, then whichever log is longer is."
@@ -84,7 +83,7 @@ class Elections:
                 case Leader():
                     return False
                 case Follower() as role:
-                    # As long as the leader answers us, nobody may disturb it (KIP-996).
+                    # While the leader responds to us, a pre-vote must not disturb it (KIP-996).
                     return is_up_to_date and (not role.has_fetched or role.is_leader_gone)
                 case Unattached() | Prospective() | Candidate() | Resigned():
                     return is_up_to_date
@@ -92,18 +91,16 @@ class Elections:
                     assert_never(member.role)
         voted = member.state.voted_key
         if voted is not None:
-            # The answer to the first asking may have been lost.
+            # Repeat the granted vote: the first response may have been lost.
             is_same = voted.directory_id in (None, request.candidate.directory_id)
             return voted.id == request.candidate.id and is_same
         return member.state.leader == NOBODY and is_up_to_date
 
     def _wait_for(self, candidate: ReplicaKey) -> None:
-        """Give the one that got the vote the time to win."""
+        """Give the candidate that got our vote time to win."""
         member = self._member
         if candidate != member.key and isinstance(member.role, Unattached | Prospective):
             member.become_unattached(member.epoch)
-
-    # Standing
 
     def poll(self) -> None:
         """Do what is due in an election."""
@@ -143,13 +140,14 @@ class Elections:
                 pass
 
     def _misses_leader(self, role: Follower) -> bool:
-        """Whoever waits for its own disk cannot fetch, and must not blame the leader for it."""
+        """A member that waits for its own disk cannot fetch, so the timeout is not the leader's
+        fault."""
         member = self._member
         is_fair = role.is_leader_gone or not member.is_storing
         return member.can_stand and is_fair and member.now >= role.deadline
 
     def _is_due(self, deadline: float) -> bool:
-        """The only voter has nobody to wait for."""
+        """A single voter does not wait."""
         return self._member.now >= deadline or self._member.voters.is_sole(self._member.key)
 
     def _collect(self, votes: Round, *, pre_vote: bool) -> None:
@@ -172,9 +170,9 @@ class Elections:
             member.ask(ask, voter.id, endpoint, request)
 
     def voted(self, request: VoteRequest, response: VoteResponse) -> None:
-        """A vote, or none, for this member."""
+        """Process the response to our vote request."""
         member = self._member
-        # Whoever says of itself that it leads is not gone, however late its other answers are.
+        # A member that reports itself as leader is alive, even if its other responses are late.
         is_first_hand = response.leader == request.voter.id
         member.learn(
             response.epoch, response.leader, response.endpoint, is_first_hand=is_first_hand
@@ -207,7 +205,8 @@ class Elections:
                 self._back_off()
 
     def _round_of(self, request: VoteRequest) -> Round | None:
-        """The round that a request belongs to; what was asked in an earlier one is not counted."""
+        """The current round, if the request belongs to it. Responses of earlier rounds are
+        ignored."""
         role = self._member.role
         if not isinstance(role, Prospective | Candidate) or request.epoch != self._member.epoch:
             return None
@@ -219,8 +218,8 @@ class Elections:
         ask.failures += 1
 
     def _back_off(self) -> None:
-        """A rejection means that somebody else stands, leads, or knows more: begin anew soon, but
-        not at the same moment as the others. Those who do not answer may never do."""
+        """After a rejection another member stands, leads, or has a longer log. Start again soon, at
+        a random moment; silent voters may never respond."""
         role = self._member.role
         assert isinstance(role, Prospective | Candidate), f"{role} asks for no votes"
         if not role.is_backing_off:
@@ -235,14 +234,12 @@ class Elections:
         change = LeaderChange(leader=member.me.id, voters=member.voters.ids, granting=granting)
         records: tuple[ControlRecord, ...] = (change,)
         if member.log.voters.offset < 0:
-            # Known only from what each voter was given at first, which is not replicated: whoever
-            # joins must find the voters in the log (KIP-853).
+            # These voters are known only from each voter's first snapshot, which is not replicated.
+            # Joining members must find them in the log (KIP-853).
             voters = member.voters
             records += (SetVoters(voters.updating(member.me) if member.me.endpoints else voters),)
         member.is_applying = True
         member.out.append(AppendControl(member.epoch, records))
-
-    # A new leader
 
     def begin(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
         member = self._member
@@ -265,11 +262,9 @@ class Elections:
         return member.answer(BeginQuorumEpochResponse, code)
 
     def _contradicts(self, leader: int, epoch: int) -> bool:
-        """One leader per epoch: whoever says otherwise is not believed."""
+        """There is one leader per epoch; a message that names another one is rejected."""
         known = self._member.state.leader
         return epoch == self._member.epoch and known not in (NOBODY, leader)
-
-    # A leader that resigns
 
     def end(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
         member = self._member
@@ -286,8 +281,8 @@ class Elections:
         return member.answer(EndQuorumEpochResponse)
 
     def lose_leader(self, wait: float | None = None) -> None:
-        """The leader is known to be gone: as if the fetch timeout had passed, but not for all at
-        the same moment. An observer looks for another one."""
+        """The leader is known to be gone. Act as if the fetch timeout had passed, but staggered
+        between voters. An observer looks for another leader."""
         member = self._member
         role = member.role
         if not isinstance(role, Follower):
@@ -315,7 +310,7 @@ class Elections:
             member.ask(ask, voter.id, endpoint, request)
 
     def ended(self, peer: int, request: EndQuorumEpochRequest, *, has_answered: bool) -> None:
-        """A voter knows that we resigned, or cannot be told at once."""
+        """A voter was notified that we resigned, or the request failed."""
         role = self._member.role
         if not isinstance(role, Resigned):
             return

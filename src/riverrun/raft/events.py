@@ -1,4 +1,4 @@
-"""What the core is told. Times are the ``now`` of ``Raft.step``, never part of an event."""
+"""Events for the core. Times are the ``now`` of ``Raft.step``, never part of an event."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from riverrun.raft.types import SnapshotId
 
 
 class Tick(Struct, frozen=True):
-    """Time passed: due at ``Raft.next_deadline``, welcome at any time. The first event of all."""
+    """Time passed. Due at ``Raft.next_deadline``, allowed at any time. It is the first event."""
 
 
 class Received(Struct, frozen=True):
-    """Somebody asks. The answer comes as ``Respond`` with the token, at once or later."""
+    """A request from another member. ``Respond`` with the token carries the response, now or
+    later."""
 
     request: Request
     token: object
 
 
 class Answered(Struct, frozen=True):
-    """A request that was sent is answered. ``request`` is the very object of the ``Send``."""
+    """A response to a request. ``request`` is the same object as in ``Send``."""
 
     peer: NodeId
     request: Request
@@ -29,11 +30,11 @@ class Answered(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """A request that was sent has no answer and will have none; or what was answered could not be
-    stored (see ``Append``).
+    """A request failed, or its response could not be stored (see ``Append``).
 
-    ``is_refused``: the connection broke and a new one was refused, or another incarnation answers.
-    Only that proves a process dead; silence, a timeout and an unreachable network do not.
+    ``is_refused`` means that the connection broke and a new one was refused, or that another
+    incarnation responds. Only that proves a process dead; silence, timeouts and an unreachable
+    network do not.
     """
 
     peer: NodeId
@@ -42,32 +43,33 @@ class Failed(Struct, frozen=True):
 
 
 class LogChanged(Struct, frozen=True):
-    """The end of the log moved: an append of this leader's own, or ``Append``, ``AppendControl``
-    or ``Truncate`` was executed. To be told before any other event that is not ``LogChanged``."""
+    """The log end moved, by a local append or because ``Append``, ``AppendControl`` or ``Truncate``
+    was executed. It precedes any other event."""
 
 
 class Flushed(Struct, frozen=True):
-    """``LogView.flushed_offset`` moved, or a ``Flush`` found nothing to do."""
+    """``LogView.flushed_offset`` moved, or a ``Flush`` had nothing to do."""
 
 
 class SnapshotInstalled(Struct, frozen=True):
-    """``InstallSnapshot`` was executed; the log is empty and begins where the snapshot ends."""
+    """``InstallSnapshot`` was executed. The log is empty and starts at the end of the snapshot."""
 
     snapshot: SnapshotId
 
 
 class SnapshotFailed(Struct, frozen=True):
-    """``WriteSnapshot`` or ``InstallSnapshot`` failed: no room, or what was fetched is corrupt."""
+    """``WriteSnapshot`` or ``InstallSnapshot`` failed: no space, or a corrupt snapshot."""
 
     snapshot: SnapshotId
 
 
 class Resign(Struct, frozen=True):
-    """Give up leading this epoch: the disk is full, say. Nothing if this node does not lead."""
+    """Give up leadership of this epoch, for example because the disk is full. No effect on
+    followers."""
 
 
 class Shutdown(Struct, frozen=True):
-    """The node stops: a leader hands over, nobody stands any more. Wait for
+    """The node stops: a leader hands over and the member no longer stands. Wait for
     ``Raft.has_handed_over`` (with a limit) before the last tick."""
 
 

@@ -1,8 +1,8 @@
-"""Following: fetch from the leader, cut off what diverges, fetch a snapshot if need be, find a
-leader if none is known, and tell it where this voter is reached.
+"""The follower's rules: fetch, truncate at a divergence, fetch a snapshot, find a leader, and
+register this voter's endpoints with it.
 
-One fetch is on its way at a time. The next one leaves when all of the log is flushed, for its
-offset says to the leader that everything before it is durable here.
+One fetch is in flight at a time. The next one is sent when the whole log is flushed, because its
+offset acknowledges everything before it as durable.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from riverrun.raft.states import Ask, Follower, Prospective, Unattached
 from riverrun.raft.types import Endpoint, EpochEnd, SnapshotId
 
 FIRST_BOOTSTRAP: Final = -2
-"""Peers whose node is not known are numbered downwards from here, as in Kafka."""
+"""Bootstrap peers with unknown node ids are numbered downwards from here, as in Kafka."""
 MEMBERSHIP_SECONDS: Final = 2.0
-"""Between two requests to be a voter, or to be known at another address, that fail."""
+"""Pause between failed requests to become a voter or to update an endpoint."""
 JOIN_TIMEOUT_MS: Final = 10_000
 
 _NOT_THE_LEADER: Final = (
@@ -46,7 +46,7 @@ _NOT_THE_LEADER: Final = (
 
 
 class Download(Struct):
-    """A snapshot of which a part is fetched."""
+    """A snapshot that is partly fetched."""
 
     snapshot: SnapshotId
     position: int = 0
@@ -68,8 +68,6 @@ class Following:
         self._leader_high_watermark = Offset(0)
         self._target: tuple[NodeId | None, int] = (None, -1)
 
-    # What is due
-
     def poll(self) -> None:
         member = self._member
         role = member.role
@@ -82,7 +80,7 @@ class Following:
                 self._fetch_from(role.leader, role.endpoint)
                 self._ask_for_membership(role)
             case Prospective(known_leader=leader, known_endpoint=endpoint):
-                # It may only have been silent; should it answer, it is followed on.
+                # The leader may only have been silent. If it responds, it is followed again.
                 if leader is not None and endpoint is not None:
                     self._fetch_from(leader, endpoint)
             case Unattached():
@@ -94,14 +92,15 @@ class Following:
         return self._member.now >= role.deadline and not self._member.is_storing
 
     def _retarget(self) -> None:
-        """A conversation ends with its epoch or its leader; late answers find nobody."""
+        """Requests end with their epoch or leader; late responses are ignored."""
         member = self._member
         role = member.role
         leader = role.known_leader if isinstance(role, Prospective) else member.leader
         target = (leader, int(member.epoch))
         if target != self._target:
             self._target = target
-            # An observer that loses and finds the same leader again must not do so without pause.
+            # Pause, so that an observer that keeps losing and finding the same leader does not
+            # spin.
             self._fetch = Ask(failures=self._fetch.failures)
             if isinstance(role, Unattached) and self._fetch.failures:
                 self._fetch.retry_at = member.now + member.retry_backoff(self._fetch.failures)
@@ -140,14 +139,15 @@ class Following:
         )
 
     def _discover(self) -> None:
-        """Ask one after the other: whoever knows the leader names it with its error."""
+        """Ask the peers one after the other. Any member that knows the leader names it in its error
+        response."""
         member = self._member
         peers = self._peers()
         if not peers or not self._fetch.is_due(member.now) or member.is_storing:
             return
         self._place += 1
         peer, endpoint = peers[self._place % len(peers)]
-        # The leader itself must not hold it: nobody follows while it waits.
+        # Do not let the leader hold this fetch: we do not follow until it responds.
         member.ask(self._fetch, peer, endpoint, self._request(0))
 
     def _peers(self) -> list[tuple[NodeId, Endpoint]]:
@@ -159,8 +159,6 @@ class Following:
             if endpoint not in taken:
                 peers.append((NodeId(FIRST_BOOTSTRAP - place), endpoint))
         return peers
-
-    # Answers
 
     def fetched(self, peer: NodeId, request: FetchRequest, response: FetchResponse) -> None:
         member = self._member
@@ -187,7 +185,7 @@ class Following:
                 self._follow_high_watermark()
 
     def _is_from_leader(self, peer: NodeId, response: Response) -> bool:
-        """Whether the leader that we look to answers as such; if it does not, it is gone."""
+        """Whether our leader still acts as leader. If it does not, treat it as gone."""
         member = self._member
         role = member.role
         leader = role.known_leader if isinstance(role, Prospective) else member.leader
@@ -196,7 +194,7 @@ class Following:
         if response.error is ErrorCode.NONE:
             return response.epoch == member.epoch
         if response.error in _NOT_THE_LEADER and response.leader != leader:
-            # It restarted or resigned: it can never lead this epoch again.
+            # The leader restarted or resigned. It can never lead this epoch again.
             self._elections.lose_leader()
         elif response.error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
             self._download = None
@@ -206,7 +204,7 @@ class Following:
         member = self._member
         if isinstance(member.role, Prospective):
             endpoint = member.role.known_endpoint
-            assert endpoint is not None, "nobody was asked"
+            assert endpoint is not None, "no peer was asked"
             member.become_follower(member.epoch, peer, endpoint)
         role = member.role
         assert isinstance(role, Follower), f"{role} fetches"
@@ -222,7 +220,7 @@ class Following:
     def failed(
         self, peer: NodeId, request: FetchRequest | FetchSnapshotRequest, *, is_refused: bool
     ) -> None:
-        """No answer, or one that could not be stored."""
+        """The request failed, or its response could not be stored."""
         member = self._member
         if self._applying is request:
             self._applying = None
@@ -244,13 +242,14 @@ class Following:
             self._follow_high_watermark()
 
     def flushed(self) -> None:
-        """The time that our disk took is not the leader's."""
+        """Time spent on our own disk does not count against the leader."""
         member = self._member
         if isinstance(member.role, Follower) and not member.role.is_leader_gone:
             member.role.deadline = member.now + member.fetch_timeout()
 
     def _truncate(self, diverging: EpochEnd) -> None:
-        """Cut to where both logs may still agree; the next fetch tells (KIP-595, KIP-101)."""
+        """Truncate to where both logs may still agree; the next fetch verifies it (KIP-595,
+        KIP-101)."""
         member = self._member
         log = member.log
         local = log.epoch_end(diverging.epoch)
@@ -261,7 +260,7 @@ class Following:
         else:
             offset = local.end
         if offset >= log.end_offset:
-            self._pause()  # nonsense, which must not become a busy loop
+            self._pause()  # An invalid response must not cause a busy loop
             return
         assert offset >= member.high_watermark, (
             f"the leader wants {offset} cut off, and {member.high_watermark} is committed"
@@ -270,14 +269,12 @@ class Following:
         member.is_applying = True
         member.out.append(Truncate(offset))
 
-    # Snapshots
-
     def _begin_snapshot(self, snapshot: SnapshotId) -> None:
         member = self._member
         if snapshot.offset <= member.high_watermark or snapshot.epoch > member.epoch:
-            self._pause()  # it would take back what is committed here
+            self._pause()  # it would undo committed records
             return
-        self._leader_high_watermark = Offset(0)  # until a fetch behind the snapshot tells it
+        self._leader_high_watermark = Offset(0)  # until a fetch after the snapshot reports it
         self._download = Download(snapshot)
 
     def fetched_snapshot(
@@ -318,8 +315,6 @@ class Following:
         self._download = None
         self._pause()
 
-    # To be a voter, reached where we are
-
     def _ask_for_membership(self, role: Follower) -> None:
         request = self._membership_request(role)
         if request is not None and self._membership.is_due(self._member.now):
@@ -328,27 +323,27 @@ class Following:
     def _membership_request(
         self, role: Follower
     ) -> UpdateVoterRequest | AddVoterRequest | RemoveVoterRequest | None:
-        """A voter at another address says so; a node that shall vote asks to be added, and before
-        that an older directory of its own to be removed (KIP-853, KIP-1186)."""
+        """A voter with a new address updates its endpoint. A node that joins asks to be added,
+        after its older directory was removed (KIP-853, KIP-1186)."""
         member = self._member
         me = member.me
         is_behind = member.is_storing or self._leader_high_watermark > member.high_watermark
         if not role.has_fetched or is_behind or member.is_stopping:
-            return None  # the voters that we know may be old
+            return None  # our voter set may be outdated
         if not member.may_vote or not me.endpoints:
             return None
         known = member.voters.get(me.id)
         if known is not None and known.is_same(me.key):
             return None if known == me else UpdateVoterRequest(voter=me, epoch=member.epoch)
         if self._leader_high_watermark <= 0:
-            return None  # those of a snapshot may count a vote that was taken from us since
+            return None  # the voters of a snapshot may include a vote that was removed since
         if known is not None:
-            # A voter that lost its data votes again, whether others join by themselves or not.
+            # A voter that lost its data votes again, even without auto-join.
             self._joins = True
             return RemoveVoterRequest(voter=known.key, timeout_ms=JOIN_TIMEOUT_MS)
         if not self._joins:
             return None
-        # Committed only when we fetch it, so the answer cannot wait for that.
+        # The change is committed only when we fetch it, so the response cannot wait for that.
         return AddVoterRequest(voter=me, timeout_ms=JOIN_TIMEOUT_MS, ack_when_committed=False)
 
     def membership_answered(

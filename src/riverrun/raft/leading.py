@@ -1,8 +1,7 @@
-"""Leading: answer fetches, count who has flushed what, and resign when a majority is out of touch.
+"""The leader's rules: serve fetches, count flushed offsets, and resign without a majority.
 
-The high watermark is the offset that a majority of the voters has flushed, this leader's own
-flushed offset among them; it moves only when it covers a record of the leader's own epoch
-(Raft 5.4.2).
+The high watermark is the offset that a majority of the voters has flushed, including this leader's
+own flushed offset. It advances only when it covers a record of the leader's own epoch (Raft 5.4.2).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, Voter
 
 CHECK_QUORUM_FACTOR: Final = 1.5
 OBSERVER_SECONDS_MAX: Final = 300.0
-"""After which an observer that does not fetch is forgotten."""
+"""After this time, an observer that does not fetch is dropped."""
 REPLICAS_MAX: Final = 10_000
 
 
@@ -37,8 +36,6 @@ class Leading:
     def __init__(self, member: Member, on_commit: Callable[[], None]) -> None:
         self._member = member
         self._on_commit = on_commit
-
-    # Fetches
 
     def fetch(self, request: FetchRequest, token: object) -> None:
         member = self._member
@@ -51,7 +48,7 @@ class Leading:
         role = self._role
         earlier = role.held.pop(request.replica, None)
         if earlier is not None:
-            # It gave up waiting, and asks anew.
+            # The replica cancelled its long poll and fetches again.
             self._answer(earlier, ReadLog(earlier.request.fetch_offset, 0))
         found = self._compare(request.fetch_offset, request.last_fetched_epoch)
         replica = self._touch(request.replica)
@@ -68,7 +65,8 @@ class Leading:
         wait = min(max(0, request.max_wait_ms), longest) / 1000
         held = Held(request=request, token=token, deadline=member.now + wait)
         self.advance()
-        # A leader that removed itself resigns when that is committed, and is none any more.
+        # A leader that removed itself resigns when the change is committed, and is then no longer
+        # leader.
         if isinstance(member.role, Leader):
             member.role.held[request.replica] = held
             self._serve(request.replica, held)
@@ -95,7 +93,8 @@ class Leading:
         return ErrorCode.NONE
 
     def _compare(self, offset: Offset, epoch: LeaderEpoch) -> EpochEnd | SnapshotId | None:
-        """None if the replica's log is a prefix of ours; else what brings it back to us."""
+        """None if the replica's log is a prefix of ours; otherwise the response that brings it
+        back."""
         log = self._member.log
         snapshot = log.latest_snapshot
         if offset >= log.start_offset and snapshot == SnapshotId(offset, epoch):
@@ -109,7 +108,7 @@ class Leading:
         return None
 
     def _touch(self, key: ReplicaKey) -> Replica:
-        """A replica is alive, whatever it has."""
+        """Record that a replica is alive, whatever its position."""
         member = self._member
         replicas = self._role.replicas
         replica = replicas.get(key)
@@ -136,9 +135,9 @@ class Leading:
         if request.fetch_offset >= end:
             replica.last_caught_up = member.now
         elif request.fetch_offset >= replica.leader_end_at_last_fetch:
-            # It has all that there was when it fetched last.
+            # The replica has everything that existed at its previous fetch.
             replica.last_caught_up = replica.last_fetch
-        # May be less than before: a replica whose disk was put back has only what it says.
+        # May be lower than before: a replica whose disk was restored reports what it has.
         replica.offset = request.fetch_offset
         replica.last_fetch = member.now
         replica.leader_end_at_last_fetch = end
@@ -146,7 +145,7 @@ class Leading:
             replica.told_high_watermark = request.high_watermark
 
     def _serve(self, key: ReplicaKey, held: Held) -> None:
-        """Answer if there is something to say, or if it has waited long enough."""
+        """Respond if there is data, or if the long poll has timed out."""
         member = self._member
         replica = self._role.replicas.get(key)
         told = member.high_watermark if replica is None else replica.told_high_watermark
@@ -155,7 +154,8 @@ class Leading:
             del self._role.held[key]
             if replica is not None:
                 replica.told_high_watermark = member.high_watermark
-            # Kafka's replicas may set no limit; and without one batch there is no progress.
+            # Kafka's replicas may send no limit. A response needs at least one batch to make
+            # progress.
             limit = max(1, min(held.request.max_bytes, member.settings.fetch_bytes_max))
             self._answer(held, ReadLog(held.request.fetch_offset, limit))
 
@@ -191,18 +191,17 @@ class Leading:
         read = ReadSnapshot(request.snapshot, request.position, max(1, request.max_bytes))
         member.respond(token, answer, None if code is not ErrorCode.NONE else read)
 
-    # Counting
-
     def advance(self) -> None:
-        """Move the high watermark to what a majority of the voters has flushed."""
+        """Advance the high watermark to the offset that a majority of the voters has flushed."""
         member = self._member
         role = self._role
         offsets = sorted((self._flushed_by(voter) for voter in member.voters), reverse=True)
         if not offsets:
             return
         flushed = offsets[member.voters.majority - 1]
-        # "Only log entries from the leader's current term are committed by counting replicas": what
-        # an older leader left on a majority may still be cut off by a third (Raft 5.4.2, figure 8).
+        # "Only log entries from the leader's current term are committed by counting replicas":
+        # entries that an older leader left on a majority may still be truncated by a third one
+        # (Raft 5.4.2, figure 8).
         if flushed > role.start_offset and member.commit(flushed):
             assert flushed <= member.log.end_offset, f"{flushed} is beyond our log"
             self._on_commit()
@@ -220,8 +219,6 @@ class Leading:
         found = [replica for key, replica in replicas.items() if voter.is_same(key)]
         return max(found, key=lambda replica: replica.last_seen, default=None)
 
-    # What is due
-
     def poll(self) -> None:
         member = self._member
         role = member.role
@@ -236,8 +233,8 @@ class Leading:
         self._forget_observers(role)
 
     def _check_quorum_deadline(self, role: Leader) -> float:
-        """A leader that a majority does not fetch from is cut off, and leads nobody: it resigns, so
-        that whoever looks to it looks elsewhere."""
+        """Check-quorum: a leader without fetches from a majority resigns, so that its followers
+        look for another leader."""
         member = self._member
         needed = member.voters.majority - member.is_voter
         if needed <= 0:
@@ -248,11 +245,12 @@ class Leading:
         return oldest_needed + CHECK_QUORUM_FACTOR * member.settings.fetch_timeout_ms / 1000
 
     def lease(self) -> float | None:
-        """Until when nobody leads in our place, if we lead: a voter that fetched from us waits for
-        a fetch timeout before it votes for another (KIP-996), and a majority has to.
+        """If this node leads: the time until which no other member can lead. A voter that fetched
+        from us waits for a fetch timeout before it votes for another candidate (KIP-996), and a
+        majority must do so.
 
-        Nothing that is acknowledged may depend on it: whoever has seen a later epoch makes others
-        forget us at once, and voters can change.
+        No acknowledgement may depend on the lease: a member that has seen a later epoch spreads it
+        at once, and voters can change.
         """
         member = self._member
         role = member.role
@@ -272,7 +270,7 @@ class Leading:
         return role.since if replica is None else max(role.since, replica.last_seen)
 
     def _begin_epoch(self, role: Leader) -> None:
-        """Make ourselves known to every voter that does not fetch from us."""
+        """Send BeginQuorumEpoch to every voter that does not fetch from us."""
         member = self._member
         for voter in member.others():
             ask = role.begins.setdefault(voter.key, Ask())
@@ -298,7 +296,7 @@ class Leading:
         return self._member.settings.fetch_timeout_ms / 1000
 
     def begun(self, request: BeginQuorumEpochRequest, response: Answer | None) -> None:
-        """Answered, or failed if there is no response."""
+        """Process the response; None if the request failed."""
         member = self._member
         if response is not None:
             member.learn(response.epoch, response.leader, response.endpoint)

@@ -1,4 +1,4 @@
-"""What the core sees of the log: enough to compare two logs, never the records."""
+"""The core's view of the log: enough to compare two logs, without the records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from riverrun.raft.types import EpochEnd, SnapshotId, VotersAt, VoterSet
 
 
 class LogView(Protocol):
-    """Read only, and never changed while the core takes a step. All effects of earlier steps are
-    to be seen in it."""
+    """Read-only. It does not change during a step, and shows all effects of earlier steps."""
 
     @property
     def start_offset(self) -> Offset: ...
@@ -22,23 +21,23 @@ class LogView(Protocol):
 
     @property
     def flushed_offset(self) -> Offset:
-        """All before it survives a power cut."""
+        """Everything before it survives a power loss."""
         ...
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """Of the last record; of the snapshot if the log behind it is empty; 0 for nothing."""
+        """Epoch of the last record; of the snapshot if the log after it is empty; otherwise 0."""
         ...
 
     def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd | None:
-        """The greatest epoch in the log that is not above the given one, and where it ends. The
-        epoch of a snapshot at the start of the log counts as in the log (see ``end_of_epoch``).
-        None if all that the log knows is above: then only a snapshot helps."""
+        """The greatest epoch in the log that is not above the given one, and its end offset. The
+        epoch of a snapshot at the log start counts as part of the log (see ``end_of_epoch``).
+        None if all known epochs are above it; then only a snapshot helps."""
         ...
 
     @property
     def latest_snapshot(self) -> SnapshotId | None:
-        """The newest whole one that can be sent to others."""
+        """The newest complete snapshot that can be sent."""
         ...
 
     def snapshot_size(self, snapshot: SnapshotId) -> int | None:
@@ -47,11 +46,11 @@ class LogView(Protocol):
 
     @property
     def voters(self) -> VotersAt:
-        """By the last voters record in the log, committed or not; else by the snapshot."""
+        """From the last voters record in the log, committed or not; otherwise from the snapshot."""
         ...
 
     def voters_at(self, end: Offset) -> VoterSet:
-        """By the last voters record before an offset, as far back as a truncation may reach."""
+        """From the last voters record before an offset, as far back as a truncation may reach."""
         ...
 
 
@@ -62,11 +61,11 @@ def end_of_epoch(
     start: EpochEnd,
     end_offset: Offset,
 ) -> EpochEnd | None:
-    """``LogView.epoch_end`` from the beginnings of epochs in a log, growing in both.
+    """Compute ``LogView.epoch_end`` from the start offsets of epochs, ascending in both.
 
-    ``start`` is the epoch of the last record before the log's start, with the start offset; epoch 0
-    at offset 0 for a log that holds everything. An epoch that begins before the start but goes on
-    in the log is in ``entries`` with the log's start.
+    ``start`` is the epoch of the last record before the log start, with the start offset; epoch 0
+    at offset 0 for a complete log. An epoch that began before the log start and continues in the
+    log is listed in ``entries`` at the log start.
     """
     known = [(start.epoch, start.end), *(e for e in entries if e[0] > start.epoch)]
     place = bisect_right([at for at, _ in known], epoch)

@@ -1,7 +1,8 @@
-"""What all parts of the core share: the role, the epoch, who is who, and the effects of a step.
+"""State shared by all parts of the core: the role, the epoch, the voters, and the effects of a
+step.
 
-Each change of role goes through here, so that what must be on the disk is asked for before anything
-that depends on it, and a leader that falls leaves nobody waiting.
+All role changes go through here. Persisting comes before every effect that depends on it, and a
+leader that steps down fails its pending requests.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ from riverrun.raft.types import (
 )
 
 STAGGER_SECONDS: Final = 0.04
-"""Between two voters that lost the same leader at the same moment; above the time of an election,
-so that the second finds a leader instead of splitting the vote."""
+"""Delay between two voters that lost the same leader at the same moment. It is longer than an
+election, so the second voter finds a leader instead of splitting the vote."""
 STAGGER_RANK_MAX: Final = 5
 RETRY_SECONDS_MAX: Final = 0.25
 
@@ -66,11 +67,11 @@ A = TypeVar("A", bound=Answer)
 
 
 HEARD_MAX: Final = 2_000
-"""Nodes whose last sign of life is remembered: more than a cluster has."""
+"""Nodes whose last contact is remembered. More than a cluster has."""
 
 
 class Member:
-    """One member of the quorum; ``now`` and ``out`` are of the step that is being taken."""
+    """One quorum member. ``now`` and ``out`` belong to the current step."""
 
     def __init__(
         self,
@@ -94,21 +95,19 @@ class Member:
         self.out: list[Effect] = []
         self.is_stopping = False
         self.is_applying = False
-        """Whether a change of the log, or a snapshot, was asked for and is not reported yet."""
+        """Whether a log change or a snapshot was requested and is not reported yet."""
         self.is_flushing = False
         self.heard: dict[NodeId, float] = {}
         self.state = state or QuorumState(epoch=LeaderEpoch(0))
         if log.last_epoch > self.state.epoch:
-            # The file was lost or put back; whoever led that epoch, nobody can lead it again.
+            # The file was lost or restored. No member can lead that epoch again.
             self.state = QuorumState(epoch=log.last_epoch)
         self.is_state_new = state is not None and state != self.state
         self.role: Role = Unattached(deadline=float("inf"))
         self._randomness = randomness
 
-    # Who is who
-
     def hear(self, node: NodeId) -> None:
-        """An exchange with a node succeeded. Whoever invents ids makes us forget the oldest."""
+        """An exchange with a node succeeded. Invented ids only evict the oldest entries."""
         self.heard.pop(node, None)
         self.heard[node] = self.now
         if len(self.heard) > HEARD_MAX:
@@ -137,8 +136,9 @@ class Member:
     @property
     def _is_leaving(self) -> bool:
         """Removed by a record that is not known to be committed. Such a voter may be the only one
-        that has the record, and nobody with less can win its vote: it must be able to lead until
-        the others have it, though its own vote does not count (Raft thesis 4.2.2)."""
+        with the record, and no candidate with a shorter log can win its vote. It must be able to
+        lead until the others have the record, although its own vote does not count (Raft thesis
+        4.2.2)."""
         is_open = self.log.voters.offset >= self.high_watermark
         return is_open and self.key in self.log.voters_at(self.high_watermark)
 
@@ -148,8 +148,8 @@ class Member:
         return self.is_applying or self.log.flushed_offset < self.log.end_offset
 
     def others(self) -> list[Voter]:
-        """The voters beside this replica. One with our id and another directory is none of us, but
-        it is reached where we are."""
+        """The other voters. A voter with our id and another directory is excluded, because its
+        address is ours."""
         return [voter for voter in self.voters if voter.id != self.me.id]
 
     @property
@@ -176,11 +176,9 @@ class Member:
         return voter.endpoints.get(self.listener) or next(iter(voter.endpoints.values()), None)
 
     def rank(self) -> int:
-        """This voter's place among those who may follow the leader of the epoch."""
+        """This voter's position among the possible successors of the epoch's leader."""
         others = sorted(voter.id for voter in self.voters if voter.id != self.state.leader)
         return others.index(self.me.id) if self.me.id in others else len(others)
-
-    # Waiting times
 
     def stagger(self) -> float:
         rank = min(self.rank(), STAGGER_RANK_MAX)
@@ -202,8 +200,6 @@ class Member:
         wait: float = self.settings.retry_backoff_ms / 1000 * 2 ** min(failures, 10)
         return min(wait, RETRY_SECONDS_MAX) * self._randomness.between(0.8, 1.2)
 
-    # Effects
-
     def persist(self, state: QuorumState) -> None:
         assert state.epoch >= self.state.epoch, f"{state} follows {self.state}"
         if state == self.state:
@@ -212,10 +208,10 @@ class Member:
             assert self.state.leader in (NOBODY, state.leader), f"{state} follows {self.state}"
             assert self.state.voted in (NOBODY, state.voted), f"{state} follows {self.state}"
         else:
-            self._fall()  # before the disk is waited for, or something could be appended meanwhile
+            self._fall()  # before the disk write, so that nothing is appended meanwhile
         self.state = state
         if self.out and isinstance(self.out[-1], Persist):
-            self.out.pop()  # nobody has seen it
+            self.out.pop()  # not executed yet
         self.out.append(Persist(state))
 
     def ask(self, ask: Ask, peer: NodeId, endpoint: Endpoint, request: Request) -> None:
@@ -229,8 +225,8 @@ class Member:
         self.out.append(Respond(token, response, read))
 
     def answer(self, kind: type[A], error: ErrorCode = ErrorCode.NONE) -> A:
-        """A response with what this member knows of the leader; one that is gone is not named, or
-        others would look for it."""
+        """A response that names the leader. A leader that is gone is not named, because others
+        would look for it."""
         if isinstance(self.role, Follower) and self.role.is_leader_gone:
             return kind(error=error, epoch=self.epoch)
         return kind(
@@ -238,14 +234,12 @@ class Member:
         )
 
     def commit(self, offset: Offset) -> bool:
-        """Whether the high watermark moved."""
+        """Returns whether the high watermark advanced."""
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset
         self.out.append(Committed(offset))
         return True
-
-    # Changes of role
 
     def become(self, role: Role) -> None:
         assert type(role) in TRANSITIONS[type(self.role)], f"{role} follows {self.role}"
@@ -256,7 +250,7 @@ class Member:
             self._release(before)
 
     def become_unattached(self, epoch: LeaderEpoch, *, deadline: float | None = None) -> None:
-        """Nobody is known to lead. A vote of the same epoch stays given."""
+        """Enter a state without a known leader. A vote of the same epoch stays valid."""
         if epoch > self.epoch:
             self.persist(QuorumState(epoch=epoch))
         losses = 0
@@ -286,9 +280,9 @@ class Member:
         )
 
     def become_candidate(self) -> None:
-        """Durable before anybody is asked for a vote: after a crash this voter must not give its
-        vote of the epoch to another."""
-        assert isinstance(self.role, Prospective), f"{self.role} stands without asking first"
+        """The vote for ourselves is durable before votes are requested. After a crash this voter
+        must not vote for another candidate in the same epoch."""
+        assert isinstance(self.role, Prospective), f"{self.role} stands without a pre-vote"
         losses = self.role.losses
         self.persist(
             QuorumState(
@@ -322,7 +316,7 @@ class Member:
         )
 
     def resign(self) -> None:
-        """Give up the epoch, and say who may follow: who has most of the log first (KIP-595)."""
+        """Give up the epoch and name the successors, the longest log first (KIP-595)."""
         assert isinstance(self.role, Leader), f"{self.role} cannot resign"
         offsets = {key: replica.offset for key, replica in self.role.replicas.items()}
         others = sorted(self.others(), key=lambda voter: -offsets.get(voter.key, -1))
@@ -342,10 +336,10 @@ class Member:
         *,
         is_first_hand: bool = False,
     ) -> None:
-        """Somebody names an epoch, and perhaps its leader. What is older is ignored.
+        """Learn an epoch and perhaps its leader from a message. Older epochs are ignored.
 
-        A leader that went silent is followed again only if it says itself that it leads: others
-        may not have noticed yet.
+        A silent leader is followed again only if it reports itself as leader, because other members
+        may not have noticed its loss yet.
         """
         if epoch < self.epoch:
             return
@@ -378,7 +372,7 @@ class Member:
             self.out.append(LostLeadership(self.epoch))
 
     def _release(self, fallen: Leader) -> None:
-        """Nobody waits for a leader that is none any more."""
+        """Fail the requests that wait for a leader that stepped down."""
         for held in fallen.held.values():
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             self.respond(held.token, self.answer(FetchResponse, code))
@@ -389,7 +383,7 @@ class Member:
 
 
 def shift(member: Member, gap: float) -> None:
-    """This process stood still: add the gap to whatever it would hold against others."""
+    """Extend all deadlines for peers by the duration of our own stall."""
     role = member.role
     match role:
         case Leader():
@@ -401,7 +395,8 @@ def shift(member: Member, gap: float) -> None:
 
 
 def place_among(successors: Sequence[ReplicaKey], key: ReplicaKey) -> int:
-    """The place of a voter among the successors that a leader named; at their end if it is not."""
+    """The position of a voter among the successors named by a leader; the last position if it is
+    missing."""
     for place, successor in enumerate(successors):
         if successor.id == key.id and successor.directory_id in (None, key.directory_id):
             return place

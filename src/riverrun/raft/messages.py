@@ -1,8 +1,8 @@
-"""What members of a quorum say to each other, in domain terms.
+"""The messages between quorum members, in domain terms.
 
-Each has its message in Kafka's protocol (Vote 52, BeginQuorumEpoch 53, EndQuorumEpoch 54, Fetch 1,
-FetchSnapshot 59, AddRaftVoter 80, RemoveRaftVoter 81, UpdateRaftVoter 82). Encoding, cluster id and
-topic names are left to ``server``, which answers for a wrong cluster itself.
+Each has a counterpart in Kafka's protocol (Vote 52, BeginQuorumEpoch 53, EndQuorumEpoch 54, Fetch
+1, FetchSnapshot 59, AddRaftVoter 80, RemoveRaftVoter 81, UpdateRaftVoter 82). ``server`` encodes
+them, adds cluster id and topic names, and rejects requests of other clusters.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from riverrun.raft.types import (
 
 
 class VoteRequest(Struct, frozen=True, kw_only=True):
-    """Asks for a vote; with ``pre_vote`` only whether it would be given, which binds nobody to
-    anything (KIP-996). ``epoch`` of a pre-vote is the epoch that the asking replica is in."""
+    """Requests a vote. With ``pre_vote`` it only asks whether the vote would be granted, which
+    binds no one (KIP-996). The ``epoch`` of a pre-vote is the sender's current epoch."""
 
     candidate: ReplicaKey
     epoch: LeaderEpoch
     last_epoch: LeaderEpoch
-    """Of the last record in the candidate's log."""
+    """Epoch of the last record in the candidate's log."""
     end_offset: Offset
-    """Of the candidate's log, exclusive."""
+    """End of the candidate's log, exclusive."""
     voter: ReplicaKey
-    """Who is asked. Another directory of the same node must not answer for it (KIP-853)."""
+    """The addressed voter. Another directory of the same node must not respond for it (KIP-853)."""
     pre_vote: bool = False
 
 
 class BeginQuorumEpochRequest(Struct, frozen=True, kw_only=True):
-    """A new leader makes itself known to a voter."""
+    """A new leader announces itself to a voter."""
 
     leader: NodeId
     epoch: LeaderEpoch
     endpoints: Endpoints
-    """Where the leader is reached."""
+    """The leader's endpoints."""
     voter: ReplicaKey
 
 
 class EndQuorumEpochRequest(Struct, frozen=True, kw_only=True):
-    """A leader resigns; the first of ``successors`` stands at once, each later one a bit after."""
+    """A leader resigns. The first of ``successors`` stands at once, each later one a little
+    later."""
 
     leader: NodeId
     epoch: LeaderEpoch
@@ -56,18 +57,19 @@ class EndQuorumEpochRequest(Struct, frozen=True, kw_only=True):
 
 
 class FetchRequest(Struct, frozen=True, kw_only=True):
-    """A replica asks for what follows its log; all before ``fetch_offset`` it has flushed."""
+    """A replica requests the records after its log. Everything before ``fetch_offset`` is flushed
+    there."""
 
     replica: ReplicaKey
     epoch: LeaderEpoch
-    """The leader epoch that the replica is in."""
+    """The replica's leader epoch."""
     fetch_offset: Offset
     last_fetched_epoch: LeaderEpoch
-    """Of the record before ``fetch_offset``."""
+    """Epoch of the record before ``fetch_offset``."""
     max_wait_ms: int
     max_bytes: int
     high_watermark: Offset | None = None
-    """As the replica knows it (Fetch 18, KIP-1166); None if it does not say."""
+    """The replica's high watermark (Fetch 18, KIP-1166); None if not given."""
 
 
 class FetchSnapshotRequest(Struct, frozen=True, kw_only=True):
@@ -79,13 +81,13 @@ class FetchSnapshotRequest(Struct, frozen=True, kw_only=True):
 
 
 class AddVoterRequest(Struct, frozen=True, kw_only=True):
-    """From an operator or a node that may vote (KIP-853, KIP-1186)."""
+    """From an operator, or from a node that may vote (KIP-853, KIP-1186)."""
 
     voter: Voter
     timeout_ms: int
     ack_when_committed: bool = True
-    """False: answer when the new voters are in the leader's log, as a joining node asks, since it
-    must fetch on for them to be committed."""
+    """False: respond when the new voters are in the leader's log. A joining node uses this, because
+    it must keep fetching for the change to be committed."""
 
 
 class RemoveVoterRequest(Struct, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ class RemoveVoterRequest(Struct, frozen=True, kw_only=True):
 
 
 class UpdateVoterRequest(Struct, frozen=True, kw_only=True):
-    """From a voter that is reached elsewhere, or supports other versions, than the voters say."""
+    """From a voter whose endpoints or supported versions differ from the voter set."""
 
     voter: Voter
     epoch: LeaderEpoch
@@ -113,13 +115,13 @@ Request = (
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What every response carries: the error, and who leads as far as the answering node knows."""
+    """Fields of every response: the error, and the leader as the responding node knows it."""
 
     error: ErrorCode = ErrorCode.NONE
     leader: NodeId | None = None
     epoch: LeaderEpoch = NO_EPOCH
     endpoint: Endpoint | None = None
-    """Of the leader, on the controllers' listener."""
+    """The leader's endpoint on the controller listener."""
 
 
 class VoteResponse(Answer, frozen=True, kw_only=True):
@@ -135,15 +137,16 @@ class EndQuorumEpochResponse(Answer, frozen=True, kw_only=True):
 
 
 class FetchResponse(Answer, frozen=True, kw_only=True):
-    """Exactly one of these when there is no error: diverging, snapshot, or data (maybe none)."""
+    """Without an error, exactly one of: diverging, snapshot, or data (possibly empty)."""
 
     high_watermark: Offset = NO_OFFSET
     log_start_offset: Offset = NO_OFFSET
     diverging: EpochEnd | None = None
-    """The replica's log is not a prefix of the leader's: where the epoch of its last record, or the
-    greatest below it, ends at the leader."""
+    """The replica's log is not a prefix of the leader's. This is where the epoch of its last
+    record, or the greatest epoch below it, ends in the leader's log."""
     snapshot: SnapshotId | None = None
-    """What the replica asks for is no longer in the log: it shall fetch this snapshot (KIP-630)."""
+    """The requested records are no longer in the log; the replica fetches this snapshot (KIP-630).
+    """
     data: bytes = b""
     """Whole batches from the fetch offset on. The core leaves it empty; see ``Respond.read``."""
 
@@ -151,14 +154,14 @@ class FetchResponse(Answer, frozen=True, kw_only=True):
 class FetchSnapshotResponse(Answer, frozen=True, kw_only=True):
     snapshot: SnapshotId | None = None
     size: int = 0
-    """Of the whole snapshot."""
+    """Size of the whole snapshot."""
     position: int = 0
     data: bytes = b""
-    """From the position on. The core leaves it empty; see ``Respond.read``."""
+    """Bytes from the position on. The core leaves it empty; see ``Respond.read``."""
 
 
 class ChangeVotersResponse(Answer, frozen=True, kw_only=True):
-    """To AddVoter, RemoveVoter and UpdateVoter."""
+    """Response to AddVoter, RemoveVoter and UpdateVoter."""
 
     message: str | None = None
 

@@ -1,4 +1,4 @@
-"""Settings of the quorum, by Kafka's names. Where a default differs, the reason is in its doc."""
+"""Settings of the quorum, with Kafka's names. Where a default differs, its doc gives the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=10,
         at_most=INT_MAX,
-        doc="Time without an outcome after which a voter begins an election anew.",
+        doc="Time without a result after which a voter starts another election.",
     )
     fetch_timeout_ms: int = setting(
         1000,
@@ -25,9 +25,9 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=10,
         at_most=INT_MAX,
-        doc="Time without an answer of the leader after which a voter stands for election. A leader"
-        " that a majority did not fetch from for one and a half times as long resigns. Kafka's"
-        " default is 2000: a silent leader is to be replaced in about a second.",
+        doc="Time without a response from the leader after which a voter stands for election. A"
+        " leader without fetches from a majority for one and a half times as long resigns. Kafka's"
+        " default is 2000; ours replaces a silent leader in about a second.",
     )
     election_backoff_max_ms: int = setting(
         200,
@@ -36,7 +36,7 @@ class QuorumSettings(Settings):
         at_least=1,
         at_most=INT_MAX,
         doc="Longest first wait after a lost election; doubles with each further loss, up to the"
-        " election timeout. Kafka's default is 1000: the next round is to begin sooner.",
+        " election timeout. Kafka's default is 1000; ours starts the next round sooner.",
     )
     request_timeout_ms: int = setting(
         2000,
@@ -44,7 +44,7 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=10,
         at_most=INT_MAX,
-        doc="Time after which a request to another member of the quorum has failed.",
+        doc="Timeout of a request to another quorum member.",
     )
     retry_backoff_ms: int = setting(
         20,
@@ -52,7 +52,7 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=1,
         at_most=INT_MAX,
-        doc="First wait before a failed request is sent again; doubles up to 250 ms.",
+        doc="First wait before a failed request is retried; doubles up to 250 ms.",
     )
     fetch_bytes_max: int = setting(
         MiB,
@@ -60,7 +60,7 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=1,
         at_most=INT_MAX,
-        doc="Most bytes of the metadata log in one answer to a fetch; one batch always fits.",
+        doc="Maximum bytes of the metadata log in one fetch response; one batch always fits.",
     )
     fetch_snapshot_bytes_max: int = setting(
         MiB,
@@ -68,5 +68,5 @@ class QuorumSettings(Settings):
         kind=Kind.INT,
         at_least=1,
         at_most=INT_MAX,
-        doc="Most bytes of a snapshot in one answer.",
+        doc="Maximum bytes of a snapshot in one response.",
     )

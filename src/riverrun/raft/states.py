@@ -1,7 +1,7 @@
-"""The roles of a member, what each of them remembers, and which may follow which.
+"""The roles of a member, the state of each role, and the table of transitions.
 
-None of it survives a restart but what ``QuorumState`` holds. The rules are in the modules that use
-these values: ``elections``, ``following``, ``leading``, ``changes``.
+Only ``QuorumState`` survives a restart. The rules are in ``elections``, ``following``, ``leading``
+and ``changes``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from riverrun.raft.types import Endpoint, ReplicaKey, VoterSet
 
 
 class Ask(Struct):
-    """A conversation with one peer: one request at a time, and a pause after a failure."""
+    """Requests to one peer: one in flight, with a pause after a failure."""
 
     in_flight: Request | None = None
     retry_at: float = 0.0
@@ -38,12 +38,12 @@ class Ask(Struct):
 
 
 class Round(Struct):
-    """The votes, or pre-votes, that one replica collects in one attempt."""
+    """The votes or pre-votes that one candidate collects in one attempt."""
 
     granted: dict[ReplicaKey, None] = field(default_factory=dict)
     rejected: dict[ReplicaKey, None] = field(default_factory=dict)
     refused: dict[ReplicaKey, None] = field(default_factory=dict)
-    """Whose process is known to be gone; it may come back and grant after all."""
+    """Voters whose process is known to be dead. They may restart and grant a vote later."""
     asks: dict[ReplicaKey, Ask] = field(default_factory=dict)
 
     def is_won(self, voters: VoterSet) -> bool:
@@ -55,18 +55,18 @@ class Round(Struct):
 
 
 class Unattached(Struct, kw_only=True):
-    """Knows no leader of its epoch: waits, looks for one, votes if asked."""
+    """Knows no leader of its epoch. Waits, looks for one, and votes when asked."""
 
     deadline: float
     losses: int = 0
 
 
 class Prospective(Struct, kw_only=True):
-    """Asks whether it would be elected, before it disturbs anybody by a new epoch (KIP-996)."""
+    """Sends pre-votes before it starts a new epoch (KIP-996)."""
 
     deadline: float
     known_leader: NodeId | None
-    """Of the epoch, but silent for a fetch timeout, or gone."""
+    """The epoch's leader, which is dead or was silent for a fetch timeout."""
     known_endpoint: Endpoint | None
     losses: int
     round: Round
@@ -86,29 +86,30 @@ class Follower(Struct, kw_only=True):
     leader: NodeId
     endpoint: Endpoint
     deadline: float
-    """Of the fetch timeout."""
+    """End of the fetch timeout."""
     has_fetched: bool = False
     is_leader_gone: bool = False
-    """It resigned, or its process ended: the deadline is near, and others may stand."""
+    """The leader resigned or its process ended. The deadline is close, and others may stand."""
 
 
 class Replica(Struct, kw_only=True):
-    """What a leader knows of a voter or observer."""
+    """What a leader knows about a voter or observer."""
 
     offset: Offset
-    """All before it is flushed there and equal to the leader's log."""
+    """Everything below it is flushed on the replica and equal to the leader's log."""
     last_seen: float
-    """Later than that by what this process stood still since: own stalls condemn nobody."""
+    """Time of the last fetch, moved forward by our own stalls, so that they do not count against
+    the replica."""
     last_heard: float
     last_fetch: float | None
-    """The last one that its log agreed with ours."""
+    """The last time that its log matched ours."""
     last_caught_up: float | None = None
     leader_end_at_last_fetch: Offset
     told_high_watermark: Offset
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A fetch at the end of the log, answered when there is something to say."""
+    """A long-polled fetch at the end of the log."""
 
     request: FetchRequest
     token: object
@@ -116,36 +117,38 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, kw_only=True):
-    """A change of voters: waits for its voter, then for its record to be committed."""
+    """A voter change. It first waits for its voter to catch up, then for its record to be
+    committed."""
 
     request: AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest
     token: object | None
-    """None once it is answered, or if the leader itself asked."""
+    """None after the response was sent, or if the leader itself started the change."""
     deadline: float
     offset: Offset | None = None
-    """Of the record; None until it is in the log."""
+    """Offset of the record; None until it is in the log."""
     is_appended: bool = False
 
 
 class Leader(Struct, kw_only=True):
     start_offset: Offset
-    """Of the leader change record: nothing before it is committed by counting (Raft 5.4.2)."""
+    """Offset of the leader change record. Nothing below it is committed by counting (Raft 5.4.2).
+    """
     since: float
     replicas: dict[ReplicaKey, Replica] = field(default_factory=dict)
     held: dict[ReplicaKey, Held] = field(default_factory=dict)
     begins: dict[ReplicaKey, Ask] = field(default_factory=dict)
     change: Change | None = None
     has_fallen: bool = False
-    """It may append nothing more, and is about to leave this role."""
+    """The leader may not append any more and is about to leave this role."""
 
 
 class Resigned(Struct, kw_only=True):
-    """Led this epoch and does no more; tells the voters, and never leads it again."""
+    """Led this epoch and gave it up. Notifies the voters and never leads this epoch again."""
 
     deadline: float
     successors: tuple[ReplicaKey, ...]
     asks: dict[ReplicaKey, Ask]
-    """Of those who have not answered."""
+    """Requests to the voters that have not responded."""
 
 
 Role = Unattached | Prospective | Candidate | Follower | Leader | Resigned

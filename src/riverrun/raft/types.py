@@ -1,7 +1,6 @@
-"""Who takes part in a quorum, and what a member must remember of elections.
+"""The members of a quorum, and the election state that a member persists.
 
-Only values: no rule of an election is here. How they are written in control records is left to
-``metadata``.
+Values only; the election rules are elsewhere. ``metadata`` encodes them as control records.
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ NO_DIRECTORY: Final = UUID(int=0)
 
 Endpoint = tuple[str, int]
 Endpoints = Mapping[str, Endpoint]
-"""By the name of the listener."""
+"""By listener name."""
 
 _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 SNAPSHOT_SUFFIX: Final = ".checkpoint"
 
 
 class ReplicaKey(Struct, frozen=True, order=True):
-    """A replica by node and directory: a node that lost its directory is another replica.
+    """A replica, identified by node and directory. A node that lost its directory is another
+    replica.
 
-    Positional, since it is built on every fetch. ``directory_id`` is None for who does not say.
+    Fields are positional because one is built on every fetch. ``directory_id`` is None if the
+    sender did not give it.
     """
 
     id: NodeId
@@ -44,7 +45,7 @@ class ReplicaKey(Struct, frozen=True, order=True):
 
 
 class Voter(Struct, frozen=True, kw_only=True):
-    """A voter by node and directory, and where it is reached."""
+    """A voter: node, directory and endpoints."""
 
     id: NodeId
     directory_id: UUID | None
@@ -56,15 +57,15 @@ class Voter(Struct, frozen=True, kw_only=True):
         return ReplicaKey(self.id, self.directory_id)
 
     def is_same(self, key: ReplicaKey) -> bool:
-        """Voters from before KIP-853 have no directory id and are known by their node alone."""
+        """Voters from before KIP-853 have no directory id and are identified by node id alone."""
         if self.id != key.id:
             return False
         return self.directory_id is None or self.directory_id == key.directory_id
 
 
 class VoterSet(Struct, frozen=True):
-    """All who vote. At most one is added or removed at a time, so that any majority of the old set
-    and any majority of the new one have a member in common (Raft thesis 4.1, KIP-853)."""
+    """All voters. At most one is added or removed at a time, so any majority of the old set and any
+    majority of the new set share a member (Raft thesis 4.1, KIP-853)."""
 
     voters: tuple[Voter, ...] = ()
 
@@ -104,7 +105,7 @@ class VoterSet(Struct, frozen=True):
         return VoterSet(tuple(voter for voter in self.voters if not voter.is_same(key)))
 
     def updating(self, changed: Voter) -> VoterSet:
-        """The same voters, one of them reached elsewhere or known by its directory from now on."""
+        """The same set with new endpoints or a new directory id for one voter."""
         assert changed.key in self, f"{changed.id} does not vote"
         return VoterSet(tuple(changed if v.id == changed.id else v for v in self.voters))
 
@@ -114,12 +115,12 @@ class VotersAt(Struct, frozen=True):
 
     voters: VoterSet = VoterSet()
     offset: Offset = NO_OFFSET
-    """Of the control record; of a snapshot, the last offset that it contains."""
+    """Offset of the control record; for a snapshot, the last offset it contains."""
 
 
 class VoterHistory:
-    """The voters by offset, as a log holds them: what enters counts at once, what is cut off is
-    as if it had never been (Raft thesis 4.1). For whoever implements ``LogView``."""
+    """Voter sets by offset. A set counts as soon as it is appended, and no longer after truncation
+    (Raft thesis 4.1). Used by implementations of ``LogView``."""
 
     def __init__(self, first: VotersAt | None = None) -> None:
         self._entries: list[VotersAt] = [first or VotersAt()]
@@ -129,7 +130,8 @@ class VoterHistory:
         return self._entries[-1]
 
     def at(self, end: Offset) -> VotersAt:
-        """The voters as of all before an offset: what a snapshot that ends there names."""
+        """The voters as of everything before an offset, as a snapshot that ends there records
+        them."""
         known = [entry for entry in self._entries if entry.offset < end]
         return known[-1] if known else self._entries[0]
 
@@ -142,18 +144,18 @@ class VoterHistory:
             self._entries.pop()
 
     def forget_before(self, offset: Offset) -> None:
-        """Drop what no truncation can bring back, since the log is committed up to an offset."""
+        """Drop sets below a committed offset, which no truncation can restore."""
         while len(self._entries) > 1 and self._entries[1].offset < offset:
             del self._entries[0]
 
     def reset(self, first: VotersAt) -> None:
-        """A snapshot took the place of the whole log."""
+        """A snapshot replaced the whole log."""
         self._entries = [first]
 
 
 class SnapshotId(Struct, frozen=True, order=True):
-    """``offset`` is the first that the snapshot does not contain, ``epoch`` that of the last record
-    before it."""
+    """``offset`` is the first offset after the snapshot, ``epoch`` the epoch of the last record in
+    it."""
 
     offset: Offset
     epoch: LeaderEpoch
@@ -171,21 +173,14 @@ class SnapshotId(Struct, frozen=True, order=True):
 
 
 class EpochEnd(Struct, frozen=True):
-    """An epoch and the offset where it ends in somebody's log, exclusive."""
+    """An epoch and its exclusive end offset in a log."""
 
     epoch: LeaderEpoch
     end: Offset
 
 
-class LeaderAndEpoch(Struct, frozen=True):
-    """``leader`` is None as long as nobody is known to lead the epoch."""
-
-    leader: NodeId | None
-    epoch: LeaderEpoch
-
-
 class QuorumState(Struct, frozen=True, kw_only=True):
-    """What a voter must remember of elections: the epoch it is in, and whom it chose there."""
+    """The election state that a voter persists: its epoch, the leader, and its vote."""
 
     epoch: LeaderEpoch
     leader: NodeId = NOBODY
@@ -200,7 +195,7 @@ class QuorumState(Struct, frozen=True, kw_only=True):
         return ReplicaKey(self.voted, directory)
 
     def text(self) -> str:
-        """As Kafka 4 writes it."""
+        """Kafka 4's text format."""
         values = {
             "leaderId": self.leader,
             "leaderEpoch": self.epoch,
@@ -212,7 +207,7 @@ class QuorumState(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> QuorumState:
-        """Also of version 0, which named the cluster and its voters and no directory."""
+        """Also reads version 0, which has the cluster and its voters but no directory."""
         values = json.loads(text)
         directory = values.get("votedDirectoryId")
         return cls(

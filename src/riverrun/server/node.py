@@ -24,6 +24,7 @@ from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.model.invariants import InvariantViolation
+from riverrun.ports.aio import LogLimiter, OwnedTasks
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
@@ -58,6 +59,8 @@ log = structlog.get_logger("riverrun")
 
 CONTROLLER_MODULES: Final[Mapping[int, str]] = {ApiKey.FETCH: "quorum_fetch"}
 """Where the handlers for controllers are not named as their API."""
+APPEND_WARNING_SECONDS: Final = 10.0
+"""Log failed appends at most this often for each partition."""
 
 
 class Node:
@@ -86,7 +89,7 @@ class Node:
         self._ending = asyncio.Event()
         self._failure: BaseException | None = None
         self.is_serving = False
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = OwnedTasks(self._part_failed)
         self._directory: LogDirectory | None = None
         self._log_runner: LogRunner | None = None
         self._network: QuorumNetwork | None = None
@@ -210,6 +213,7 @@ class Node:
             log_runner=log_runner,
             outgoing=Outgoing(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
+            append_warnings=LogLimiter(self._clock, interval_seconds=APPEND_WARNING_SECONDS),
         )
         services.forwarder = Forwarder(services, self._channel("forwarding"))
         declare_quorum_metrics(self.metrics, metadata)
@@ -361,20 +365,13 @@ class Node:
     # -- Running ----------------------------------------------------------------------------------
 
     def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run a part beside the others; if it ends with an error, so does the node."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._part_ended)
+        """Run a part of the node beside the others. The node stops if the part fails."""
+        self._tasks.start(work, name=name)
 
-    def _part_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            log.error("node must stop", part=task.get_name(), error=error_text(error))
-            self._failure = self._failure or error
-            self._ending.set()
+    def _part_failed(self, part: str, error: BaseException) -> None:
+        log.error("node must stop", part=part, error=error_text(error))
+        self._failure = self._failure or error
+        self._ending.set()
 
     def _handler_failed(self, error: BaseException) -> None:
         """Handle an error that a request handler did not expect. The router closes the connection.
@@ -454,9 +451,7 @@ class Node:
             await self._http.stop()
         if self._serving is not None:
             await self._serving.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         for channel in self._channels:
             channel.close()
         if self._network is not None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from riverrun.server.dispatch.response_cache import Answers
-from riverrun.server.sparing import Sparing
 
 if TYPE_CHECKING:
     from riverrun.cluster.active_controller import ActiveController
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from riverrun.coordinator.coordinators import GroupCoordinators
     from riverrun.metadata.metadata_log import MetadataLog
     from riverrun.model.ids import NodeId
+    from riverrun.ports.aio import LogLimiter
     from riverrun.ports.clock import Clock
     from riverrun.ports.metrics import Metrics
     from riverrun.ports.randomness import Randomness
@@ -60,4 +60,4 @@ class BrokerServices(NodeServices):
     fetch_sessions: FetchSessions = field(init=False)
     lifecycle: Lifecycle = field(init=False)
     producer_ids: ProducerIds = field(init=False)
-    append_warnings: Sparing = field(default_factory=Sparing)
+    append_warnings: LogLimiter

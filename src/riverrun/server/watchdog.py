@@ -13,11 +13,12 @@ from typing import Final
 
 import structlog
 
+from riverrun.ports.aio import LogLimiter, StallCredit
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 
 STALL_SECONDS: Final = 0.05
-WORTH_A_LINE_SECONDS: Final = 0.25
+LOGGED_STALL_SECONDS: Final = 0.25
 INTERVAL_SECONDS: Final = 0.025
 LOG_SECONDS: Final = 1.0
 
@@ -33,12 +34,11 @@ class Watchdog:
             "riverrun_loop_stalls_total", "Turns of the event loop that took more than 50 ms."
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
-        self._logged_at = -LOG_SECONDS
-        self._unlogged = 0
+        self._lateness = StallCredit(tolerance_seconds=STALL_SECONDS)
+        self._log_limiter = LogLimiter(clock, interval_seconds=LOG_SECONDS)
 
     def start(self) -> None:
-        self._due = self._clock.monotonic() + INTERVAL_SECONDS
+        self._lateness.expect(self._clock.monotonic() + INTERVAL_SECONDS)
         self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._look)
 
     def stop(self) -> None:
@@ -46,16 +46,10 @@ class Watchdog:
             self._timer.cancel()
 
     def _look(self) -> None:
-        now = self._clock.monotonic()
-        late = now - self._due
-        if late > STALL_SECONDS:
-            self._stalled(now, late)
+        late = self._lateness.take(self._clock.monotonic())
+        if late:
+            self._stalls.value += 1
+        if late >= LOGGED_STALL_SECONDS and self._log_limiter.admit("stall") is not None:
+            stalls = int(self._stalls.value)
+            log.warning("event loop stalled", seconds=round(late, 3), stalls=stalls)
         self.start()
-
-    def _stalled(self, now: float, late: float) -> None:
-        self._stalls.value += 1
-        if late < WORTH_A_LINE_SECONDS or now - self._logged_at < LOG_SECONDS:
-            self._unlogged += 1
-            return
-        log.warning("event loop stalled", seconds=round(late, 3), unlogged=self._unlogged)
-        self._logged_at, self._unlogged = now, 0

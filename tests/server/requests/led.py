@@ -18,6 +18,7 @@ from riverrun.metadata.image import (
     TopicImage,
 )
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
+from riverrun.ports.aio import LogLimiter
 from riverrun.replication.isr import IsrLimits
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
@@ -26,7 +27,6 @@ from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.fetch.consumer_sessions import FetchSessions
 from riverrun.server.network.outgoing import Outgoing
 from riverrun.server.requests import fetch, produce
-from riverrun.server.sparing import Sparing
 from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_request
@@ -77,7 +77,7 @@ class Node:
             ),
             fetch_sessions=FetchSessions(100, self.machine.randomness),
             outgoing=Outgoing(1 << 30),
-            append_warnings=Sparing(),
+            append_warnings=LogLimiter(self.machine.clock, interval_seconds=10.0),
             lifecycle=SimpleNamespace(is_sure=True),
         )
         self.publish(self.image)

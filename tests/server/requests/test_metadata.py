@@ -1,6 +1,7 @@
 """Metadata: every version, kept bytes, and topics that are made on the way."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from riverrun.metadata.image import Endpoint, Image
 from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.ports.aio import Yielder
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.response_cache import LISTED_AFTER_FENCING_SECONDS
 from riverrun.server.dispatch.splice import Splice
@@ -387,6 +389,7 @@ def test_a_large_answer_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) ->
     node = Node(image_of(*(f"t{number}" for number in range(50)), partitions=3))
     whole = ask(node, 12, ALL)
     monkeypatch.setattr(handler, "SLICE_PARTITIONS", 20)
+    monkeypatch.setattr(handler, "Yielder", partial(Yielder, steps_max=5))
     sliced = Node(node.log.current)
 
     async def count_turns() -> tuple[int, Any]:

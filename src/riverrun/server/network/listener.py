@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from msgspec import Struct
 
+from riverrun.ports.aio import LogLimiter
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Metrics
 from riverrun.server.dispatch.context import Peer
@@ -73,7 +74,7 @@ class Listener:
         self._all_gone: asyncio.Event | None = None
         self.favoured: Connection | None = None
         self._waiting: dict[Connection, None] = {}
-        self._logged: dict[str, tuple[float, int]] = {}
+        self._log_limiter = LogLimiter(clock, interval_seconds=LOG_SECONDS)
         self.pending: dict[asyncio.Future[Any], None] = {}
         self.buffer_bytes = 0
         counter = metrics.counter
@@ -216,16 +217,13 @@ class Listener:
                 reason=kind,
             )
         known.value += 1
-        now = self._clock.monotonic()
-        logged_at, silent = self._logged.get(kind, (-LOG_SECONDS, 0))
-        if now - logged_at < LOG_SECONDS:
-            self._logged[kind] = (logged_at, silent + 1)
+        unlogged = self._log_limiter.admit(kind)
+        if unlogged is None:
             return
-        self._logged[kind] = (now, 0)
         fields: dict[str, Any] = {"reason": kind, "detail": str(refused)[:300]}
         fields |= {"client": peer.client_host, "listener": peer.listener}
-        if silent:
-            fields["unlogged"] = silent
+        if unlogged:
+            fields["unlogged"] = unlogged
         if kind == "bug":
             self._log.error("connection closed", exc_info=refused.__cause__, **fields)
         else:

@@ -16,10 +16,10 @@ from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
+from riverrun.ports.aio import Yielder
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.splice import Splice
 from riverrun.server.services import NodeServices
-from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.describe_configs_request import (
@@ -41,12 +41,12 @@ async def handle(
     services: NodeServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> bytes:
     image = services.metadata.current
-    turns = Turns(services.clock)
+    yielder = Yielder(services.clock)
     splice = Splice.of_configs(context.api_version)
     known: dict[str, Synonyms] = {}
     written = []
     for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
-        await turns.pause()
+        await yielder.step()
         result = _result(services, image, request, one, known)
         written.append(
             splice.element(DescribeConfigsResponse(throttle_time_ms=0, results=(result,)))

@@ -11,11 +11,11 @@ from collections import Counter
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.ports.aio import Yielder
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
 from riverrun.server.services import BrokerServices
-from riverrun.server.turns import Turns
 from riverrun.storage.log import OffsetAt
 from riverrun.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest
 from riverrun.wire.messages.list_offsets_response import (
@@ -40,12 +40,12 @@ async def handle(
     services: BrokerServices, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     topics = []
-    turns = Turns(services.clock)
+    yielder = Yielder(services.clock)
     for topic in request.topics:
         answers = []
         counts = Counter(wanted.partition_index for wanted in topic.partitions)
         for wanted in {p.partition_index: p for p in topic.partitions}.values():
-            await turns.pause()
+            await yielder.step()
             try:
                 if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)

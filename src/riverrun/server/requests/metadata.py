@@ -10,7 +10,6 @@ Topics are encoded one by one and cached as bytes (``server/dispatch/response_ca
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
@@ -20,12 +19,12 @@ from riverrun.cluster.topics.names import INTERNAL_TOPICS, is_topic_name
 from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.ports.aio import Yielder
 from riverrun.server import authorized
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.response_cache import TopicAnswers, live_brokers
 from riverrun.server.dispatch.splice import Splice
 from riverrun.server.services import BrokerServices
-from riverrun.server.turns import Turns
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
@@ -224,13 +223,13 @@ async def _answer_in_slices(
     before: Sequence[MetadataResponseTopic],
     after: Sequence[MetadataResponseTopic],
 ) -> bytes:
+    yielder = Yielder(services.clock)
     while not job.is_done:
-        job.write(job.next_slice())
-        await asyncio.sleep(0)
-    turns = Turns(services.clock)
+        job.write(1)
+        await yielder.step()
     written: list[bytes] = []
     for topic in (*before, *after):
-        await turns.pause()
+        await yielder.step()
         written.append(job.element(topic))
     return job.finish(services, written[: len(before)], written[len(before) :])
 
@@ -265,15 +264,6 @@ class _Job:
 
     def partitions_to_write(self) -> int:
         return sum(self._cost(topic) for topic in self._topics)
-
-    def next_slice(self) -> int:
-        count, partitions = 0, 0
-        for topic in self._topics[len(self._written) :]:
-            count += 1
-            partitions += self._cost(topic)
-            if partitions >= SLICE_PARTITIONS:
-                break
-        return count
 
     def _cost(self, topic: TopicImage) -> int:
         is_kept = self._may_keep and self._kept.get(topic) is not None

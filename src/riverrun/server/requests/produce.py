@@ -204,8 +204,8 @@ def _failed(
 
 
 def _warn(services: BrokerServices, partition: Partition, error: OSError) -> None:
-    """Producers try again many times in a second; once in a while is enough to know."""
-    if services.append_warnings.may(str(partition.name), services.clock.monotonic()):
+    """Log a failed append. Producers retry many times a second, so the rate is limited."""
+    if services.append_warnings.admit(str(partition.name)) is not None:
         log.warning("append failed", partition=str(partition.name), reason=str(error))
 
 

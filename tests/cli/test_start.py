@@ -108,7 +108,7 @@ def test_three_nodes_find_each_other_and_a_wiped_one_votes_again(
     seeds = ["--seed-nodes", ",".join(nodes.client(number) for number in (1, 2, 3))]
     for number in (1, 2):
         nodes.start(number, *seeds, "--default-replication-factor", "3")
-    nodes.wait(1, "waits for a cluster")
+    nodes.wait(1, "waiting for a cluster")
     nodes.start(3, *seeds, "--rack", "r3")
     for number in (1, 2, 3):
         nodes.wait(number, "node is up")
@@ -130,7 +130,7 @@ def test_three_nodes_find_each_other_and_a_wiped_one_votes_again(
     nodes.kill(3)
     shutil.rmtree(tmp_path / "3")
     nodes.start(3, *seeds)
-    nodes.wait(3, "joins a cluster")
+    nodes.wait(3, "joined a cluster")
     until(
         lambda: sorted(now := voters()) == [1, 2, 3] and now[3] != before[3],
         seconds=60,

@@ -42,7 +42,7 @@ from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
-from riverrun.server.formation.formed import FormationError, FormationStopped
+from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.node import Node
 from riverrun.server.settings import (
     NodeSettings,

@@ -39,8 +39,8 @@ from riverrun.server.dispatch.context import CONTROLLER, Peer
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.router import Router
-from riverrun.server.formation.formed import Formed
-from riverrun.server.formation.former import Formation
+from riverrun.server.formation.decision import Formed
+from riverrun.server.formation.formation import Formation
 from riverrun.server.logs import error_text
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener

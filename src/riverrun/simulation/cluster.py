@@ -19,7 +19,7 @@ from riverrun.model.ids import PartitionIndex, TopicName
 from riverrun.ports.files import Files
 from riverrun.raft.types import Voter
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
-from riverrun.server.formation.formed import FormationError, FormationStopped
+from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.node import Node
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.checks.observer import Observer

@@ -1,4 +1,4 @@
-"""The promise as a file, and directories that are prepared in the name of all voters."""
+"""The promise file, and promises written for all voters at once."""
 
 import asyncio
 from pathlib import Path
@@ -12,9 +12,8 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.raft.types import Voter
-from riverrun.server.formation.decision import Proposal
-from riverrun.server.formation.formed import FormationError, Formed
-from riverrun.server.formation.former import Formation
+from riverrun.server.formation.decision import FormationError, Formed, FoundingProposal
+from riverrun.server.formation.formation import Formation
 from riverrun.server.formation.promise import (
     PROMISE,
     Promise,
@@ -28,14 +27,14 @@ from riverrun.storage.directory import LogDirectory
 FILES = OsFiles()
 
 
-def test_a_promise_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_promise_file_round_trip(tmp_path: Path) -> None:
     voter = Voter(id=NodeId(1), directory_id=UUID(int=5), endpoints={"CONTROLLER": ("a", 9093)})
-    kept = Promise(proposal=Proposal(cluster_id="one", proposed_ms=5, voters=(voter,)))
+    kept = Promise(proposal=FoundingProposal(cluster_id="one", proposed_ms=5, voters=(voter,)))
     assert read_promise(FILES, str(tmp_path)) is None
     write_promise(FILES, str(tmp_path), kept)
     assert read_promise(FILES, str(tmp_path)) == kept
     (tmp_path / PROMISE).write_text("{")
-    with pytest.raises(FormationError, match="damaged"):
+    with pytest.raises(FormationError, match="corrupt"):
         read_promise(FILES, str(tmp_path))
 
 
@@ -57,7 +56,7 @@ def form(path: Path, number: int) -> Formed:
         directory.close()
 
 
-def test_prepared_directories_found_one_cluster_without_asking_anybody(tmp_path: Path) -> None:
+def test_nodes_with_agreed_promises_found_one_cluster_without_requests(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in (1, 2, 3)]
     promise_for_all(
         [(number, "127.0.0.1", 9083 + 10 * number) for number in (1, 2, 3)],

@@ -1,4 +1,4 @@
-"""Seeds on real sockets: a DNS name of all nodes, as a Kubernetes headless service gives it."""
+"""Seeds on real sockets: one DNS name for all nodes, like a Kubernetes headless service."""
 
 import asyncio
 import contextlib
@@ -15,9 +15,9 @@ from riverrun.model.settings import SettingError
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.formation.asking import Asking
-from riverrun.server.formation.formed import FormationError, FormationStopped, Formed
-from riverrun.server.formation.former import Formation
+from riverrun.server.formation.decision import FormationError, FormationStopped, Formed
+from riverrun.server.formation.formation import Formation
+from riverrun.server.formation.seed_client import SeedClient
 from riverrun.server.formation.settings import parse_seed
 from riverrun.server.settings import NodeSettings
 from riverrun.storage.directory import LogDirectory
@@ -28,7 +28,7 @@ NAME = "riverrun.default.svc"
 
 
 class Service:
-    """Nodes on 127.0.0.1, 127.0.0.2, ... that all listen on one port, behind one name."""
+    """Nodes on 127.0.0.1, 127.0.0.2, ... with the same port and one DNS name."""
 
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self.port = free_ports(2)
@@ -38,7 +38,7 @@ class Service:
         self.stopping = asyncio.Event()
 
     def resolve(self) -> None:
-        """Answer for DNS in this loop."""
+        """Replace the DNS resolver of this event loop."""
         loop: Any = asyncio.get_running_loop()
         ask: Callable[..., Any] = loop.getaddrinfo
 
@@ -67,9 +67,13 @@ class Service:
         )
         with contextlib.closing(directory):
             formation = Formation(
-                settings, directory, files=OsFiles(), clock=clock, randomness=randomness,
+                settings,
+                directory,
+                files=OsFiles(),
+                clock=clock,
+                randomness=randomness,
                 stopping=self.stopping,
-            )  # fmt: skip
+            )
             return await formation.form()
 
 
@@ -77,7 +81,7 @@ def run(scenario: Any) -> None:
     asyncio.run(asyncio.wait_for(scenario, SECONDS_MAX))
 
 
-def test_all_nodes_behind_a_name_found_one_cluster(tmp_path: Path) -> None:
+def test_nodes_behind_one_dns_name_found_one_cluster(tmp_path: Path) -> None:
     async def scenario() -> None:
         service = Service(tmp_path, 3, bootstrap_expect="3")
         service.resolve()
@@ -88,7 +92,7 @@ def test_all_nodes_behind_a_name_found_one_cluster(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_name_of_many_nodes_without_a_number_is_refused(tmp_path: Path) -> None:
+def test_dns_name_of_several_nodes_requires_bootstrap_expect(tmp_path: Path) -> None:
     async def scenario() -> None:
         service = Service(tmp_path, 3)
         service.resolve()
@@ -103,15 +107,16 @@ def test_a_name_of_many_nodes_without_a_number_is_refused(tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_a_node_that_waits_can_be_stopped(tmp_path: Path) -> None:
+def test_formation_stops_while_it_waits(tmp_path: Path) -> None:
     async def scenario() -> None:
         service = Service(tmp_path, 3, bootstrap_expect="3")
         service.resolve()
         waiting = asyncio.ensure_future(service.form(1))
-        asking = Asking(NodeId(9), SystemRandomness().uuid(), 1.0)
-        while (reply := (await asking.addresses([("127.0.0.1", service.port)]))[0]).heard is None:
-            assert "refuses" in reply.why
-        assert reply.heard.named is None
+        client = SeedClient(NodeId(9), SystemRandomness().uuid(), 1.0)
+        address = ("127.0.0.1", service.port)
+        while (result := (await client.addresses([address]))[0]).report is None:
+            assert "refuses" in result.error
+        assert result.report.named is None
         service.stopping.set()
         with pytest.raises(FormationStopped):
             await waiting
@@ -119,7 +124,7 @@ def test_a_node_that_waits_can_be_stopped(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_node_whose_metadata_is_gone_comes_back_as_another_directory(tmp_path: Path) -> None:
+def test_node_without_metadata_gets_a_new_directory_id(tmp_path: Path) -> None:
     async def scenario() -> None:
         service = Service(tmp_path, 3, bootstrap_expect="3")
         service.resolve()
@@ -144,11 +149,11 @@ def _line(text: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("text", ["node1", "node1:", ":9092", "node1:99999"])
-def test_what_is_no_seed_is_refused(text: str) -> None:
+def test_invalid_seed_is_rejected(text: str) -> None:
     with pytest.raises(SettingError, match="a seed looks like"):
         parse_seed(text)
 
 
-def test_seeds_may_be_written_with_brackets() -> None:
+def test_seed_may_have_brackets_and_spaces() -> None:
     assert parse_seed("[::1]:9092") == ("::1", 9092)
     assert parse_seed(" node1:9092 ") == ("node1", 9092)

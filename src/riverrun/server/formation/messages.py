@@ -1,4 +1,4 @@
-"""Between what nodes say and what it is on the wire."""
+"""Conversion between formation values and wire messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from uuid import UUID
 
 from riverrun.model.ids import NodeId
 from riverrun.raft.types import NO_DIRECTORY, Voter
-from riverrun.server.formation.decision import LISTENER, Address, Heard, Proposal
+from riverrun.server.formation.decision import LISTENER, Address, FoundingProposal, NodeReport
 from riverrun.wire.private.discover_node_response import (
     DiscoverNodeResponse,
     NamedNode,
@@ -15,42 +15,42 @@ from riverrun.wire.private.discover_node_response import (
 from riverrun.wire.private.form_cluster_request import FirstVoter, FormClusterRequest
 
 
-def answer_of(heard: Heard) -> DiscoverNodeResponse:
-    named = heard.named
+def encode_report(report: NodeReport) -> DiscoverNodeResponse:
+    named = report.named
     return DiscoverNodeResponse(
-        node_id=heard.node_id,
-        directory_id=heard.directory_id,
-        is_controller=heard.is_controller,
-        cluster_id=heard.cluster_id,
-        promised=heard.promised,
-        controller=_written(() if heard.controller is None else (heard.controller,)),
+        node_id=report.node_id,
+        directory_id=report.directory_id,
+        is_controller=report.is_controller,
+        cluster_id=report.cluster_id,
+        promised=report.promised,
+        controller=_encode_addresses(() if report.controller is None else (report.controller,)),
         named=None
         if named is None
         else tuple(NamedNode(node_id=n, directory_id=d) for n, d in named),
-        controllers=_written(heard.controllers),
-        namesakes=_written(heard.namesakes),
+        controllers=_encode_addresses(report.controllers),
+        namesakes=_encode_addresses(report.namesakes),
     )
 
 
-def heard_of(answer: DiscoverNodeResponse) -> Heard:
-    named = answer.named
-    controller = _read(answer.controller)
-    return Heard(
-        node_id=NodeId(answer.node_id),
-        directory_id=_uuid(answer.directory_id),
-        is_controller=answer.is_controller,
-        cluster_id=answer.cluster_id,
-        promised=answer.promised,
+def decode_report(response: DiscoverNodeResponse) -> NodeReport:
+    named = response.named
+    controller = _decode_addresses(response.controller)
+    return NodeReport(
+        node_id=NodeId(response.node_id),
+        directory_id=_uuid(response.directory_id),
+        is_controller=response.is_controller,
+        cluster_id=response.cluster_id,
+        promised=response.promised,
         controller=controller[0] if controller else None,
         named=None
         if named is None
         else tuple(sorted((NodeId(n.node_id), _uuid(n.directory_id)) for n in named)),
-        controllers=_read(answer.controllers),
-        namesakes=_read(answer.namesakes),
+        controllers=_decode_addresses(response.controllers),
+        namesakes=_decode_addresses(response.namesakes),
     )
 
 
-def request_of(proposal: Proposal, *, is_agreed: bool) -> FormClusterRequest:
+def encode_proposal(proposal: FoundingProposal, *, is_agreed: bool) -> FormClusterRequest:
     return FormClusterRequest(
         cluster_id=proposal.cluster_id,
         proposed_ms=proposal.proposed_ms,
@@ -67,8 +67,8 @@ def request_of(proposal: Proposal, *, is_agreed: bool) -> FormClusterRequest:
     )
 
 
-def proposal_of(request: FormClusterRequest) -> Proposal:
-    return Proposal(
+def decode_proposal(request: FormClusterRequest) -> FoundingProposal:
+    return FoundingProposal(
         cluster_id=request.cluster_id,
         proposed_ms=request.proposed_ms,
         voters=tuple(
@@ -82,14 +82,14 @@ def proposal_of(request: FormClusterRequest) -> Proposal:
     )
 
 
-def _written(addresses: tuple[Address, ...]) -> tuple[NodeAddress, ...]:
+def _encode_addresses(addresses: tuple[Address, ...]) -> tuple[NodeAddress, ...]:
     return tuple(NodeAddress(host=host, port=port) for host, port in addresses)
 
 
-def _read(addresses: tuple[NodeAddress, ...]) -> tuple[Address, ...]:
+def _decode_addresses(addresses: tuple[NodeAddress, ...]) -> tuple[Address, ...]:
     return tuple((address.host, address.port) for address in addresses)
 
 
 def _uuid(directory_id: UUID | None) -> UUID:
-    """The zero id is written for none."""
+    """On the wire the zero id is absent."""
     return NO_DIRECTORY if directory_id is None else directory_id

@@ -1,7 +1,7 @@
 """The promise to found a cluster, as a file.
 
-It is durable before anybody hears of it, and goes when the directory belongs to the cluster. All
-calls block on the disk. ``riverrun up`` uses this as well, so it loads little.
+It is durable before the response that confirms it, and deleted when the directory belongs to the
+cluster. All calls block on the disk. ``riverrun up`` uses this module too, so it imports little.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.types import Voter
-from riverrun.server.formation.decision import LISTENER, Proposal
-from riverrun.server.formation.formed import FormationError
+from riverrun.server.formation.decision import LISTENER, FormationError, FoundingProposal
 from riverrun.storage.checkpoints import encode_uuid, parse_uuid
 from riverrun.storage.identity import META_PROPERTIES, Identity
 
@@ -29,9 +28,9 @@ VERSION = 1
 
 
 class Promise(Struct, frozen=True, kw_only=True):
-    """``is_agreed`` when it is known that all voters have promised."""
+    """``is_agreed``: all voters are known to have promised."""
 
-    proposal: Proposal
+    proposal: FoundingProposal
     is_agreed: bool = False
 
     def encode(self) -> bytes:
@@ -64,7 +63,7 @@ class Promise(Struct, frozen=True, kw_only=True):
             )
             for entry in content["voters"]
         )
-        proposal = Proposal(
+        proposal = FoundingProposal(
             cluster_id=str(content["cluster.id"]),
             proposed_ms=int(content["proposed.ms"]),
             voters=voters,
@@ -80,7 +79,7 @@ def read_promise(files: Files, directory: str) -> Promise | None:
         return Promise.parse(read_whole(files, path))
     except (ValueError, KeyError, TypeError) as error:
         raise FormationError(
-            f"{path} is damaged ({error!r}): if the cluster that it names never came to be, start "
+            f"{path} is corrupt ({error!r}): if the cluster that it names was never founded, start "
             f"all of its nodes with empty data directories"
         ) from None
 
@@ -97,19 +96,19 @@ def promise_for_all(
     clock: Clock,
     randomness: Randomness,
 ) -> None:
-    """Prepare blank directories on one machine for their first start, in the name of all voters.
+    """Write the promises of all voters, whose blank directories are on this machine.
 
-    So they need not ask each other: when every promise is durable, all have promised.
+    The nodes then need no requests to each other: once every promise is durable, all have promised.
     """
     files = OsFiles()
-    made = tuple(
+    founders = tuple(
         Voter(
             id=NodeId(node_id), directory_id=randomness.uuid(), endpoints={LISTENER: (host, port)}
         )
         for node_id, host, port in voters
     )
-    proposal = Proposal(cluster_id=cluster_id, proposed_ms=clock.now_ms(), voters=made)
-    for voter, directory in zip(made, directories, strict=True):
+    proposal = FoundingProposal(cluster_id=cluster_id, proposed_ms=clock.now_ms(), voters=founders)
+    for voter, directory in zip(founders, directories, strict=True):
         assert voter.directory_id is not None
         files.make_directory(str(directory))
         identity = Identity(node_id=voter.id, directory_id=voter.directory_id, cluster_id=None)
@@ -117,19 +116,19 @@ def promise_for_all(
     for directory in directories:
         write_promise(files, str(directory), Promise(proposal=proposal))
     for directory in directories:
-        # If a power cut takes this, the nodes find out by asking each other.
+        # Not synced: if a power cut loses this, the nodes ask each other.
         agreed = Promise(proposal=proposal, is_agreed=True)
         write_promise(files, str(directory), agreed, sync=False)
 
 
 def withdraw(directories: Sequence[Path]) -> None:
-    """Undo ``promise_for_all``, unless one of the nodes has used it already."""
+    """Undo ``promise_for_all``, unless a node has already used its promise."""
     if not all(_is_untouched(directory) for directory in directories):
         return
     for directory in directories:
         for path in directory.iterdir():
             path.unlink()
-        with contextlib.suppress(OSError):  # a disk of its own may be mounted there
+        with contextlib.suppress(OSError):  # it may be a mount point
             directory.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Settings of a node's first start: its roles, and whom it asks for a cluster."""
+"""Settings of a node's first start: its roles and its seeds."""
 
 from __future__ import annotations
 
@@ -13,52 +13,51 @@ CONTROLLER: Final = "controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormationSettings(Settings):
-    """What a node is, and with whom it becomes a cluster."""
+    """The node's roles, and how it finds or founds its cluster."""
 
     roles: tuple[str, ...] = setting(
         (BROKER, CONTROLLER),
         name="process.roles",
         choices=(BROKER, CONTROLLER),
-        doc="What the node does: broker holds partitions, controller may vote on the metadata.",
+        doc="Roles of the node. A broker holds partitions, a controller can vote on metadata.",
     )
     seed_nodes: tuple[str, ...] = setting(
         (),
         name="seed.nodes",
-        doc="HOST:PORT of the other nodes, by their addresses for clients or for controllers; or a "
-        "DNS name with the addresses of all nodes, together with bootstrap.expect. Empty for a "
-        "cluster of one node.",
+        doc="HOST:PORT of other nodes: their client or controller listeners, or a DNS name that "
+        "resolves to all nodes, together with bootstrap.expect. Empty for a cluster of one node.",
     )
     expect: int = setting(
         0,
         name="bootstrap.expect",
         at_least=0,
         at_most=1000,
-        doc="How many nodes with the role controller found the cluster; needed when seed.nodes is "
-        "a DNS name of several nodes. 0 for as many as seed.nodes names.",
+        doc="Number of controllers that found the cluster. Required if seed.nodes is a DNS name of "
+        "several nodes. 0: as many as seed.nodes names.",
     )
     cluster_id: str = setting(
         "",
         name="cluster.id",
-        doc="The cluster that this node belongs to: it joins no other, and founds it by that id. "
-        "Empty for the one that the seeds know, or a new one.",
+        doc="Id of the cluster that this node joins or founds. Empty: the cluster of the seeds, or "
+        "a new one.",
     )
     auto_join: bool = setting(
         False,
         name="controller.quorum.auto.join.enable",
-        doc="Whether a controller that joins a cluster becomes a voter by itself. One that was a "
-        "voter and lost its data always does.",
+        doc="Whether a controller that joins a cluster becomes a voter automatically. A voter that "
+        "lost its data always does.",
     )
-    answer_ms_max: int = setting(
+    response_ms_max: int = setting(
         SECOND_MS,
         name="seed.timeout.ms",
         at_least=10,
-        doc="How long a seed has to answer before it is asked again.",
+        doc="Request timeout for a seed; the request is then retried.",
     )
     retry_ms: int = setting(
         100,
         name="seed.retry.ms",
         at_least=1,
-        doc="Pause between two rounds of questions to all seeds, before the node has a cluster.",
+        doc="Pause between two rounds of requests to all seeds, until the node has a cluster.",
     )
 
     @property

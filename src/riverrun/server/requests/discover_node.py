@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from riverrun.model.ids import NodeId
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.formation.decision import Address, Heard
-from riverrun.server.formation.messages import answer_of
-from riverrun.server.services import BrokerServices
+from riverrun.server.formation.decision import Address, NodeReport
+from riverrun.server.formation.messages import encode_report
+from riverrun.server.services import NodeServices
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
 from riverrun.wire.private.discover_node_response import DiscoverNodeResponse
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: DiscoverNodeRequest
+    services: NodeServices, context: RequestContext, request: DiscoverNodeRequest
 ) -> DiscoverNodeResponse:
     settings, metadata = services.settings, services.metadata
     own = settings.controller_advertised()
@@ -24,8 +24,8 @@ def handle(
     for voter in metadata.voters:
         if CONTROLLER in voter.endpoints:
             controllers[voter.endpoints[CONTROLLER]] = None
-    return answer_of(
-        Heard(
+    return encode_report(
+        NodeReport(
             node_id=settings.node_id,
             directory_id=services.logs.directory_id,
             is_controller=settings.formation.is_controller,
@@ -37,7 +37,7 @@ def handle(
     )
 
 
-def _namesakes(services: BrokerServices, request: DiscoverNodeRequest) -> tuple[Address, ...]:
+def _namesakes(services: NodeServices, request: DiscoverNodeRequest) -> tuple[Address, ...]:
     """Where we know a node of the asker's id with other data: it may be gone, or not."""
     found: dict[Address, None] = {}
     known = services.metadata.current.brokers.get(NodeId(request.node_id))

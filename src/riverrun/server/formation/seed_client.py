@@ -1,4 +1,4 @@
-"""Asks seeds who they are: by list, and by DNS names with many addresses."""
+"""Requests to seeds, which are addresses or DNS names with several addresses."""
 
 from __future__ import annotations
 
@@ -12,63 +12,65 @@ from uuid import UUID
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.server.formation.decision import Address, Proposal, Reply
-from riverrun.server.formation.messages import heard_of, request_of
+from riverrun.server.formation.decision import Address, FoundingProposal, SeedResult
+from riverrun.server.formation.messages import decode_report, encode_proposal
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
 
 CLIENT_ID: Final = "riverrun-formation"
 ADDRESSES_MAX: Final = 1000
-"""Of one name."""
+"""Addresses used of one DNS name."""
 
 
-class Asking:
-    """The questions of one node."""
+class SeedClient:
+    """The formation requests of one node."""
 
     def __init__(self, node_id: NodeId, directory_id: UUID, timeout_s: float) -> None:
-        self._request = DiscoverNodeRequest(node_id=node_id, directory_id=directory_id)
+        self._discover = DiscoverNodeRequest(node_id=node_id, directory_id=directory_id)
         self._timeout_s = timeout_s
 
-    async def seeds(self, seeds: Sequence[Address]) -> dict[str, list[Reply]]:
-        """Everybody at once; each has the same time to answer."""
-        answers = await asyncio.gather(*(self._seed(host, port) for host, port in seeds))
-        return {f"{seed[0]}:{seed[1]}": found for seed, found in zip(seeds, answers, strict=True)}
+    async def seeds(self, seeds: Sequence[Address]) -> dict[str, list[SeedResult]]:
+        """Ask all seeds concurrently, each with the same timeout."""
+        results = await asyncio.gather(*(self._seed(host, port) for host, port in seeds))
+        return {f"{seed[0]}:{seed[1]}": found for seed, found in zip(seeds, results, strict=True)}
 
-    async def addresses(self, addresses: Sequence[Address]) -> list[Reply]:
+    async def addresses(self, addresses: Sequence[Address]) -> list[SeedResult]:
         return await asyncio.gather(*(self._address(address) for address in addresses))
 
-    async def _seed(self, host: str, port: int) -> list[Reply]:
+    async def _seed(self, host: str, port: int) -> list[SeedResult]:
         try:
             async with asyncio.timeout(self._timeout_s):
                 places = await _resolve(host, port)
         except OSError as error:
-            why = f"has no address: {error.strerror or error or 'no answer from DNS'}"
-            return [Reply(address=f"{host}:{port}", why=why)]
+            text = f"has no address: {error.strerror or error or 'no response from DNS'}"
+            return [SeedResult(address=f"{host}:{port}", error=text)]
         found = (self._address(address, family) for address, family in places)
         return await asyncio.gather(*found)
 
-    async def _address(self, address: Address, family: int = 0) -> Reply:
+    async def _address(self, address: Address, family: int = 0) -> SeedResult:
         written = f"{address[0]}:{address[1]}"
         try:
-            answer = await self._ask(address, ApiKey.DISCOVER_NODE, self._request)
+            response = await self._request(address, ApiKey.DISCOVER_NODE, self._discover)
         except (OSError, UnsupportedApi) as error:
-            return Reply(address=written, family=family, why=_in_words(error))
-        if answer.error_code is not ErrorCode.NONE:
-            return Reply(address=written, family=family, why=answer.error_code.name)
-        return Reply(address=written, family=family, heard=heard_of(answer))
+            return SeedResult(address=written, family=family, error=_error_text(error))
+        if response.error_code is not ErrorCode.NONE:
+            return SeedResult(address=written, family=family, error=response.error_code.name)
+        return SeedResult(address=written, family=family, report=decode_report(response))
 
-    async def form(self, address: Address, proposal: Proposal, *, is_agreed: bool) -> str | None:
-        """Ask a controller to promise, or tell it that all have; why not, if it does not."""
+    async def form(
+        self, address: Address, proposal: FoundingProposal, *, is_agreed: bool
+    ) -> str | None:
+        """Ask a controller to promise, or notify it that all have. Returns the error, if any."""
         try:
-            request = request_of(proposal, is_agreed=is_agreed)
-            answer = await self._ask(address, ApiKey.FORM_CLUSTER, request)
+            request = encode_proposal(proposal, is_agreed=is_agreed)
+            response = await self._request(address, ApiKey.FORM_CLUSTER, request)
         except (OSError, UnsupportedApi) as error:
-            return _in_words(error)
-        if answer.error_code is ErrorCode.NONE:
+            return _error_text(error)
+        if response.error_code is ErrorCode.NONE:
             return None
-        return answer.error_message or str(answer.error_code.name)
+        return response.error_message or str(response.error_code.name)
 
-    async def _ask(self, address: Address, key: ApiKey, message: object) -> Any:
+    async def _request(self, address: Address, key: ApiKey, message: object) -> Any:
         host, port = address
         connection = await Connection.connect(
             host,
@@ -84,7 +86,7 @@ class Asking:
 
 
 async def _resolve(host: str, port: int) -> list[tuple[Address, int]]:
-    """All addresses of a name, each once, with its family."""
+    """All addresses of a DNS name, each once, with its family."""
     try:
         family = ipaddress.ip_address(host).version
         return [((host, port), family)]
@@ -96,12 +98,12 @@ async def _resolve(host: str, port: int) -> list[tuple[Address, int]]:
     return list(places.items())[:ADDRESSES_MAX]
 
 
-def _in_words(error: OSError | UnsupportedApi) -> str:
+def _error_text(error: OSError | UnsupportedApi) -> str:
     match error:
         case ConnectionRefusedError():
             return "refuses the connection"
         case TimeoutError():
-            return "does not answer"
+            return "does not respond"
         case ConnectionResetError():
             return "closes the connection"
         case OSError():

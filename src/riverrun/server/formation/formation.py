@@ -1,7 +1,7 @@
-"""The first start of a node: asks, answers, stores, until it belongs to a cluster.
+"""The first start of a node: finds or founds the cluster that it belongs to.
 
-While it has none, the node listens on its own addresses for other blank nodes alone. What follows
-from what it hears is decided in ``decision.py``.
+While it has no cluster, the node listens on its own addresses and serves only the formation
+requests of other blank nodes. ``decision.py`` decides each step.
 """
 
 from __future__ import annotations
@@ -13,40 +13,44 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 import structlog
 from msgspec.structs import replace
 
+from riverrun.metadata.image import Image
+from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
 from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import Clock
-from riverrun.ports.files import Files
+from riverrun.ports.files import Files, write_atomically
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
+from riverrun.raft.types import Voter
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.dispatch.router import Refused, Router
-from riverrun.server.formation import founding
-from riverrun.server.formation.asking import Asking
 from riverrun.server.formation.decision import (
     Address,
+    CreateCluster,
     Decision,
-    Found,
-    Heard,
-    Join,
-    Proposal,
-    Propose,
+    FormationError,
+    FormationState,
+    FormationStopped,
+    Formed,
+    FoundingProposal,
+    JoinCluster,
+    NodeReport,
+    ProposeCluster,
     Refuse,
-    Situation,
     Wait,
     decide,
     known_controllers,
-    objection,
-    return_conflict,
-    voters_of,
+    rejection_reason,
+    rejoin_conflict,
+    voters_from,
 )
-from riverrun.server.formation.formed import FormationError, FormationStopped, Formed
-from riverrun.server.formation.messages import answer_of, proposal_of
-from riverrun.server.formation.promise import Promise, read_promise, write_promise
+from riverrun.server.formation.messages import decode_proposal, encode_report
+from riverrun.server.formation.promise import PROMISE, Promise, read_promise, write_promise
+from riverrun.server.formation.seed_client import SeedClient
 from riverrun.server.network.listener import Listener
 from riverrun.server.settings import Address as ListenerAddress
 from riverrun.server.settings import NodeSettings
@@ -59,8 +63,8 @@ from riverrun.wire.private.discover_node_response import DiscoverNodeResponse
 from riverrun.wire.private.form_cluster_request import FormClusterRequest
 from riverrun.wire.private.form_cluster_response import FormClusterResponse
 
-REMIND_SECONDS: Final = 10.0
-"""How often a node says that it still waits, and for what."""
+LOG_SECONDS: Final = 10.0
+"""Between log lines with the same reason for waiting."""
 
 T = TypeVar("T")
 log = structlog.get_logger("riverrun.formation")
@@ -80,8 +84,8 @@ class Formation:
         stopping: asyncio.Event | None = None,
         sockets: Mapping[ListenerAddress, socket.socket] | None = None,
     ) -> None:
-        """``form`` raises ``FormationStopped`` when ``stopping`` is set. ``sockets`` listen on some
-        of the node's addresses already; they stay open.
+        """``form`` raises ``FormationStopped`` when ``stopping`` is set. ``sockets`` already listen
+        on some of the node's addresses; they stay open.
         """
         self._settings = settings
         self._directory = directory
@@ -96,7 +100,7 @@ class Formation:
         self._agreed = asyncio.Event()
         self._last_wait: tuple[str, float] = ("", 0.0)
         controller = settings.controller_advertised()
-        self._me = Heard(
+        self._me = NodeReport(
             node_id=settings.node_id,
             directory_id=directory.directory_id,
             is_controller=settings.formation.is_controller,
@@ -105,15 +109,15 @@ class Formation:
         self._seeds = [
             seed for seed in settings.formation.seeds() if seed not in self._own_addresses()
         ]
-        self._asking = Asking(
-            settings.node_id, directory.directory_id, settings.formation.answer_ms_max / 1000
+        self._client = SeedClient(
+            settings.node_id, directory.directory_id, settings.formation.response_ms_max / 1000
         )
 
     async def form(self) -> Formed:
-        """The cluster that this node belongs to, old or new; the directory says so, durably.
+        """The cluster that this node belongs to, existing or new. Its id is durable on return.
 
-        Waits for the seeds as long as it takes. Raises ``FormationError`` when no waiting helps,
-        ``DirectoryError`` and ``OSError`` when the directory or an address cannot be used.
+        Waits for the seeds without a limit. Raises ``FormationError`` if waiting cannot help,
+        ``DirectoryError`` or ``OSError`` if the directory or an address cannot be used.
         """
         try:
             return await self._form()
@@ -130,163 +134,161 @@ class Formation:
                 f"with an empty one"
             )
         if known is not None and await self._in_thread(self._has_metadata):
-            return await self._return_to(known)
+            return await self._rejoin(known)
         self._promise = await self._in_thread(self._read_promise)
         if self._promise is None and known is None:
             if not settings.seed_nodes:
                 return await self._found_alone()
             if await self._in_thread(self._has_metadata):
                 raise FormationError(
-                    f"{self._directory.path} holds metadata of no known cluster: start the node "
+                    f"{self._directory.path} holds metadata of an unknown cluster: start the node "
                     f"once without seed.nodes, or with an empty data directory"
                 )
         if self._promise is None and known is not None and self._seeds:
-            # It was in a cluster, and what it acknowledged and voted for there is gone. Should it
-            # be a voter, it must not speak for that directory again.
+            # The node belonged to a cluster and lost what it acknowledged and voted there. If it
+            # was a voter, it must not vote with the same directory id again.
             renewed = await self._in_thread(self._directory.renew_id)
             self._me = replace(self._me, directory_id=renewed)
         if self._promise is not None and self._promise.is_agreed:
             return await self._found_as_agreed(self._promise.proposal)
         return await self._find_others(known or settings.cluster_id or None)
 
-    # -- A cluster of one, and a cluster that we know ---------------------------------------------
+    # A cluster of one node, and a cluster that the node already belongs to
 
     async def _found_alone(self) -> Formed:
         if not self._me.is_controller:
             raise FormationError(
-                "a node that is no controller finds its cluster by seed.nodes: name some nodes"
+                "a node that is not a controller needs seed.nodes to find its cluster"
             )
         endpoints = {} if self._me.controller is None else {CONTROLLER: self._me.controller}
-        voter = replace(voters_of([replace(self._me, controller=("", 0))])[0], endpoints=endpoints)
-        return await self._found(self._proposal((voter,)))
+        voter = Voter(id=self._me.node_id, directory_id=self._me.directory_id, endpoints=endpoints)
+        return await self._found(self._new_proposal((voter,)))
 
-    async def _found_as_agreed(self, proposal: Proposal) -> Formed:
-        """Everybody has promised before this start: there is nobody to ask."""
-        situation = Situation(me=self._me, seeds={}, promise=proposal, is_agreed=True)
-        formed = await self._act(decide(situation), situation)
-        assert formed is not None, "an agreement that leads to nothing"
+    async def _found_as_agreed(self, proposal: FoundingProposal) -> Formed:
+        """All voters promised before this start, so no request is needed."""
+        state = FormationState(me=self._me, seeds={}, promise=proposal, is_agreed=True)
+        formed = await self._act(decide(state), state)
+        assert formed is not None, "an agreed proposal did not lead to a cluster"
         return formed
 
-    async def _return_to(self, cluster_id: str) -> Formed:
+    async def _rejoin(self, cluster_id: str) -> Formed:
         if not self._seeds:
             return Formed(cluster_id=cluster_id)
-        await self._in_thread(lambda: founding.join(self._files, self._directory, cluster_id))
-        replies = await self._asking.seeds(self._seeds)
+        await self._in_thread(lambda: self._write_cluster_id(cluster_id))
+        results = await self._client.seeds(self._seeds)
         me = replace(self._me, cluster_id=cluster_id)
-        situation = Situation(me=me, seeds=replies, wanted_cluster=cluster_id)
-        refusal = return_conflict(situation)
-        if refusal is not None:
-            raise FormationError(refusal)
-        found = known_controllers(situation.others)
-        # Silent seeds are named too: they show that this node is not meant to be alone.
-        return Formed(cluster_id=cluster_id, bootstrap=found or tuple(self._seeds))
+        state = FormationState(me=me, seeds=results, wanted_cluster=cluster_id)
+        conflict = rejoin_conflict(state)
+        if conflict is not None:
+            raise FormationError(conflict)
+        controllers = known_controllers(state.others)
+        # Seeds that did not respond are used too: with them the node does not assume to be alone.
+        return Formed(cluster_id=cluster_id, bootstrap=controllers or tuple(self._seeds))
 
-    # -- Others -----------------------------------------------------------------------------------
+    # A cluster of several nodes
 
     async def _find_others(self, wanted: str | None) -> Formed:
         if not self._settings.formation.is_controller and not self._seeds:
-            raise FormationError("a node that is no controller needs other nodes in seed.nodes")
-        listener = self._listener()
+            raise FormationError("a node that is not a controller needs other nodes in seed.nodes")
+        listener = self._build_listener()
         for address in self._settings.listening():
             passed = self._sockets.get(address)
             bound = passed.dup() if passed is not None else None
             await listener.start(address.name, address.host, address.port, bound)
         try:
             while True:
-                situation = await self._look_around(wanted)
-                formed = await self._act(decide(situation), situation)
+                state = await self._ask_seeds(wanted)
+                formed = await self._act(decide(state), state)
                 if formed is not None:
                     return formed
                 await self._pause()
         finally:
             await listener.stop()
 
-    async def _look_around(self, wanted: str | None) -> Situation:
-        replies = await self._asking.seeds(self._seeds)
+    async def _ask_seeds(self, wanted: str | None) -> FormationState:
+        results = await self._client.seeds(self._seeds)
         namesakes = {
             address: None
-            for found in replies.values()
-            for reply in found
-            if reply.heard is not None
-            for address in reply.heard.namesakes
+            for found in results.values()
+            for result in found
+            if result.report is not None
+            for address in result.report.namesakes
             if address not in self._own_addresses()
         }
-        situation = Situation(
-            me=self._heard(),
-            seeds=replies,
-            namesakes=await self._asking.addresses(list(namesakes)),
+        state = FormationState(
+            me=self._report(),
+            seeds=results,
+            namesakes=await self._client.addresses(list(namesakes)),
             expect=self._settings.formation.expect,
             wanted_cluster=wanted,
-            promise=self._proposal_promised,
+            promise=self._promised_proposal,
             is_agreed=self._promise is not None and self._promise.is_agreed,
         )
-        self._me = replace(self._me, named=situation.named())
-        return situation
+        self._me = replace(self._me, named=state.named())
+        return state
 
-    async def _act(self, decision: Decision, situation: Situation) -> Formed | None:
-        if self._proposal_promised != situation.promise:
-            return None  # we promised while we asked
+    async def _act(self, decision: Decision, state: FormationState) -> Formed | None:
+        if self._promised_proposal != state.promise:
+            return None  # a proposal was promised during the requests
         match decision:
-            case Wait(why):
-                self._remind(why)
+            case Wait(reason):
+                self._log_wait(reason)
                 return None
-            case Refuse(why):
-                raise FormationError(why)
-            case Join(cluster_id, bootstrap):
+            case Refuse(error):
+                raise FormationError(error)
+            case JoinCluster(cluster_id, bootstrap):
                 async with self._storing:
                     if self._promise is not None:
                         return None
-                    await self._in_thread(
-                        lambda: founding.join(self._files, self._directory, cluster_id)
-                    )
-                log.info("joins a cluster", cluster=cluster_id)
+                    await self._in_thread(lambda: self._write_cluster_id(cluster_id))
+                log.info("joined a cluster", cluster=cluster_id)
                 return Formed(cluster_id=cluster_id, bootstrap=bootstrap)
-            case Found(proposal):
+            case CreateCluster(proposal):
                 return await self._found(proposal)
-            case Propose(proposal, members):
-                return await self._propose(proposal or self._proposal(voters_of(members)))
+            case ProposeCluster(proposal, members):
+                return await self._propose(proposal or self._new_proposal(voters_from(members)))
             case _:
                 assert_never(decision)
 
-    def _proposal(self, voters: tuple[Any, ...]) -> Proposal:
+    def _new_proposal(self, voters: tuple[Voter, ...]) -> FoundingProposal:
         drawn = base64.urlsafe_b64encode(self._randomness.uuid().bytes).decode().rstrip("=")
-        return Proposal(
+        return FoundingProposal(
             cluster_id=self._settings.formation.cluster_id or drawn,
             proposed_ms=self._clock.now_ms(),
             voters=voters,
         )
 
-    async def _propose(self, proposal: Proposal) -> Formed | None:
+    async def _propose(self, proposal: FoundingProposal) -> Formed | None:
         async with self._storing:
             if self._promise is None:
                 await self._store(Promise(proposal=proposal))
             elif self._promise.proposal != proposal:
                 return None
         others = [voter for voter in proposal.voters if voter.key.id != self._me.node_id]
-        places = [voter.endpoints[CONTROLLER] for voter in others]
-        answers = await asyncio.gather(
-            *(self._asking.form(place, proposal, is_agreed=False) for place in places)
+        addresses = [voter.endpoints[CONTROLLER] for voter in others]
+        errors = await asyncio.gather(
+            *(self._client.form(address, proposal, is_agreed=False) for address in addresses)
         )
-        for voter, why in zip(others, answers, strict=True):
-            if why is not None:
-                self._remind(f"node {voter.id} has not promised: {why}")
+        for voter, error in zip(others, errors, strict=True):
+            if error is not None:
+                self._log_wait(f"node {voter.id} has not promised: {error}")
                 return None
         formed = await self._found(proposal)
-        # Whoever misses this learns of it from any seed that has founded.
+        # A voter that misses this notification asks any seed that has founded the cluster.
         await asyncio.gather(
-            *(self._asking.form(place, proposal, is_agreed=True) for place in places)
+            *(self._client.form(address, proposal, is_agreed=True) for address in addresses)
         )
         return formed
 
-    async def _found(self, proposal: Proposal) -> Formed:
-        await self._in_thread(lambda: founding.found(self._files, self._directory, proposal))
+    async def _found(self, proposal: FoundingProposal) -> Formed:
+        await self._in_thread(lambda: self._write_first_snapshot(proposal))
         ids = ", ".join(str(voter.id) for voter in proposal.voters)
-        log.info("founds a cluster", cluster=proposal.cluster_id, voters=ids)
+        log.info("founded a cluster", cluster=proposal.cluster_id, voters=ids)
         bootstrap = tuple(v.endpoints[CONTROLLER] for v in proposal.voters if v.endpoints)
         return Formed(cluster_id=proposal.cluster_id, voters=proposal.voters, bootstrap=bootstrap)
 
     async def _pause(self) -> None:
-        """Until it is time to ask again, all have promised, or the node is to stop."""
+        """Return when the seeds are due to be asked again or all voters have promised."""
         waits = [asyncio.ensure_future(event.wait()) for event in (self._agreed, self._stopping)]
         try:
             await asyncio.wait(
@@ -300,16 +302,16 @@ class Formation:
         if self._stopping.is_set():
             raise FormationStopped
 
-    def _remind(self, why: str) -> None:
-        said, at = self._last_wait
+    def _log_wait(self, reason: str) -> None:
+        last_reason, logged_at = self._last_wait
         now = self._clock.monotonic()
-        if why != said or now - at >= REMIND_SECONDS:
-            self._last_wait = (why, now)
-            log.info("waits for a cluster", reason=why)
+        if reason != last_reason or now - logged_at >= LOG_SECONDS:
+            self._last_wait = (reason, now)
+            log.info("waiting for a cluster", reason=reason)
 
-    # -- What others ask --------------------------------------------------------------------------
+    # Requests of other nodes
 
-    def _listener(self) -> Listener:
+    def _build_listener(self) -> Listener:
         metrics = Metrics()
         key = ApiKey.API_VERSIONS
         router = Router(
@@ -319,32 +321,33 @@ class Formation:
             apis={key: ALL_APIS[key], **PRIVATE_APIS},
             modules={
                 key: SimpleNamespace(handle=_api_versions),
-                ApiKey.DISCOVER_NODE: SimpleNamespace(handle=_discover),
+                ApiKey.DISCOVER_NODE: SimpleNamespace(handle=_discover_node),
                 ApiKey.FORM_CLUSTER: SimpleNamespace(handle=_form_cluster),
             },
         )
         return Listener(router, self._settings.network, clock=self._clock, metrics=metrics)
 
-    def _heard(self) -> Heard:
-        """What we say of ourselves."""
+    def _report(self) -> NodeReport:
         promised = self._promise.proposal.cluster_id if self._promise is not None else None
         return replace(self._me, promised=promised, cluster_id=self._directory.cluster_id)
 
-    def answer(self) -> DiscoverNodeResponse:
-        return answer_of(self._heard())
+    def discover_node(self) -> DiscoverNodeResponse:
+        return encode_report(self._report())
 
     async def form_cluster(self, request: FormClusterRequest) -> FormClusterResponse:
-        """Promise, durably, or hear that everybody has."""
-        proposal = proposal_of(request)
+        """Durably promise a proposal, or take note that all voters have promised it."""
+        proposal = decode_proposal(request)
         async with self._storing:
             promise = self._promise
-            known = self._proposal_promised
+            known = self._promised_proposal
             wanted = self._directory.cluster_id or self._settings.formation.cluster_id or None
-            why = objection(self._heard(), proposal, known, wanted)
-            if why is None and request.is_agreed and known is None:
-                why = f"node {self._me.node_id} has promised nothing"
-            if why is not None:
-                return FormClusterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
+            error = rejection_reason(self._report(), proposal, known, wanted)
+            if error is None and request.is_agreed and known is None:
+                error = f"node {self._me.node_id} has promised nothing"
+            if error is not None:
+                return FormClusterResponse(
+                    error_code=ErrorCode.INVALID_REQUEST, error_message=error
+                )
             if promise is None:
                 await self._store(Promise(proposal=proposal))
             elif request.is_agreed and not promise.is_agreed:
@@ -352,10 +355,10 @@ class Formation:
                 self._agreed.set()
         return FormClusterResponse(error_code=ErrorCode.NONE)
 
-    # -- The directory ----------------------------------------------------------------------------
+    # The data directory
 
     @property
-    def _proposal_promised(self) -> Proposal | None:
+    def _promised_proposal(self) -> FoundingProposal | None:
         return self._promise.proposal if self._promise is not None else None
 
     async def _store(self, promise: Promise) -> None:
@@ -365,8 +368,25 @@ class Formation:
     def _read_promise(self) -> Promise | None:
         return read_promise(self._files, self._directory.path)
 
+    def _write_first_snapshot(self, proposal: FoundingProposal) -> None:
+        """Write the snapshot with the first voters. All voters write the same bytes."""
+        path = os.path.join(self._directory.make_metadata(), BOOTSTRAP.name)
+        if not self._files.exists(path):
+            image = Image(timestamp=proposal.proposed_ms)
+            content = b"".join(snapshot_batches(image, proposal.voters, proposal.proposed_ms))
+            write_atomically(self._files, path, content)
+            self._files.sync_directory(self._directory.path)
+        self._write_cluster_id(proposal.cluster_id)
+
+    def _write_cluster_id(self, cluster_id: str) -> None:
+        """From now on the directory belongs to the cluster, and no promise is needed."""
+        self._directory.adopt_cluster(cluster_id)
+        path = os.path.join(self._directory.path, PROMISE)
+        if self._files.exists(path):
+            self._files.unlink(path)
+
     def _has_metadata(self) -> bool:
-        """Whether the metadata log names voters, or has begun."""
+        """Whether the metadata log has a snapshot or records."""
         folder = self._directory.make_metadata()
         for name in self._files.list_directory(folder):
             if name.endswith(".checkpoint"):
@@ -380,31 +400,31 @@ class Formation:
 
     def _own_addresses(self) -> list[Address]:
         settings = self._settings
-        told = [*settings.listening(), *settings.advertised()]
+        own = [*settings.listening(), *settings.advertised()]
         controller = settings.controller_advertised()
         if controller is not None:
-            told.append(controller)
-        return [(address.host, address.port) for address in told]
+            own.append(controller)
+        return [(address.host, address.port) for address in own]
 
 
 def _api_versions(
     _: Formation, context: RequestContext, __: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Nothing yet: a client that comes too early goes away, and comes again."""
+    """Lists no other API: a client that connects too early closes the connection and retries."""
     api = ALL_APIS[ApiKey.API_VERSIONS]
     only = ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
     return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=(only,))
 
 
-def _discover(
+def _discover_node(
     formation: Formation, _: RequestContext, __: DiscoverNodeRequest
 ) -> DiscoverNodeResponse:
-    return formation.answer()
+    return formation.discover_node()
 
 
 async def _form_cluster(
     formation: Formation, context: RequestContext, request: FormClusterRequest
 ) -> FormClusterResponse:
     if context.listener != CONTROLLER:
-        raise Refused("unknown_api", "a cluster is formed on the controllers' listener alone")
+        raise Refused("unknown_api", "FormCluster is served on the controller listener only")
     return await formation.form_cluster(request)

@@ -164,7 +164,7 @@ async def _look_elsewhere(pool: ConnectionPool, looks: int, topics: Iterable[str
     """Forget what the node said that we asked, and let another one say it a little later."""
     for topic in topics:
         pool.cluster.topics.pop(topic, None)
-    await asyncio.sleep(pool.retry.wait_s(looks, 0.5))
+    await asyncio.sleep(pool.retry.backoff.exact(looks))
     await pool.turn_to_another()
 
 

@@ -200,7 +200,7 @@ class ConnectionPool:
                 self.cluster.topics.clear()
                 if group is not None:
                     self._coordinators.pop(group, None)
-            wait_s = self.retry.wait_s(tries, self._randomness.between(0.0, 1.0))
+            wait_s = self.retry.backoff.jittered(tries, self._randomness)
             tries_max = self.retry.tries_max_after(failure)
             if tries >= tries_max or loop.time() + wait_s > give_up_at:
                 raise failure

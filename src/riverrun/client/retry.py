@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.aio import Backoff
 
 RETRIABLE = frozenset(
     {
@@ -71,7 +72,6 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
             return min(self.tries_max, self.tries_max_unknown)
         return self.tries_max
 
-    def wait_s(self, tries: int, jitter: float) -> float:
-        """How long to wait after so many failed tries; ``jitter`` is in [0, 1)."""
-        doubled: float = self.backoff_s * 2.0 ** min(tries - 1, 16)
-        return min(doubled, self.backoff_s_max) * (0.8 + 0.4 * jitter)
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(first_seconds=self.backoff_s, max_seconds=self.backoff_s_max)

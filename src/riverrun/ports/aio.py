@@ -88,23 +88,23 @@ class StallCredit:
     caller extends the deadlines of its peers by it.
     """
 
-    __slots__ = ("_due", "_grace_seconds", "_tolerance_seconds")
+    __slots__ = ("_grace_seconds", "_tolerance_seconds", "due")
 
     def __init__(self, *, tolerance_seconds: float, grace_seconds: float = 0.0) -> None:
         """A stall is longer than the tolerance. The grace is added to it: time to read messages."""
         self._tolerance_seconds = tolerance_seconds
         self._grace_seconds = grace_seconds
-        self._due: float | None = None
+        self.due: float | None = None
 
-    def expect(self, due: float) -> None:
+    def expect(self, due: float | None) -> None:
         """Set the time at which ``take`` should be called next."""
-        self._due = due
+        self.due = due
 
     def take(self, now: float) -> float:
         """The seconds to credit to peers: 0 unless ``now`` is too late."""
-        if self._due is None:
+        if self.due is None:
             return 0.0
-        late = now - self._due
+        late = now - self.due
         return late + self._grace_seconds if late > self._tolerance_seconds else 0.0
 
 
@@ -178,13 +178,13 @@ class OwnedTasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel all tasks without waiting for them. No task can be started afterwards."""
-        self._is_closed = True
+        """Cancel all tasks without waiting for them."""
         for task in list(self._running):
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended. No task may be started afterwards."""
+        self._is_closed = True
         self.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 

@@ -18,6 +18,7 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.ports.aio import Backoff, StallCredit, Yielder
 from riverrun.ports.clock import Clock
 from riverrun.replication.leader_state import RETRY_SECONDS, IsrProposal, IsrVerdict
 from riverrun.replication.partition import Partition
@@ -43,7 +44,7 @@ PARTITIONS_MAX = 2000
 """Partitions in one request."""
 NAMED_MAX = 20
 """Partitions that have lines of their own in the log; a node may lead thousands."""
-BACKOFF_SECONDS_MAX = 2.0
+BACKOFF = Backoff(first_seconds=RETRY_SECONDS, max_seconds=2.0)
 UNANSWERED = IsrVerdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -165,7 +166,8 @@ class IsrSender:
 
     def _try_again(self, proposals: dict[Partition, IsrProposal], reason: str) -> None:
         self._failures += 1
-        pause = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), BACKOFF_SECONDS_MAX)
+        # The node has one sender, so no jitter is needed.
+        pause = BACKOFF.exact(self._failures)
         if self._failures == 1:
             log.warning("in-sync replicas not changed", partitions=len(proposals), reason=reason)
         due = self._clock.monotonic() + pause
@@ -178,16 +180,17 @@ class IsrSender:
     async def _look_at_all(self) -> None:
         limits = self._replicas.peers.limits
         pause = min(LOOK_SECONDS, limits.lag_seconds / 2)
+        lateness = StallCredit(tolerance_seconds=LATE_SECONDS)
         was_late = False
         while True:
-            slept_at = self._clock.monotonic()
+            lateness.expect(self._clock.monotonic() + pause)
             await asyncio.sleep(pause)
-            late = self._clock.monotonic() - slept_at - pause
-            is_late = late > LATE_SECONDS
+            late = lateness.take(self._clock.monotonic())
+            is_late = late > 0
+            yielder = Yielder(self._clock, steps_max=SLICE_PARTITIONS)
             led = [one for one in self._replicas if one.is_leader and len(one.replicas) > 1]
-            for place, partition in enumerate(led):
-                if place % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
-                    await asyncio.sleep(0)
+            for partition in led:
+                await yielder.step()
                 if is_late:
                     partition.credit_stall(late)
                 # A node that is always late must judge all the same.

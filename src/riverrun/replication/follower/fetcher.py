@@ -25,10 +25,10 @@ from riverrun.client.stream import StreamConnection, response_body
 from riverrun.metadata.image import NO_LEADER
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
+from riverrun.ports.aio import Yielder
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
-from riverrun.replication.follower.backoff import pause_seconds
 from riverrun.replication.follower.followed_partition import FollowedPartition, Key
 from riverrun.replication.follower.leader_offsets import LeaderOffsetsLookup, LogRange
 from riverrun.replication.follower.metrics import Counters, declare
@@ -50,8 +50,6 @@ from riverrun.wire.fetch_client import (
 )
 from riverrun.wire.primitives import MalformedRequest
 
-SLICE_SECONDS = 0.005
-"""A fetcher yields to the event loop after this time."""
 SHORT_WAIT_MS = 50
 SHORT_WAITS_SECONDS = 2.0
 """After cancelling a long poll, use short polls for this time: more changes often follow."""
@@ -288,9 +286,8 @@ class _LeaderFetcher:
         if error != self._last_error:
             _logger.info("fetch from leader failed", leader=self._leader, error=error)
         self._last_error = error
-        longest = self._context.settings.backoff_ms / 1000
-        pause = pause_seconds(self._attempts, longest, self._context.randomness)
         self._attempts += 1
+        pause = self._context.settings.backoff.jittered(self._attempts, self._context.randomness)
         await self._sleep(pause)
 
     async def _sleep(self, seconds: float) -> None:
@@ -373,12 +370,8 @@ class _LeaderFetcher:
             if self.plan.session.rejected(response.error_code):
                 return
             raise _FetchRejected(f"the leader responded with {code_of(response.error_code).name}")
-        clock = self._clock
-        began = clock.monotonic()
-        for _ in self.plan.apply_response(response, began):
-            if clock.monotonic() - began > SLICE_SECONDS:
-                await asyncio.sleep(0)
-                began = clock.monotonic()
+        steps = self.plan.apply_response(response, self._clock.monotonic())
+        await Yielder(self._clock).run(steps)
 
     async def _flush(self, unflushed: list[FollowedPartition]) -> None:
         """Flush concurrently; the threads of the data directory are shared."""

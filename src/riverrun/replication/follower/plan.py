@@ -17,7 +17,6 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness
-from riverrun.replication.follower.backoff import pause_seconds
 from riverrun.replication.follower.followed_partition import FollowedPartition, FollowState, Key
 from riverrun.replication.follower.metrics import Counters
 from riverrun.replication.follower.session import INITIAL_EPOCH, FollowerFetchSession
@@ -335,7 +334,7 @@ class FetchPlan:
         if self.partitions.get(followed.key) is not followed:
             return
         self._counters.errors.value += 1
-        pause = pause_seconds(followed.attempts, self.settings.backoff_ms / 1000, self._randomness)
+        pause = self.settings.backoff.jittered(followed.attempts + 1, self._randomness)
         is_new = error != followed.error and not quiet_attempts
         if is_new or (quiet_attempts and followed.attempts == quiet_attempts):
             _logger.warning(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from riverrun.model.settings import LONG_MAX, MINUTE_MS, SECOND_MS, Kind, MiB, Settings, setting
+from riverrun.ports.aio import Backoff
+
+FIRST_BACKOFF_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +77,8 @@ class FollowerSettings(Settings):
         doc="Bytes a second at most for the replicas that follower.replication.throttled.replicas "
         "names, while they are not in sync.",
     )
+
+    @property
+    def backoff(self) -> Backoff:
+        """The delay after an error of a partition or of a connection."""
+        return Backoff(first_seconds=FIRST_BACKOFF_SECONDS, max_seconds=self.backoff_ms / 1000)

@@ -21,14 +21,14 @@ import structlog
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
+from riverrun.ports.aio import Backoff
 from riverrun.ports.randomness import Randomness
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.dispatch.router import Router
 from riverrun.wire.apis import ALL_APIS, ApiKey
 
 CONNECT_SECONDS_MAX: Final = 1.0
-BACKOFF_SECONDS: Final = 0.02
-BACKOFF_SECONDS_MAX: Final = 0.3
+BACKOFF: Final = Backoff(first_seconds=0.02, max_seconds=0.3, jitter_min=0.5, jitter_max=1.0)
 LOCAL_CONNECTION: Final = -1
 
 log = structlog.get_logger("riverrun.controller")
@@ -81,8 +81,7 @@ class ControllerChannel:
             except (OSError, UnsupportedApi) as error:
                 reason = str(error)
             tries += 1
-            wait = min(BACKOFF_SECONDS * 2.0 ** min(tries - 1, 8), BACKOFF_SECONDS_MAX)
-            wait *= self._randomness.between(0.5, 1.0)
+            wait = BACKOFF.jittered(tries, self._randomness)
             if loop.time() + wait >= give_up_at:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,

@@ -47,11 +47,13 @@ class Leader:
     ) -> None:
         self.now = 100.0
         self.image = Image(brokers={node: broker(node) for node in (ME, TWO, THREE)})
-        self.peers = Peers(
-            now=lambda: self.now, image=lambda: self.image, limits=IsrLimits(lag_messages=100)
-        )
         self.proposed: list[Partition] = []
-        self.peers.propose = self.proposed.append
+        self.peers = Peers(
+            now=lambda: self.now,
+            image=lambda: self.image,
+            limits=IsrLimits(lag_messages=100),
+            propose=self.proposed.append,
+        )
         self.syncs = 0
         log = Machine().load(LogSettings(**settings))[1]  # type: ignore[arg-type]
         self.partition = Partition(log, TOPIC_ID, ME, self._sync, self.peers)

@@ -81,6 +81,7 @@ def play(node: Node, story: Callable[[Controller], Any]) -> None:
     async def whole() -> None:
         controller = Controller()
         changes = IsrSender(
+            node.proposals,
             node.replicas,
             NodeId(1),
             send=controller.send,

@@ -16,7 +16,6 @@ from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
 from riverrun.metadata.image import DIRECTORY_LOST, NO_LEADER, Image, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, TopicName
-from riverrun.ports.metrics import Metrics
 from riverrun.replication.partition import Partition
 from riverrun.replication.reading import code_for_consumer
 from riverrun.replication.repair.repairer import AGAIN_SECONDS, Repairer, ReplicaDisk
@@ -116,8 +115,9 @@ class Story:
         self.publishes = True
         self.is_full = False
         self.forgotten: list[Log] = []
-        self.metrics = Metrics()
+        self.metrics = self.node.metrics
         self.repairs = Repairer(
+            self.node.repairs,
             self.node.replicas,
             ME,
             image=lambda: self.node.image,

@@ -54,11 +54,34 @@ class SendProposals(Protocol):
         ...
 
 
+class ProposalQueue:
+    """The partitions of one node that propose an ISR change. ``IsrSender`` sends the proposals."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Partition, None] = {}
+        self.in_flight: dict[Partition, IsrProposal] = {}
+        self.retries: dict[Partition, tuple[IsrProposal, float]] = {}
+        """Proposals to be sent again, and when."""
+        self.wake = asyncio.Event()
+
+    def propose(self, partition: Partition) -> None:
+        """Send the proposal of a partition, unless it is already in flight or due for a retry."""
+        proposal = partition.proposal
+        retry = self.retries.get(partition)
+        if retry is not None and retry[0] is not proposal:
+            del self.retries[partition]  # a newer image has replaced it
+            retry = None
+        if retry is None and self.in_flight.get(partition) is not proposal:
+            self.waiting[partition] = None
+            self.wake.set()
+
+
 class IsrSender:
     """The proposals of one node. ``run`` until cancelled."""
 
     def __init__(
         self,
+        queue: ProposalQueue,
         replicas: Replicas,
         node_id: NodeId,
         *,
@@ -71,23 +94,8 @@ class IsrSender:
         self._send = send
         self._broker_epoch = broker_epoch
         self._clock = clock
-        self._queue: dict[Partition, None] = {}
-        self._in_flight: dict[Partition, IsrProposal] = {}
-        self._later: dict[Partition, tuple[IsrProposal, float]] = {}
-        self._wake = asyncio.Event()
+        self._queue = queue
         self._failures = 0
-        replicas.peers.propose = self.propose
-
-    def propose(self, partition: Partition) -> None:
-        """A partition has a proposal, perhaps one that we know."""
-        proposal = partition.proposal
-        later = self._later.get(partition)
-        if later is not None and later[0] is not proposal:
-            del self._later[partition]  # an image has overtaken it
-            later = None
-        if later is None and self._in_flight.get(partition) is not proposal:
-            self._queue[partition] = None
-            self._wake.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -103,19 +111,19 @@ class IsrSender:
             if proposals:
                 await self._ask(proposals)
                 continue
-            self._wake.clear()
+            self._queue.wake.clear()
             try:
                 async with asyncio.timeout(self._until_due()):
-                    await self._wake.wait()
+                    await self._queue.wake.wait()
             except TimeoutError:
                 pass
 
     def _take(self) -> dict[Partition, IsrProposal]:
         taken: dict[Partition, IsrProposal] = {}
-        for partition in list(self._queue):
+        for partition in list(self._queue.waiting):
             if len(taken) == PARTITIONS_MAX:
                 break
-            del self._queue[partition]
+            del self._queue.waiting[partition]
             proposal = partition.proposal
             if proposal is not None:
                 taken[partition] = proposal
@@ -123,26 +131,26 @@ class IsrSender:
 
     def _take_what_is_due(self) -> None:
         now = self._clock.monotonic()
-        for partition in [one for one, (_, due) in self._later.items() if due <= now]:
-            del self._later[partition]
-            self._queue[partition] = None
+        for partition in [one for one, (_, due) in self._queue.retries.items() if due <= now]:
+            del self._queue.retries[partition]
+            self._queue.waiting[partition] = None
 
     def _until_due(self) -> float | None:
-        if not self._later:
+        if not self._queue.retries:
             return None
-        due = min(due for _, due in self._later.values())
+        due = min(due for _, due in self._queue.retries.values())
         return max(due - self._clock.monotonic(), 0.001)
 
     async def _ask(self, proposals: dict[Partition, IsrProposal]) -> None:
         request = request_of(proposals, self._node_id, self._broker_epoch())
-        self._in_flight = proposals
+        self._queue.in_flight = proposals
         try:
             response = await self._send(request)
         except (OSError, KafkaError) as error:
             self._try_again(proposals, str(error))
             return
         finally:
-            self._in_flight = {}
+            self._queue.in_flight = {}
         if response.error_code is not ErrorCode.NONE:
             # The whole request was refused, by a controller that does not know this incarnation
             # yet or no more: nothing was changed, but others may have been asked before.
@@ -156,7 +164,7 @@ class IsrSender:
             verdict = verdicts.get((partition.topic_id, partition.name.partition), UNANSWERED)
             again = partition.apply_verdict(proposal, verdict)
             if again is not None:
-                self._later[partition] = (proposal, self._clock.monotonic() + again)
+                self._queue.retries[partition] = (proposal, self._clock.monotonic() + again)
             told[verdict.error] += 1
             if is_readable:
                 _tell(partition, proposal, verdict)
@@ -173,7 +181,7 @@ class IsrSender:
         due = self._clock.monotonic() + pause
         for partition, proposal in proposals.items():
             if partition.proposal is proposal:
-                self._later[partition] = (proposal, due)
+                self._queue.retries[partition] = (proposal, due)
 
     # -- Looking ----------------------------------------------------------------------------------
 

@@ -39,13 +39,14 @@ class Peers:
         limits: IsrLimits | None = None,
         are_followers_read: bool = False,
         metrics: Metrics | None = None,
+        propose: Callable[[Partition], None] = _nobody,
     ) -> None:
+        """``propose`` is called when a partition has an ISR proposal to send."""
         self.now = now
         self.limits = limits or IsrLimits()
         self.are_followers_read = are_followers_read
         """Then they are told the high watermark at once, and not with the next records."""
-        self.propose: Callable[[Partition], None] = _nobody
-        """Told when a partition has a proposal to send; set by ``isr_changes``."""
+        self.propose = propose
         self._image = image
         counted = metrics or Metrics()
         self.shrinks: Counter = counted.counter(

@@ -39,18 +39,19 @@ class Replicas:
         settings_for: SettingsFor,
         request_flush: Callable[[Partition], None],
         peers: Peers | None = None,
+        on_damage: Callable[[Partition], None] = lambda _: None,
     ) -> None:
+        """``on_damage`` is called with a replica in which damage is found."""
         self.peers = peers or Peers()
         self._directory = directory
         self._node_id = node_id
         self._settings_for = settings_for
         self._request_flush = request_flush
+        self._on_damage = on_damage
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[UUID, dict[int, Partition]] = {}
         self.unopened: dict[str, None] = {}
         """Topics some of whose logs found no room when they were to be made."""
-        self.on_damage: Callable[[Partition], None] | None = None
-        """Told of a replica in which damage is found."""
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_name.values():
@@ -181,12 +182,8 @@ class Replicas:
         if opened is None:
             opened = self._directory.create(name, topic.id, settings)
         partition = Partition(opened, topic.id, self._node_id, self._request_flush, self.peers)
-        opened.on_damage = lambda _: self._damaged(partition)
+        opened.on_damage = lambda _: self._on_damage(partition)
         return partition
-
-    def _damaged(self, partition: Partition) -> None:
-        if self.on_damage is not None:
-            self.on_damage(partition)
 
     def remove_topic(self, topic: str) -> list[Partition]:
         """The topic is gone from the metadata: answer who waits, then put its files away."""

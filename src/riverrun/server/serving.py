@@ -24,10 +24,10 @@ from riverrun.model.settings import SECOND_MS
 from riverrun.raft.leading import CHECK_QUORUM_FACTOR
 from riverrun.replication.flusher import Flusher
 from riverrun.replication.follower.fetcher import Fetchers
-from riverrun.replication.isr_sender import IsrSender
+from riverrun.replication.isr_sender import IsrSender, ProposalQueue
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
-from riverrun.replication.repair.repairer import Repairer, ReplicaDisk
+from riverrun.replication.repair.repairer import Repairer, RepairQueue, ReplicaDisk
 from riverrun.replication.replicas import Replicas
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.lifecycle import Identity, Lifecycle
@@ -78,6 +78,8 @@ class Serving:
         self._identity = identity
         self._registered = registered
         self._flusher = Flusher(services.log_runner)
+        self._proposals = ProposalQueue()
+        self._repair_queue = RepairQueue(services.metrics)
         self._offsets: OffsetsTopic | None = None
         self._fetchers: Fetchers | None = None
         self._isr_changes: IsrSender | None = None
@@ -103,7 +105,9 @@ class Serving:
                 limits=settings.replication.isr_limits,
                 are_followers_read=settings.replication.is_rack_aware,
                 metrics=services.metrics,
+                propose=self._proposals.propose,
             ),
+            on_damage=self._repair_queue.add,
         )
         self._fetchers = self._build_fetchers()
         self._isr_changes = self._build_isr_changes()
@@ -166,6 +170,7 @@ class Serving:
             return answer
 
         return IsrSender(
+            self._proposals,
             services.replicas,
             services.settings.node_id,
             send=send,
@@ -187,6 +192,7 @@ class Serving:
             await services.log_runner.in_thread(lambda: recovery.forget_loss(files, path))
 
         return Repairer(
+            self._repair_queue,
             services.replicas,
             services.settings.node_id,
             image=lambda: services.metadata.current,

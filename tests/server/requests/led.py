@@ -19,9 +19,12 @@ from riverrun.metadata.image import (
 )
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
 from riverrun.ports.aio import LogLimiter
+from riverrun.ports.metrics import Metrics
 from riverrun.replication.isr import IsrLimits
+from riverrun.replication.isr_sender import ProposalQueue
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
+from riverrun.replication.repair.repairer import RepairQueue
 from riverrun.replication.replicas import Replicas
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.fetch.consumer_sessions import FetchSessions
@@ -59,14 +62,23 @@ class Node:
         self.loop = VirtualLoop(self.machine.clock)
         log_settings = LogSettings(**settings)  # type: ignore[arg-type]
         self.image = image_of(partitions, leader=leader, isr=isr, replicas=replicas)
+        self.proposals = ProposalQueue()
+        self.metrics = Metrics()
+        self.repairs = RepairQueue(self.metrics)
         self.peers = Peers(
             now=self.loop.time,
             image=lambda: self.image,
             limits=IsrLimits(),
             are_followers_read=racks,
+            propose=self.proposals.propose,
         )
         self.replicas = Replicas(
-            self.machine.start(), ME, lambda *_: log_settings, lambda _: None, self.peers
+            self.machine.start(),
+            ME,
+            lambda *_: log_settings,
+            lambda _: None,
+            self.peers,
+            on_damage=self.repairs.add,
         )
         self.services: Any = SimpleNamespace(
             replicas=self.replicas,

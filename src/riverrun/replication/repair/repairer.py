@@ -4,8 +4,8 @@ Also hands over what this node leads when its disk has had no room for a while: 
 writes and still serves reads, so others should lead. When there is room again the replica catches
 up and returns.
 
-Damage comes from whoever met it (reads, recovery, scrubbing) by ``watch``; what an earlier life of
-this node left undone comes from the metadata by ``touched``.
+Reads, recovery and scrubbing report damage by ``RepairQueue.add``. Repairs that a previous run of
+this node left undone come from the metadata by ``touched``.
 """
 
 from __future__ import annotations
@@ -84,11 +84,31 @@ class _Case(Struct, kw_only=True):
     """When the controller may be asked again."""
 
 
+class RepairQueue:
+    """The replicas of one node that need repair. ``Repairer`` handles them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.cases: dict[Partition, _Case] = {}
+        self.wake = asyncio.Event()
+        self._found = metrics.counter(
+            "riverrun_corrupt_replicas_found_total", "Replicas in which damage was found"
+        )
+
+    def add(self, partition: Partition) -> None:
+        """Check a replica that is damaged or out of service."""
+        case = self.cases.setdefault(partition, _Case())
+        if partition.log.is_corrupt and not case.was_damaged:
+            case.was_damaged = True
+            self._found.value += 1
+        self.wake.set()
+
+
 class Repairer:
     """The troubles of one node's replicas. ``report_losses`` when registered, then ``run``."""
 
     def __init__(
         self,
+        queue: RepairQueue,
         replicas: Replicas,
         node_id: NodeId,
         *,
@@ -108,12 +128,8 @@ class Repairer:
         self._broker_epoch = broker_epoch
         self._disk = disk
         self._clock = clock
-        self._cases: dict[Partition, _Case] = {}
+        self._queue = queue
         self._full_since: float | None = None
-        self._wake = asyncio.Event()
-        self._found = metrics.counter(
-            "riverrun_corrupt_replicas_found_total", "Replicas in which damage was found"
-        )
         self._repaired = metrics.counter(
             "riverrun_corrupt_replicas_repaired_total",
             "Replicas that were fetched again and are in service again",
@@ -132,36 +148,27 @@ class Repairer:
             "Replicas that are out of service: damaged, being fetched again, or on a failed disk",
             self._count_offline,
         )
-        replicas.on_damage = self.watch
 
     # -- What is known ----------------------------------------------------------------------------
-
-    def watch(self, partition: Partition) -> None:
-        """There is something the matter with it."""
-        case = self._cases.setdefault(partition, _Case())
-        if partition.log.is_corrupt and not case.was_damaged:
-            case.was_damaged = True
-            self._found.value += 1
-        self._wake.set()
 
     def touched(self, partitions: Iterable[Partition]) -> None:
         """The metadata has news of these."""
         for partition in partitions:
-            if partition in self._cases:
-                self._cases[partition].due = 0.0
-                self._wake.set()
+            if partition in self._queue.cases:
+                self._queue.cases[partition].due = 0.0
+                self._queue.wake.set()
             else:
                 state = self._state(partition)
                 if partition.log.is_corrupt or (state and is_lost(state, self._node_id)):
-                    self.watch(partition)
+                    self._queue.add(partition)
 
     def damaged(self) -> list[Partition]:
-        return [partition for partition in self._cases if partition.log.is_corrupt]
+        return [partition for partition in self._queue.cases if partition.log.is_corrupt]
 
     def _count_offline(self) -> int:
         count = 0
         for partition in self._replicas:
-            state = self._state(partition) if partition in self._cases else None
+            state = self._state(partition) if partition in self._queue.cases else None
             is_out = state is not None and is_lost(state, self._node_id)
             count += is_out or partition.log.is_offline
         return count
@@ -198,22 +205,22 @@ class Repairer:
     async def run(self) -> None:
         while True:
             await self.step()
-            self._wake.clear()
+            self._queue.wake.clear()
             try:
                 async with asyncio.timeout(BUSY_SECONDS if self._is_busy() else IDLE_SECONDS):
-                    await self._wake.wait()
+                    await self._queue.wake.wait()
             except TimeoutError:
                 pass
 
     def _is_busy(self) -> bool:
         """Whether something is to be expected soon, of which nobody tells."""
-        return any(case.asked is not Step.NONE for case in self._cases.values())
+        return any(case.asked is not Step.NONE for case in self._queue.cases.values())
 
     async def step(self) -> None:
         """Do what is to be done now, for all of them."""
         now = self._clock.monotonic()
         assigned: dict[UUID, list[Partition]] = {}
-        for partition, case in list(self._cases.items()):
+        for partition, case in list(self._queue.cases.items()):
             step = self._judge(partition)
             is_due = now >= case.due or step != case.asked
             if step is Step.NONE and (now >= case.due or case.asked is not Step.REPORT):
@@ -229,7 +236,7 @@ class Repairer:
                 place = DIRECTORY_LOST if step is Step.REPORT else self._disk.directory_id
                 assigned.setdefault(place, []).append(partition)
         for partition in self._to_hand_over(now):
-            self._cases[partition] = _Case(asked=Step.REPORT, due=now + AGAIN_SECONDS)
+            self._queue.cases[partition] = _Case(asked=Step.REPORT, due=now + AGAIN_SECONDS)
             assigned.setdefault(DIRECTORY_LOST, []).append(partition)
         for place, partitions in assigned.items():
             for start in range(0, len(partitions), REPLICAS_MAX):
@@ -248,7 +255,7 @@ class Repairer:
         return next_step(self._image(), state, self._node_id, condition)
 
     def _close(self, partition: Partition, case: _Case) -> None:
-        del self._cases[partition]
+        del self._queue.cases[partition]
         if case.was_damaged and not partition.is_closed:
             self._repaired.value += 1
             _logger.info("replica repaired", partition=str(partition.name))
@@ -265,7 +272,7 @@ class Repairer:
         image = self._image()
         found: list[Partition] = []
         for partition in self._replicas:
-            if partition.is_leader and partition not in self._cases:
+            if partition.is_leader and partition not in self._queue.cases:
                 state = self._state(partition)
                 if state is not None and should_hand_over(
                     image, state, self._node_id, min_in_sync=partition.min_in_sync()
@@ -295,7 +302,7 @@ class Repairer:
 
     def _assigned(self, partition: Partition, code: ErrorCode, *, is_lost: bool) -> None:
         if code is not ErrorCode.NONE:
-            case = self._cases.get(partition)
+            case = self._queue.cases.get(partition)
             if case is not None:
                 case.due = self._clock.monotonic() + REFUSED_SECONDS
             return

@@ -18,7 +18,8 @@ from riverrun.records.record import NewRecord, build_batch, read_records
 from riverrun.simulation.disks.disk import CAPACITY_BYTES
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log import Log, Slice
+from riverrun.storage.log import Log
+from riverrun.storage.reading import Slice
 from riverrun.storage.settings import LogSettings
 
 PARTITION = TopicPartition(TopicName("orders"), PartitionIndex(0))

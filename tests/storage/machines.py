@@ -9,8 +9,10 @@ from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, T
 from riverrun.records.batch import batches
 from riverrun.records.record import NewRecord, build_batch, read_records
 from riverrun.simulation.disks.disk import Disk
+from riverrun.storage.append import Appended
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log import Appended, ColdRead, Log, Slice
+from riverrun.storage.log import Log
+from riverrun.storage.reading import ColdRead, Slice
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 PARTITION = TopicPartition(TopicName("topic"), PartitionIndex(0))

@@ -17,7 +17,8 @@ from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.cleaning.cleaner import Cleaner
 from riverrun.storage.cleaning.worker import ProcessJob
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log import Log, Origin
+from riverrun.storage.log import Log
+from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.settings import CleanerSettings, LogSettings
 from tests.peers import find_java, find_kafka, need
 
@@ -57,7 +58,10 @@ def fill(log: Log, now_ms: int, sequences: dict[int, int]) -> None:
                 producer_epoch=0, transactional=True, control=True,
             )  # fmt: skip
             log.append_as_leader(
-                bytearray(marker), leader_epoch=EPOCH, now_ms=now_ms, origin=Origin.COORDINATOR
+                bytearray(marker),
+                leader_epoch=EPOCH,
+                now_ms=now_ms,
+                origin=AppendOrigin.COORDINATOR,
             )
         log.advance_high_watermark(log.end_offset)
 

@@ -7,7 +7,7 @@ import pytest
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CorruptBatch
 from riverrun.storage.cleaning.compaction import CompactionAborted
-from riverrun.storage.log import ColdRead
+from riverrun.storage.reading import ColdRead
 
 from .machines import Machine
 from .test_cleaner import COMPACT, PARTITION, Node, filled
@@ -70,3 +70,14 @@ def test_a_read_of_a_deleted_log_never_shows_the_next_of_that_name() -> None:
         with pytest.raises(KafkaError) as refused:
             look()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_flush_of_a_deleted_log_writes_no_side_files() -> None:
+    node = node_on(Machine())
+    filled(node)
+    job = node.log.begin_flush(whole=True)
+    assert job is not None
+    made_again(node)
+    before = node.files.list_directory("/data/t-0")
+    job.run()
+    assert node.files.list_directory("/data/t-0") == before

@@ -16,8 +16,9 @@ from riverrun.storage.checkpoints import (
     parse_partition_metadata,
     parse_uuid,
 )
-from riverrun.storage.directory import UNKNOWN_TOPIC_ID, DirectoryError, LogDirectory
+from riverrun.storage.directory import UNKNOWN_TOPIC_ID, LogDirectory
 from riverrun.storage.epochs import CorruptCheckpoint
+from riverrun.storage.identity import DirectoryError
 from riverrun.storage.settings import LogSettings
 
 from .machines import (

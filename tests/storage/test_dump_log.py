@@ -13,7 +13,8 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log import Log, Origin
+from riverrun.storage.log import Log
+from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.settings import LogSettings
 from tests.peers import find_java, find_kafka, need
 
@@ -84,7 +85,7 @@ def fill(log: Log) -> None:
         bytearray(marker),
         leader_epoch=LeaderEpoch(3),
         now_ms=now_ms,
-        origin=Origin.COORDINATOR,
+        origin=AppendOrigin.COORDINATOR,
     )
     log.advance_high_watermark(log.end_offset)
 

@@ -7,7 +7,9 @@ from riverrun.model.ids import LeaderEpoch
 from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import read_header
 from riverrun.records.record import ControlType, NewRecord, build_batch
-from riverrun.storage.log import ColdRead, Log, Origin
+from riverrun.storage.log import Log
+from riverrun.storage.producers import AppendOrigin
+from riverrun.storage.reading import ColdRead
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 from .machines import (
@@ -99,8 +101,10 @@ def test_segments_roll_by_the_age_of_their_records() -> None:
     assert len(log.segments) == 1
     append(log, batch(b"c", timestamp=NOW_MS + 1001))
     assert len(log.segments) == 2
-    assert log.roll_if_due(NOW_MS + 2002)
-    assert not log.roll_if_due(NOW_MS + 9000), "an empty segment has no age"
+    log.roll_if_due(NOW_MS + 2002)
+    assert len(log.segments) == 3
+    log.roll_if_due(NOW_MS + 9000)
+    assert len(log.segments) == 3, "an empty segment has no age"
 
 
 def test_segments_roll_before_an_index_overflows() -> None:
@@ -149,11 +153,11 @@ def test_a_failed_write_changes_nothing() -> None:
     machine = Machine()
     _, log = machine.load(LogSettings())
     append(log, batch(b"a", producer=9, sequence=0))
-    before = (log.end_offset, log.size_bytes, log.active.size)
+    before = (log.end_offset, log.size_bytes, log.segments.active.size)
     machine.disk.capacity_bytes = machine.disk.used_bytes + 10
     with pytest.raises(OSError, match="No space"):
         append(log, batch(b"b", producer=9, sequence=1))
-    assert (log.end_offset, log.size_bytes, log.active.size) == before
+    assert (log.end_offset, log.size_bytes, log.segments.active.size) == before
     machine.disk.capacity_bytes += 10_000
     assert append(log, batch(b"b", producer=9, sequence=1)).base_offset == 1
     assert read_all(log) == [(0, b"a"), (1, b"b")]
@@ -355,7 +359,10 @@ def test_an_open_transaction_holds_back_the_last_stable_offset() -> None:
     append(log, batch(b"plain"))
     assert log.last_stable_offset == 1
     log.append_as_leader(
-        marker(5, ControlType.ABORT), leader_epoch=EPOCH, now_ms=NOW_MS, origin=Origin.COORDINATOR
+        marker(5, ControlType.ABORT),
+        leader_epoch=EPOCH,
+        now_ms=NOW_MS,
+        origin=AppendOrigin.COORDINATOR,
     )
     assert log.last_stable_offset == 1, "the marker is not committed yet"
     log.advance_high_watermark(log.end_offset)
@@ -390,9 +397,9 @@ def test_a_reader_that_goes_on_needs_no_search(is_cold: bool) -> None:
         machine.disk.evict()
     offset = read(log, 0, max_bytes=800).next_offset
     searched: list[int] = []
-    index = log.active.index
+    index = log.segments.active.index
     assert index is not None
-    log.active.index = SearchedIndex(index, searched)  # type: ignore[assignment]
+    log.segments.active.index = SearchedIndex(index, searched)  # type: ignore[assignment]
     assert values_of(read(log, offset).data)[0][0] == offset
     assert not searched
     assert values_of(read(log, offset + 1).data)[0][0] == offset + 1

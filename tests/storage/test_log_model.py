@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from riverrun.model.ids import LeaderEpoch
-from riverrun.storage.log import ColdRead
+from riverrun.storage.reading import ColdRead
 from riverrun.storage.settings import LogSettings
 
 from .machines import NOW_MS, Machine, batch, flush, read, stop_cleanly, values_of
@@ -86,7 +86,7 @@ class LogAgreesWithAList(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        if self.log.active.size:
+        if self.log.segments.active.size:
             self.log.roll(NOW_MS)
 
     @rule(whole=st.booleans())

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from riverrun.storage.producers import (
+    AppendOrigin,
     CorruptSnapshot,
     Marker,
-    Origin,
     Producers,
 )
 
@@ -47,13 +47,13 @@ class Partition:
     def append(self, batch: BatchHeader) -> int | str:
         """The offset of a new batch, or what it was taken for."""
         try:
-            known = self.producers.judge(batch, Origin.CLIENT)
+            known = self.producers.check(batch, b"", AppendOrigin.CLIENT)
         except KafkaError as error:
             return error.code.name
         if known is not None:
             return f"duplicate of {known.first_offset}"
         offset = self.end_offset
-        self.producers.note(batch, offset, NOW_MS)
+        self.producers.replay(batch, offset, b"", NOW_MS)
         self.end_offset += batch.last_offset_delta + 1
         return offset
 
@@ -111,7 +111,7 @@ def test_a_batch_across_the_largest_sequence_is_known_as_duplicate() -> None:
 def test_silent_producers_are_forgotten_by_the_time_of_appending() -> None:
     partition = Partition()
     partition.append(header(0, producer=1))
-    partition.producers.note(header(0, producer=2), 1, NOW_MS + DAY_MS)
+    partition.producers.replay(header(0, producer=2), 1, b"", NOW_MS + DAY_MS)
     assert partition.producers.expire(NOW_MS + DAY_MS - 1, DAY_MS) == 0
     assert partition.producers.expire(NOW_MS + DAY_MS, DAY_MS) == 1
     assert list(partition.producers.known) == [2]
@@ -132,8 +132,8 @@ def test_inside_a_transaction_only_transactional_batches_are_accepted() -> None:
 
 def test_transactions_hold_back_until_their_end_is_committed() -> None:
     producers = Producers()
-    producers.note(header(0, producer=1, transactional=True), 10, NOW_MS)
-    producers.note(header(0, producer=2, transactional=True), 11, NOW_MS)
+    producers.replay(header(0, producer=1, transactional=True), 10, b"", NOW_MS)
+    producers.replay(header(0, producer=2, transactional=True), 11, b"", NOW_MS)
     assert producers.first_unstable_offset() == 10
     ended = producers.end_transaction(header(-1, producer=1), 12, Marker(False, 0), NOW_MS)
     assert ended is not None

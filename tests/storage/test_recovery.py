@@ -8,7 +8,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch
 from riverrun.records.batch import batches
 from riverrun.storage.log import Log
-from riverrun.storage.recovery.scan import CHUNK_BYTES
+from riverrun.storage.scan import CHUNK_BYTES
 from riverrun.storage.settings import LogSettings
 
 from .machines import (
@@ -318,7 +318,7 @@ def test_power_loss_keeps_what_was_synced_and_nothing_that_was_not_written(
                     flush(log, whole=True)
                 case "c":
                     directory.checkpoint().write()
-                case "r" if log.active.size:
+                case "r" if log.segments.active.size:
                     log.roll(NOW_MS)
             synced = max(synced, log.flushed_offset)
         machine.lose_power()

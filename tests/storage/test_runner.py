@@ -10,8 +10,9 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log import ColdRead, Log
+from riverrun.storage.log import Log
 from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.reading import ColdRead
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 from .machines import (

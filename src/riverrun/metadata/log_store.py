@@ -41,7 +41,9 @@ from riverrun.raft.types import (
 )
 from riverrun.records.batch import CorruptBatch, batches, read_header
 from riverrun.records.record import NewRecord, build_batch
-from riverrun.storage.log import Appended, ColdRead, Log
+from riverrun.storage.append import Appended
+from riverrun.storage.log import Log
+from riverrun.storage.reading import ColdRead
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
 
 T = TypeVar("T")

@@ -103,7 +103,7 @@ class Snapshots:
             await self.write(image, self._store.voters_at(end))
             self._end = max(self._end, end)
             self._bytes_behind -= min(covered, self._bytes_behind)
-            if self._store.log.active.size:
+            if self._store.log.segments.active.size:
                 self._store.log.roll(self._clock.now_ms())
             await self._store.remove_old_snapshots()
 

@@ -25,7 +25,7 @@ from riverrun.replication.leader_state import IsrProposal, IsrVerdict, LeaderSta
 from riverrun.replication.offset_waiters import OffsetWaiters, WaiterCallback
 from riverrun.replication.peers import Peers
 from riverrun.replication.refused_producers import RefusedProducers
-from riverrun.storage.log import Appended, Log, Origin
+from riverrun.storage.log import Appended, AppendOrigin, Log
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 UNKNOWN_BYTES: Final = 2**63 - 1
@@ -228,7 +228,7 @@ class Partition:
         *,
         acks: int,
         now_ms: int,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> Appended:
         """Append as leader. A caller that needs a commit then registers with ``when_committed``."""
         leader_state = self._leader_state

@@ -52,7 +52,7 @@ from riverrun.server.settings import (
 )
 from riverrun.server.socket_activation import adopt_sockets, passed_descriptors
 from riverrun.server.watchdog import Watchdog
-from riverrun.storage.directory import DirectoryError
+from riverrun.storage.identity import DirectoryError
 
 STOPPED: Final = 0
 FAILED: Final = 1

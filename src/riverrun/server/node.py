@@ -174,6 +174,7 @@ class Node:
             node_id=settings.node_id,
             clock=self._clock,
             randomness=self._randomness,
+            metrics=self.metrics,
             settings=settings.directory,
         )
         self._directory = directory

@@ -15,8 +15,8 @@ from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
-from riverrun.storage.log import Origin
 from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.reading import ColdRead
 
 TOPIC: Final = "__consumer_offsets"
@@ -48,7 +48,7 @@ class PartitionLog:
             bytearray(batch),
             acks=ACKS_ALL,
             now_ms=self._clock.now_ms(),
-            origin=Origin.COORDINATOR,
+            origin=AppendOrigin.COORDINATOR,
         )
         # A batch whose fate is unknown to its writer may still be committed: a load must see it.
         end = self._end = Offset(appended.last_offset + 1)

@@ -201,7 +201,7 @@ class Serving:
             broker_epoch=lambda: services.lifecycle.epoch,
             disk=ReplicaDisk(
                 directory_id=services.logs.directory_id,
-                is_full=lambda: services.log_runner.room.is_full,
+                is_full=lambda: services.log_runner.is_disk_full,
                 hand_over_seconds=services.settings.replication.full_disk_ms / SECOND_MS,
                 forget_loss=forget_loss,
             ),
@@ -350,5 +350,5 @@ class Serving:
         damaged = [] if self._repairs is None else self._repairs.damaged()
         return {
             "damaged": {str(partition.name): partition.log.damage for partition in damaged},
-            "is_disk_full": services.log_runner.room.is_full,
+            "is_disk_full": services.log_runner.is_disk_full,
         }

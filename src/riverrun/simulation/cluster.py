@@ -27,7 +27,7 @@ from riverrun.simulation.failures import NodeFailure
 from riverrun.simulation.loop import NodeLoop
 from riverrun.simulation.supervisor import Supervisor
 from riverrun.simulation.world import Environment, World
-from riverrun.storage.directory import DirectoryError
+from riverrun.storage.identity import DirectoryError
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 REPLICAS_MAX = 3

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.model.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.files import Files, read_whole, write_atomically
 from riverrun.storage.epochs import CorruptCheckpoint
@@ -57,6 +59,18 @@ def write_offsets(
     files: Files, directory: str, name: str, offsets: Mapping[TopicPartition, Offset]
 ) -> None:
     write_atomically(files, os.path.join(directory, name), encode_offsets(offsets))
+
+
+class Checkpoint(Struct, frozen=True):
+    """Offsets of all partitions at one moment, by file name; ``write`` waits for the disk."""
+
+    files: Files
+    path: str
+    offsets: Mapping[str, Mapping[TopicPartition, Offset]]
+
+    def write(self) -> None:
+        for name, offsets in self.offsets.items():
+            write_offsets(self.files, self.path, name, offsets)
 
 
 def encode_uuid(value: UUID) -> str:

@@ -8,10 +8,12 @@ while loading, ``Removal`` for what was deleted, ``Checkpoint`` for the offsets 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -20,8 +22,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
+from riverrun.model.settings import SECOND_MS
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, Lock, read_whole, write_atomically
+from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.storage import checkpoints
 from riverrun.storage.checkpoints import (
@@ -29,15 +33,16 @@ from riverrun.storage.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     START_OFFSETS,
+    Checkpoint,
 )
 from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
 from riverrun.storage.open_files import OpenFiles
 from riverrun.storage.recovery.recovery import Situation, begin, recover, write_loss
+from riverrun.storage.removal import Removal
 from riverrun.storage.settings import DirectorySettings, LogSettings
-
-__all__ = ["Checkpoint", "DirectoryError", "LogDirectory", "Removal", "Space"]
+from riverrun.storage.space_monitor import SpaceMonitor, is_disk_full
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DOUBT = ".riverrun_disk_failed"
@@ -48,6 +53,7 @@ METADATA_PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIn
 METADATA_TOPIC_ID = UUID(int=1)
 UNKNOWN_TOPIC_ID = UUID(int=0)
 """Of a log whose ``partition.metadata`` is lost."""
+_BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
 _NAME_BYTES_MAX = 255
 _DELETED_NAME = re.compile(r".*\.[0-9a-f]{32}-delete$")
 _logger = structlog.get_logger("riverrun.storage")
@@ -69,32 +75,6 @@ class Space(Struct, frozen=True):
     usable_bytes: int
 
 
-class Checkpoint(Struct, frozen=True):
-    """Offsets of all partitions as they were when it was made; ``write`` waits for the disk."""
-
-    files: Files
-    path: str
-    offsets: Mapping[str, Mapping[TopicPartition, Offset]]
-
-    def write(self) -> None:
-        for name, offsets in self.offsets.items():
-            checkpoints.write_offsets(self.files, self.path, name, offsets)
-
-
-class Removal(Struct, frozen=True):
-    """A directory that nobody uses any more; ``run`` waits for the disk."""
-
-    files: Files
-    path: str
-
-    def run(self) -> None:
-        if self.files.is_directory(self.path):
-            for name in self.files.list_directory(self.path):
-                self.files.unlink(os.path.join(self.path, name))
-            self.files.remove_directory(self.path)
-            self.files.sync_directory(os.path.dirname(self.path))
-
-
 class LogDirectory:
     """Opened once per process, by ``open``."""
 
@@ -107,6 +87,7 @@ class LogDirectory:
         node_id: NodeId,
         clock: Clock,
         randomness: Randomness,
+        metrics: Metrics,
         settings: DirectorySettings,
     ) -> None:
         self.files = files
@@ -118,7 +99,12 @@ class LogDirectory:
         """Deleted directories whose files are still there."""
         self.created: list[Log] = []
         """Logs whose directory is not durable yet."""
-        self.on_create: Callable[[Log], None] | None = None
+        self.rolled: dict[Log, None] = {}
+        """Logs with a closed segment that is to be flushed."""
+        self.space_monitor = SpaceMonitor()
+        self._write_failures = metrics.counter(
+            "riverrun_log_append_failures_total", "Appends that the disk refused"
+        )
         self.on_failure: Callable[[], None] | None = None
         self.offline_reason: str | None = None
         self.open_files = OpenFiles(files, settings.open_files_max)
@@ -143,6 +129,7 @@ class LogDirectory:
         node_id: NodeId,
         clock: Clock,
         randomness: Randomness,
+        metrics: Metrics | None = None,
         settings: DirectorySettings | None = None,
     ) -> LogDirectory:
         """Take the directory for this process; raises ``DirectoryError`` with the remedy."""
@@ -162,9 +149,15 @@ class LogDirectory:
             ) from None
         try:
             return cls(
-                files, path, lock=lock, node_id=node_id, clock=clock, randomness=randomness,
+                files,
+                path,
+                lock=lock,
+                node_id=node_id,
+                clock=clock,
+                randomness=randomness,
+                metrics=metrics or Metrics(),
                 settings=settings or DirectorySettings(),
-            )  # fmt: skip
+            )
         except BaseException:
             lock.release()
             raise
@@ -248,6 +241,18 @@ class LogDirectory:
             if self.on_failure is not None:
                 self.on_failure()
 
+    def note_write_error(self, error: OSError) -> None:
+        """Account for a failed read or write: the disk may be full or broken."""
+        self._write_failures.value += 1
+        if is_disk_full(error):
+            if self.space_monitor.write_failed(self._clock.monotonic() * SECOND_MS):
+                _logger.error("disk full: nothing can be appended", path=self.path)
+        elif error.errno in _BROKEN:
+            self.fail(f"reading or writing failed: {error}")
+
+    def _note_roll(self, log: Log) -> None:
+        self.rolled[log] = None
+
     def trust(self) -> None:
         """All logs were read and written afresh where that was needed. Waits for the disk."""
         if self._is_doubtful:
@@ -288,11 +293,9 @@ class LogDirectory:
         except (FileNotFoundError, CorruptCheckpoint) as error:
             _logger.error("topic id unknown", partition=str(partition), reason=str(error))
             topic_id = UNKNOWN_TOPIC_ID
-        log = self._open(partition, topic_id, settings)
-        # Whether a log that was made shortly before a crash has its id on the disk is not known;
-        # without it the next start takes the log for a stray one, and removes it.
-        log.is_new = not self.was_clean
-        return log
+        # A log that was created shortly before a crash may not have its id on the disk. Without
+        # it, the next start takes the log for a stray one and removes it.
+        return self._open(partition, topic_id, settings, is_metadata_durable=self.was_clean)
 
     def open_logs(self, wanted: Iterable[tuple[TopicPartition, LogSettings]]) -> list[Log]:
         return [self.open_log(partition, settings) for partition, settings in wanted]
@@ -303,6 +306,7 @@ class LogDirectory:
         topic_id: UUID,
         settings: LogSettings,
         *,
+        is_metadata_durable: bool,
         is_new: bool = False,
     ) -> Log:
         path = self._path_of(partition)
@@ -317,11 +321,22 @@ class LogDirectory:
             recovered = begin(self.open_files, situation)
         else:
             recovered = recover(self.files, self.open_files, situation)
-        return Log(
-            self.files, self.open_files, recovered, partition=partition, topic_id=topic_id,
-            path=path, settings=settings, jitter=self._randomness.between(0.0, 1.0),
+        make = partial(
+            Log,
+            self.files,
+            self.open_files,
+            recovered,
+            partition=partition,
+            topic_id=topic_id,
+            path=path,
+            settings=settings,
+            jitter=self._randomness.between(0.0, 1.0),
             high_watermark=self._high_watermarks.get(partition, 0),
-        )  # fmt: skip
+            is_metadata_durable=is_metadata_durable,
+        )
+        if partition == METADATA_PARTITION:  # its store flushes it and handles its errors
+            return make()
+        return make(on_roll=self._note_roll, on_write_error=self.note_write_error)
 
     def add(self, log: Log) -> None:
         self._unloaded.pop(log.partition, None)
@@ -344,7 +359,9 @@ class LogDirectory:
             segment_bytes=settings.segment_bytes, segment_ms=settings.segment_ms,
             cleanup_policy=(), retention_ms=-1,
         )  # fmt: skip
-        self.metadata_log = self._open(METADATA_PARTITION, METADATA_TOPIC_ID, log_settings)
+        self.metadata_log = self._open(
+            METADATA_PARTITION, METADATA_TOPIC_ID, log_settings, is_metadata_durable=True
+        )
         return self.metadata_log
 
     def make_metadata(self) -> str:
@@ -384,12 +401,9 @@ class LogDirectory:
             is_new = False
         for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
             offsets.pop(partition, None)
-        log = self._open(partition, topic_id, settings, is_new=is_new)
-        log.is_new = True
+        log = self._open(partition, topic_id, settings, is_metadata_durable=False, is_new=is_new)
         self.logs[partition] = log
         self.created.append(log)
-        if self.on_create is not None:
-            self.on_create(log)
         return log
 
     def adopt_topic_id(self, partition: TopicPartition, topic_id: UUID) -> None:
@@ -397,8 +411,7 @@ class LogDirectory:
         log = self.logs[partition]
         assert log.topic_id == UNKNOWN_TOPIC_ID, f"{partition} is of topic {log.topic_id}"
         self._make(partition, topic_id)
-        log.topic_id = topic_id
-        log.is_new = True
+        log.adopt_topic_id(topic_id)
         self.created.append(log)
 
     def delete(self, partition: TopicPartition) -> None:
@@ -421,7 +434,7 @@ class LogDirectory:
             START_OFFSETS: {
                 key: log.start_offset
                 for key, log in self.logs.items()
-                if log.start_offset > log.segments[0].base_offset
+                if log.start_offset > log.segments.base_offset
             },
         }
         known = {

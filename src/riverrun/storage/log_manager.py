@@ -9,7 +9,6 @@ offline; a disk that is full fails appends until there is room again.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,13 +28,13 @@ from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.cleaning.worker import StartJob
 from riverrun.storage.directory import LogDirectory, SettingsFor
 from riverrun.storage.duties import Duty, job_starter, slices
-from riverrun.storage.flush import FlushJob, largest_unflushed
-from riverrun.storage.log import ColdRead, Log, Slice
-from riverrun.storage.recovery.leftovers import unlink_all
-from riverrun.storage.room import Room
+from riverrun.storage.flush import FlushJob
+from riverrun.storage.log import Log
+from riverrun.storage.reading import ColdRead, Slice
+from riverrun.storage.removal import unlink_all
 from riverrun.storage.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.settings import CleanerSettings
-from riverrun.storage.upkeep import Upkeep
+from riverrun.storage.space_monitor import is_disk_full
 
 Result = TypeVar("Result")
 
@@ -46,8 +45,6 @@ FIRST_RETENTION_MS = 30 * SECOND_MS
 FLUSH_RETRY_SECONDS = 0.1
 OPEN_LOGS = 20
 """Logs that a thread recovers before it is asked again."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -71,22 +68,16 @@ class LogRunner:
         # Waits for a worker process, for minutes; nobody else should wait for it.
         self._cleaners = ThreadPoolExecutor(1, thread_name_prefix="log-clean")
         self._flushes: dict[Log, asyncio.Task[None]] = {}
-        self._rolled: dict[Log, None] = {}
         self._doomed: list[tuple[float, list[str]]] = []
         self._checkpointing = asyncio.Lock()
-        self.room = Room()
         self._last_flushed_ms: dict[Log, int] = {}
         self._cleaner = Cleaner(
             self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
             start_job=start_job or job_starter(self._files), metrics=metrics,
             discard=self._remove_later,
         )  # fmt: skip
-        directory.on_create = self._attend
         self._flush_seconds = metrics.histogram(
             "riverrun_log_flush_seconds", "Time that a sync of a log took"
-        )
-        self._refused = metrics.counter(
-            "riverrun_log_append_failures_total", "Appends that the disk refused"
         )
         self._retained = metrics.counter(
             "riverrun_log_segments_discarded_total", "Segments that retention discarded"
@@ -111,7 +102,7 @@ class LogRunner:
                     cold.adopt()
                     raise
             except OSError as error:
-                self._note_write_error(error)
+                self._directory.note_write_error(error)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
             else:
                 if cold.is_current:
@@ -138,7 +129,7 @@ class LogRunner:
             for handful in handfuls:
                 pairs = [(partition, settings_for(partition.topic)) for partition in handful]
                 for log in await self.in_thread(partial(directory.open_logs, pairs)):
-                    self._adopt(log)
+                    directory.add(log)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -159,25 +150,9 @@ class LogRunner:
             seconds=round(self._clock.monotonic() - began, 3), **(state if logs else {}),
         )  # fmt: skip
 
-    def _adopt(self, log: Log) -> None:
-        self._directory.add(log)
-        self._attend(log)
-
-    def _attend(self, log: Log) -> None:
-        log.on_roll = self._note_roll
-        log.on_write_error = self._note_write_error
-
-    def _note_roll(self, log: Upkeep) -> None:
-        assert isinstance(log, Log)
-        self._rolled[log] = None
-
-    def _note_write_error(self, error: OSError) -> None:
-        self._refused.value += 1
-        if error.errno in _FULL:
-            if self.room.refused(self._clock.monotonic() * SECOND_MS):
-                _logger.error("disk full: nothing can be appended", path=self._directory.path)
-        elif error.errno in _BROKEN:
-            self._directory.fail(f"reading or writing failed: {error}")
+    @property
+    def is_disk_full(self) -> bool:
+        return self._directory.space_monitor.is_full
 
     # Durability
 
@@ -203,7 +178,7 @@ class LogRunner:
         except OSError as error:
             # No descriptor or no room for an index. Who needs the sync asks again, and must not
             # keep the loop from everybody else meanwhile.
-            self._note_write_error(error)
+            self._directory.note_write_error(error)
             await asyncio.sleep(FLUSH_RETRY_SECONDS)
             return
         if job is not None:
@@ -228,13 +203,12 @@ class LogRunner:
             if log.is_offline:  # deleted meanwhile, with its files
                 log.flush_failed(job)
                 return
-            if error.errno not in _FULL or not job.has_synced:
+            if not is_disk_full(error) or not job.has_synced:
                 log.flush_failed(job)
                 self._directory.fail(f"a sync failed: {error}")
                 return
-            # The batches are safe, only the files beside them found no room.
-            self._note_write_error(error)
-            job.is_whole = False
+            # The batches are durable. Only the side files found no space.
+            self._directory.note_write_error(error)
         log.flushed(job)
         self._last_flushed_ms[log] = self._clock.now_ms()
         self._flush_seconds.observe(self._clock.monotonic() - began)
@@ -249,7 +223,7 @@ class LogRunner:
                 await self._in_sync_thread(checkpoint.write)
             except OSError as error:
                 # The old file stays in place, and is as right as it was.
-                self._note_write_error(error)
+                self._directory.note_write_error(error)
                 _logger.warning("checkpoint not written", reason=str(error))
                 return False
         return True
@@ -346,23 +320,23 @@ class LogRunner:
         """Sync what its settings, a closed segment or the sum of unsynced bytes asks for."""
         directory = self._directory
         new, directory.created = directory.created, []
-        rolled, self._rolled = self._rolled, {}
+        rolled, directory.rolled = directory.rolled, {}
         whole = [log for log in dict.fromkeys([*new, *rolled]) if not log.is_offline]
         await self._flush_all(whole, whole=True)
         now_ms = self._clock.now_ms()
         dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
         await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
-        largest = largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
+        largest = _largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
         await self._flush_all(largest, whole=True)
         if largest or rolled:
             await self.checkpoint(RECOVERY_POINTS)
-        if self.room.is_full:
-            await self._look_for_room()
+        if self.is_disk_full:
+            await self._check_space()
 
-    async def _look_for_room(self) -> None:
+    async def _check_space(self) -> None:
         space = await self.in_thread(self._directory.space)
         written = sum(log.end_offset for log in self._directory.logs.values())
-        if self.room.look(
+        if self._directory.space_monitor.update(
             self._clock.monotonic() * SECOND_MS, written,
             free_bytes=space.usable_bytes, total_bytes=space.total_bytes,
         ):  # fmt: skip
@@ -401,7 +375,7 @@ class LogRunner:
                     self._retained.value += len(dropped)
                     self._remove_later(log, dropped)
                 except OSError as error:
-                    self._note_write_error(error)
+                    self._directory.note_write_error(error)
                     _logger.warning(
                         "retention failed", partition=str(log.partition), reason=str(error)
                     )
@@ -490,6 +464,19 @@ class LogRunner:
             await self._in_sync_thread(partial(self._directory.mark_clean, broker_epoch))
         except OSError as error:
             _logger.error("clean stop not recorded", reason=str(error))
+
+
+def _largest_unflushed(logs: Iterable[Log], bytes_max: int) -> list[Log]:
+    """The largest logs, as many as must be synced to keep the others within a limit in sum."""
+    by_size = sorted(((log.unflushed_bytes, log) for log in logs), key=lambda pair: -pair[0])
+    total = sum(size for size, _ in by_size)
+    chosen = []
+    for size, log in by_size:
+        if total <= bytes_max:
+            break
+        chosen.append(log)
+        total -= size
+    return chosen
 
 
 async def _finish(result: object) -> None:

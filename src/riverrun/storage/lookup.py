@@ -17,7 +17,7 @@ from riverrun.records.batch import BatchHeader
 from riverrun.records.record import Record, read_records
 from riverrun.storage.index import TIME_ENTRY, TimeIndex
 from riverrun.storage.reading import SegmentView, find_batch, load_index
-from riverrun.storage.recovery.scan import headers
+from riverrun.storage.scan import headers
 
 
 class OffsetAt(Struct, frozen=True):

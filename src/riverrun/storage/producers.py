@@ -14,8 +14,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from riverrun.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
 from riverrun.records.checksum import crc32c
+from riverrun.records.record import ControlType, read_records
 from riverrun.storage.index import AbortedTransaction
 
 BATCHES_KEPT = 5
@@ -27,11 +28,12 @@ SEQUENCE_MAX = 2**31 - 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
+_MARKER_VALUE = struct.Struct(">hi")
 _NO_LIMIT = 2**63
 _CRC_COVERS_FROM = 6
 
 
-class Origin(Enum):
+class AppendOrigin(Enum):
     """Who appends, for it decides what is checked."""
 
     CLIENT = "client"
@@ -57,7 +59,18 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
-class Producer:
+def read_marker(batch: Buffer) -> Marker | None:
+    """The transaction marker in a control batch; None if it is of another type."""
+    for record in read_records(batch):
+        kind = ControlType.of(record.key)
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            value = record.value or b""
+            coordinator_epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= 6 else -1
+            return Marker(kind is ControlType.COMMIT, coordinator_epoch)
+    return None
+
+
+class ProducerEntry:
     """One producer's state. ``batches`` are of the current epoch, the oldest first."""
 
     __slots__ = (
@@ -100,7 +113,7 @@ class Producers:
     __slots__ = ("_ending", "_open", "known")
 
     def __init__(self) -> None:
-        self.known: dict[int, Producer] = {}
+        self.known: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
         """Transactions under way: first offset -> producer; first offsets only grow."""
         self._ending: dict[int, int] = {}
@@ -111,11 +124,16 @@ class Producers:
         """Whether batches may be missing that a producer could send again."""
         return not all(producer.is_remembered for producer in self.known.values())
 
-    def judge(self, header: BatchHeader, origin: Origin) -> KnownBatch | None:
-        """Check a batch that is to be appended: the original if it is a duplicate, or KafkaError.
+    def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> KnownBatch | None:
+        """Check a batch before it is appended; the original if it is a duplicate.
 
-        Nothing changes here: the write may still fail.
+        Raises KafkaError. Changes nothing, because the write may still fail.
         """
+        if header.attributes & CONTROL_BIT:
+            marker = read_marker(batch)
+            if marker is not None:
+                self.refuse_stale_marker(header, marker)
+            return None
         producer = self.known.get(header.producer_id)
         if producer is None:
             # Its earlier batches may have been discarded by retention, so any sequence will do.
@@ -123,16 +141,16 @@ class Producers:
         if header.producer_epoch == producer.epoch:
             if header.base_sequence >= 0:
                 first, last = header.base_sequence, header.last_sequence
-                for batch in producer.batches:
-                    if batch.first_sequence == first and batch.last_sequence == last:
-                        return batch
-        elif header.producer_epoch < producer.epoch and origin is not Origin.REPLICATION:
+                for known in producer.batches:
+                    if known.first_sequence == first and known.last_sequence == last:
+                        return known
+        elif header.producer_epoch < producer.epoch and origin is not AppendOrigin.REPLICATION:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"Epoch of producer {header.producer_id} is {header.producer_epoch}, "
                 f"which is smaller than the last seen epoch {producer.epoch}",
             )
-        if origin is Origin.CLIENT:
+        if origin is AppendOrigin.CLIENT:
             _check_sequence(producer, header)
             if producer.transaction_start is not None and not header.is_transactional:
                 raise KafkaError(
@@ -141,11 +159,25 @@ class Producers:
                 )
         return None
 
-    def note(self, header: BatchHeader, first_offset: int, seen_ms: int) -> None:
-        """Account for a batch of data that was appended, or found in the log."""
+    def replay(
+        self, header: BatchHeader, base_offset: int, batch: Buffer, seen_ms: int
+    ) -> AbortedTransaction | None:
+        """Account for a batch that was appended or found in the log.
+
+        Returns the transaction that it aborted, if any. ``batch`` is read for control batches only.
+        """
+        if not header.attributes & CONTROL_BIT:
+            self._replay_data(header, base_offset, seen_ms)
+            return None
+        marker = read_marker(batch)
+        if marker is None:
+            return None
+        return self.end_transaction(header, base_offset, marker, seen_ms)
+
+    def _replay_data(self, header: BatchHeader, first_offset: int, seen_ms: int) -> None:
         producer = self.known.get(header.producer_id)
         if producer is None:
-            producer = self.known[header.producer_id] = Producer(header.producer_id)
+            producer = self.known[header.producer_id] = ProducerEntry(header.producer_id)
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         producer.last_timestamp = header.max_timestamp
@@ -170,7 +202,7 @@ class Producers:
         """Account for a marker that was appended; what readers must skip, if it aborts."""
         producer = self.known.get(header.producer_id)
         if producer is None:
-            producer = self.known[header.producer_id] = Producer(header.producer_id)
+            producer = self.known[header.producer_id] = ProducerEntry(header.producer_id)
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
@@ -295,7 +327,7 @@ class Producers:
             producer.batches.insert(0, known)
 
 
-def _check_sequence(producer: Producer, header: BatchHeader) -> None:
+def _check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:
     """A producer's batches follow each other without a gap; a new epoch begins at 0."""
     first = header.base_sequence
     if header.producer_epoch != producer.epoch:
@@ -317,14 +349,14 @@ def _check_sequence(producer: Producer, header: BatchHeader) -> None:
     )
 
 
-def _ends_from(producer: Producer, offset: int) -> bool:
+def _ends_from(producer: ProducerEntry, offset: int) -> bool:
     return bool(producer.batches) and producer.batches[-1].last_offset >= offset
 
 
-def _entries(data: bytes, seen_ms: int) -> Iterator[Producer]:
+def _entries(data: bytes, seen_ms: int) -> Iterator[ProducerEntry]:
     for entry in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start = entry
-        producer = Producer(producer_id)
+        producer = ProducerEntry(producer_id)
         producer.epoch = epoch
         producer.last_timestamp = timestamp
         producer.coordinator_epoch = coordinator

@@ -36,7 +36,7 @@ class Received(NamedTuple):
 
 
 def sound_batches(
-    data: Buffer, expected: int, *, epoch_max: int, batches_max: int, bytes_max: int
+    data: Buffer, expected: int, epoch_max: int, batches_max: int, bytes_max: int
 ) -> Received:
     """The whole batches at the beginning, from offset ``expected`` on.
 

@@ -22,6 +22,7 @@ from riverrun.storage.index import (
 )
 from riverrun.storage.open_files import Handle, OpenFiles
 from riverrun.storage.reading import SegmentView
+from riverrun.storage.settings import LogSettings
 
 INDEX_PIECE_BYTES = 4096
 """Entries are collected up to this size before they are written."""
@@ -125,10 +126,10 @@ class Segment:
         if self.times is None:
             self.index = None
 
-    def activate(self, *, interval_bytes: int, index_bytes_max: int) -> None:
+    def activate(self, settings: LogSettings) -> None:
         """Prepare for appends."""
-        self.interval_bytes = interval_bytes
-        self.index_bytes_max = index_bytes_max
+        self.interval_bytes = settings.index_interval_bytes
+        self.index_bytes_max = settings.segment_index_bytes
         if self.index is None:
             self.index = OffsetIndex(self.base_offset)
         if self.times is None:
@@ -145,6 +146,16 @@ class Segment:
         self.is_full = (len(self.index) + 1) * OFFSET_ENTRY.size > self.index_bytes_max or (
             len(self.times) + 2
         ) * TIME_ENTRY.size > self.index_bytes_max
+
+    def reset(self) -> None:
+        """Drop everything known about the content, before the file is scanned."""
+        self.size = 0
+        self.next_offset = self.base_offset
+        self.index = None
+        self.times = None
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self.first_timestamp = None
 
     def write(self, data: Buffer) -> None:
         """Put batches at the end; ``note`` each of them when this has worked."""
@@ -212,14 +223,19 @@ class Segment:
                 file.write_at(file.size(), data)
             self._pending_transactions = []
 
-    def seal_times(self) -> None:
+    def try_write_indexes(self, files: Files) -> None:
+        """Write collected entries. They stay in memory while the disk is full."""
+        with contextlib.suppress(OSError):
+            self.write_indexes(files)
+
+    def seal_time_index(self) -> None:
         """End the time index with the largest timestamp, from which a later start learns it."""
         if self.times is not None:
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
 
-    def rest(self, files: Files) -> None:
-        """No more appends: complete the index files."""
-        self.seal_times()
+    def close_indexes(self, files: Files) -> None:
+        """Complete the index files after the last append."""
+        self.seal_time_index()
         self.write_indexes(files)
         self.times = None
 

@@ -27,7 +27,7 @@ from riverrun.simulation.supervisor import Supervisor
 from riverrun.simulation.workloads.plan import ADMIN, AUDITOR, BROKER, READERS, Plan
 from riverrun.simulation.workloads.workload import Workload
 from riverrun.simulation.world import Environment, World
-from riverrun.storage.directory import DirectoryError
+from riverrun.storage.identity import DirectoryError
 
 DATA = "/data/node-1"
 TOPIC = "orders"

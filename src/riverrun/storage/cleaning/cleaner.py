@@ -163,7 +163,7 @@ class Cleaner:
         now_ms = self._clock.now_ms()
         for log in list(self.uncleanable):
             # Gone, or repaired: what lies there now is to be judged anew.
-            if logs.get(log.partition) is not log or log.layout != self._layouts[log]:
+            if logs.get(log.partition) is not log or log.segments.layout != self._layouts[log]:
                 del self.uncleanable[log], self._layouts[log]
         found = choose(
             candidate
@@ -272,7 +272,7 @@ class Cleaner:
         _logger.error("compaction failed", partition=str(log.partition), problem=str(error))
         if isinstance(error, CorruptBatch):
             self.uncleanable[log] = str(error)
-            self._layouts[log] = log.layout
+            self._layouts[log] = log.segments.layout
             log.is_suspect = True
 
     def _tidy(self, log: Log) -> None:

@@ -15,7 +15,6 @@ from riverrun.storage.settings import LogSettings
 def discardable(
     segments: Sequence[Segment],
     settings: LogSettings,
-    *,
     now_ms: int,
     start_offset: int,
     high_watermark: int,

@@ -18,6 +18,7 @@ import os
 
 from riverrun.ports.files import Files
 from riverrun.storage.cleaning.compaction import Cleaned
+from riverrun.storage.log import Log
 from riverrun.storage.segment import (
     CLEANED_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -25,13 +26,12 @@ from riverrun.storage.segment import (
     Segment,
     file_name,
 )
-from riverrun.storage.upkeep import Upkeep
 
 
 class Swap:
     """One new segment for one or more old ones."""
 
-    def __init__(self, files: Files, log: Upkeep, cleaned: Cleaned) -> None:
+    def __init__(self, files: Files, log: Log, cleaned: Cleaned) -> None:
         self._files = files
         self._log = log
         self._directory = log.path
@@ -54,14 +54,18 @@ class Swap:
 
     def can_enter(self) -> bool:
         """Whether the log still has the segments that were compacted."""
-        return self._log.find_run(self._cleaned.replaced) is not None
+        return self._find() is not None
+
+    def _find(self) -> int | None:
+        """None in a deleted log: its path may belong to a new log of the same name."""
+        return None if self._log.is_offline else self._log.segments.find_run(self._cleaned.replaced)
 
     def enter(self) -> list[Segment]:
         """Let the log use the new segment; the old ones, whose files may go."""
         cleaned = self._cleaned
-        first = self._log.find_run(cleaned.replaced)
+        first = self._find()
         assert first is not None, f"{self._log.partition} no longer has {cleaned.replaced}"
-        new = self._log.new_segment(cleaned.base_offset)
+        new = self._log.segments.new(cleaned.base_offset)
         new.alias = SWAP_SUFFIX
         new.size = new.synced_size = new.checked_from = cleaned.size
         new.max_timestamp = cleaned.max_timestamp
@@ -69,7 +73,7 @@ class Swap:
         new.first_timestamp = cleaned.first_timestamp
         new.has_own_transactions = cleaned.has_transactions
         self._new = new
-        return self._log.replace(first, len(cleaned.replaced), new)
+        return self._log.segments.replace(first, len(cleaned.replaced), new)
 
     def settle(self) -> None:
         """Wait until the old files are gone for good."""
@@ -85,7 +89,7 @@ class Swap:
             if self._files.exists(path + SWAP_SUFFIX):
                 self._files.rename(path + SWAP_SUFFIX, path)
         new.alias = ""
-        self._log.layout_changed()
+        self._log.segments.invalidate()
 
     def _paths(self) -> list[str]:
         base = self._cleaned.base_offset

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable
 
 from riverrun.ports.files import Files
 from riverrun.records.batch import CorruptBatch
-from riverrun.storage.recovery.scan import headers
+from riverrun.storage.scan import headers
 from riverrun.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -27,18 +26,6 @@ from riverrun.storage.segment import (
 _OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
 _KNOWN = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
-
-
-def unlink_all(files: Files, paths: Iterable[str]) -> None:
-    """Remove files for good; those that are gone already are no matter."""
-    directories: dict[str, None] = {}
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(path)
-            directories[os.path.dirname(path)] = None
-    for directory in directories:
-        with contextlib.suppress(FileNotFoundError):
-            files.sync_directory(directory)
 
 
 def tidy(files: Files, path: str) -> list[str]:

@@ -20,18 +20,16 @@ from riverrun.ports.files import File, Files, read_whole, write_atomically
 from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX, parse_transactions
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.producers import Producers
-from riverrun.storage.recovery.index_files import (
-    activate,
+from riverrun.storage.index_files import (
     describe,
-    forget,
-    load_known_part,
+    load_indexed_part,
     write_anew,
 )
+from riverrun.storage.open_files import OpenFiles
+from riverrun.storage.producer_snapshots import load_snapshot, recall_earlier, replay, snapshot_path
+from riverrun.storage.producers import Producers
 from riverrun.storage.recovery.leftovers import tidy
-from riverrun.storage.recovery.replay import load_snapshot, recall_earlier, replay, snapshot_path
-from riverrun.storage.recovery.scan import Expectation, Learned, scan
+from riverrun.storage.scan import OffsetRules, ReplayedState, scan
 from riverrun.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -153,7 +151,7 @@ def _blank(files: Files, open_files: OpenFiles, situation: Situation) -> Recover
     segment = Segment(open_files, path, 0)
     segment.created_ms = situation.now_ms
     segment.is_warm = True
-    activate(segment, situation.settings)
+    segment.activate(situation.settings)
     return _begun(segment, is_durable=situation.was_clean)
 
 
@@ -181,26 +179,26 @@ class _Recovery:
                 self._damaged_at = base if known is None else min(known, base)
         with contextlib.closing(self._files.open(segments[first].path)) as file:
             trusted = _EVER if situation.was_clean else situation.recovery_point
-            load_known_part(
+            load_indexed_part(
                 self._files, file, segments[first], situation.settings, trusted_offset=trusted
             )
         for segment in segments[first + 1 :]:
-            forget(segment)
-            activate(segment, situation.settings)
+            segment.reset()
+            segment.activate(situation.settings)
         snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
         resume = segments[first].next_offset
-        learned = self._start_learning(segments[: first + 1], snapshots, resume)
-        self._check(segments, sizes, first, learned)
+        state = self._start_state(segments[: first + 1], snapshots, resume)
+        self._check(segments, sizes, first, state)
         if segments[-1].next_offset < situation.start_offset:
-            segments, learned = self._start_over(segments, snapshots)
-        learned = self._finish_learning(segments, snapshots, learned)
+            segments, state = self._start_over(segments, snapshots)
+        state = self._finish_state(segments, snapshots, state)
         end = segments[-1].next_offset
         start = max(situation.start_offset, segments[0].base_offset)
         was_clean = situation.was_clean and self._damage is None
         return Recovered(
             segments=segments,
-            producers=learned.producers,
-            epochs=learned.epochs,
+            producers=state.producers,
+            epochs=state.epochs,
             start_offset=start,
             recovery_point=end if was_clean else min(max(situation.recovery_point, start), end),
             snapshots=snapshots,
@@ -258,7 +256,7 @@ class _Recovery:
 
     def _start_over(
         self, segments: list[Segment], snapshots: list[int]
-    ) -> tuple[list[Segment], Learned]:
+    ) -> tuple[list[Segment], ReplayedState]:
         """The log ends below its start offset: all that is left was deleted, and no offset of it
         may be given out again."""
         end, start = segments[-1].next_offset, self._situation.start_offset
@@ -272,16 +270,16 @@ class _Recovery:
         snapshots.clear()
         fresh = self._new_segment(start)
         fresh.created_ms = self._situation.now_ms
-        activate(fresh, self._situation.settings)
+        fresh.activate(self._situation.settings)
         epochs = LeaderEpochs()
         epochs.is_dirty = True
-        return [fresh], Learned(Producers(), epochs, note_from=start, seen_ms=0)
+        return [fresh], ReplayedState(Producers(), epochs, replay_from=start, seen_ms=0)
 
     # What is known where checking begins, and in the end
 
-    def _start_learning(
+    def _start_state(
         self, segments: list[Segment], snapshots: list[int], resume: int
-    ) -> Learned:
+    ) -> ReplayedState:
         """Producers and epochs as they were at the place from which the log is checked."""
         situation = self._situation
         limit = _EVER if situation.was_clean else situation.recovery_point
@@ -295,10 +293,10 @@ class _Recovery:
             epochs, replay_from = LeaderEpochs(), start
         elif not situation.was_clean:
             epochs.truncate_end(resume)
-        learned = Learned(producers, epochs, note_from=noted, seen_ms=situation.now_ms)
+        state = ReplayedState(producers, epochs, replay_from=noted, seen_ms=situation.now_ms)
         if replay_from < resume:
-            replay(self._files, segments, learned, start=replay_from, end=resume)
-        return learned
+            replay(self._files, segments, state, start=replay_from, end=resume)
+        return state
 
     def _read_epochs(self) -> LeaderEpochs | None:
         """None when the log has to tell."""
@@ -311,40 +309,40 @@ class _Recovery:
             _logger.warning("leader epochs rebuilt", path=path, reason=str(error))
             return None
 
-    def _finish_learning(
-        self, segments: list[Segment], snapshots: list[int], learned: Learned
-    ) -> Learned:
+    def _finish_state(
+        self, segments: list[Segment], snapshots: list[int], state: ReplayedState
+    ) -> ReplayedState:
         """Repair what a snapshot lacks, or begin again where it says more than the log does."""
         situation = self._situation
         end = segments[-1].next_offset
         for offset in [offset for offset in snapshots if offset > end]:
             snapshots.remove(offset)
             self._files.unlink(snapshot_path(self._path, offset))
-        learned.epochs.truncate_end(end + 1)
-        if learned.note_from > end:
+        state.epochs.truncate_end(end + 1)
+        if state.replay_from > end:
             found = load_snapshot(self._files, self._path, snapshots, situation.now_ms)
             producers, noted = found or (Producers(), segments[0].base_offset)
-            learned = Learned(producers, learned.epochs, note_from=noted, seen_ms=learned.seen_ms)
-            replay(self._files, segments, learned, start=noted, end=end)
-        if learned.note_from > segments[0].base_offset and learned.producers.has_gaps:
-            recall_earlier(self._files, segments, learned.producers, learned.note_from)
-        return learned
+            state = ReplayedState(producers, state.epochs, replay_from=noted, seen_ms=state.seen_ms)
+            replay(self._files, segments, state, start=noted, end=end)
+        if state.replay_from > segments[0].base_offset and state.producers.has_gaps:
+            recall_earlier(self._files, segments, state.producers, state.replay_from)
+        return state
 
     # Checking
 
     def _check(
-        self, segments: list[Segment], sizes: list[int], first: int, learned: Learned
+        self, segments: list[Segment], sizes: list[int], first: int, state: ReplayedState
     ) -> None:
         """Read the log from the suspect place on; drop what is not sound and all behind it."""
         for place in range(first, len(segments)):
             segment, size = segments[place], sizes[place]
-            checked_from, aborted = segment.size, len(learned.aborted)
+            checked_from, aborted = segment.size, len(state.aborted)
             following = segments[place + 1 : place + 2]
             bound = following[0].base_offset if following else None
             with contextlib.closing(self._files.open(segment.path)) as file:
                 problem = scan(
-                    file, segment, learned, start=checked_from, size=size,
-                    expectation=Expectation(
+                    file, segment, state, start=checked_from, size=size,
+                    rules=OffsetRules(
                         bound=bound, may_have_gaps=self._situation.settings.is_compacted
                     ),
                 )  # fmt: skip
@@ -364,13 +362,13 @@ class _Recovery:
             segment.is_warm = True
             if not self._situation.was_clean or problem is not None:
                 segment.synced_size = 0
-                self._write_transactions(segment, learned, aborted)
+                self._write_transactions(segment, state, aborted)
                 write_anew(self._files, segment)
             if problem is not None:
                 self._drop(segments[place + 1 :])
                 del segments[place + 1 :]
             if place + 1 < len(segments):
-                segment.rest(self._files)
+                segment.close_indexes(self._files)
                 segment.index = None
             else:
                 return
@@ -429,9 +427,9 @@ class _Recovery:
         if segments:
             self._files.sync_directory(self._path)
 
-    def _write_transactions(self, segment: Segment, learned: Learned, known: int) -> None:
+    def _write_transactions(self, segment: Segment, state: ReplayedState, known: int) -> None:
         """Write the transaction index of a checked segment anew, from what the check found."""
-        found = learned.aborted[known:]
+        found = state.aborted[known:]
         if not found and not segment.has_own_transactions:
             return
         path = segment.path_of(TRANSACTION_INDEX_SUFFIX)

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from riverrun.ports.files import File, Files
-from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX
 from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.producers import Producers
-from riverrun.storage.recovery.scan import Expectation, Learned, scan
+from riverrun.storage.scan import OffsetRules, ReplayedState, scan
 from riverrun.storage.segment import Segment
+from riverrun.storage.settings import LogSettings
 
 if TYPE_CHECKING:
     from riverrun.storage.log import Log
 
-_NOTHING_NOTED = 2**63
-_INTERVAL_BYTES = 1 << 30
-"""No index is wanted of what is only looked at."""
+_WITHOUT_INDEX = LogSettings(index_interval_bytes=1 << 30, segment_index_bytes=1 << 30)
+"""The interval is larger than a segment, so that scanning collects no index entries."""
 
 GoOn = Callable[[int], bool]
 """Told how many bytes were read; says whether to read on, perhaps after a pause."""
@@ -116,7 +114,7 @@ def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[Scrubbed]:
     for place, extent in enumerate(task.logs):
         for piece in extent.pieces:
             segment = Segment(open_files, extent.directory, piece.base_offset)
-            segment.activate(interval_bytes=_INTERVAL_BYTES, index_bytes_max=_INTERVAL_BYTES)
+            segment.activate(_WITHOUT_INDEX)
             try:
                 problem = _read(files, segment, piece, go_on, may_have_gaps=extent.may_have_gaps)
             except OSError as error:
@@ -133,15 +131,14 @@ def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[Scrubbed]:
 def _read(
     files: Files, segment: Segment, piece: Piece, go_on: GoOn, *, may_have_gaps: bool
 ) -> str | None:
-    nothing = Learned(Producers(), LeaderEpochs(), note_from=_NOTHING_NOTED, seen_ms=0)
     with contextlib.closing(files.open(segment.path)) as file:
         problem = scan(
             _Paced(file, go_on),
             segment,
-            nothing,
+            ReplayedState.ignored(),
             start=0,
             size=piece.size,
-            expectation=Expectation(bound=piece.bound, may_have_gaps=may_have_gaps),
+            rules=OffsetRules(bound=piece.bound, may_have_gaps=may_have_gaps),
         )
     expected = piece.next_offset
     if problem is None and segment.next_offset != expected <= piece.base_offset + OFFSETS_SPAN_MAX:

@@ -109,7 +109,7 @@ class ScrubRunner:
         found = [(log, extent) for log in logs if (extent := self._begin(log)) is not None]
         if not found:
             return
-        layouts = [log.layout for log, _ in found]
+        layouts = [log.segments.layout for log, _ in found]
         job = self._job = self._start_job(
             ScrubTask(tuple(extent for _, extent in found)), self._settings.bytes_per_second_max
         )
@@ -118,7 +118,7 @@ class ScrubRunner:
             while (result := await loop.run_in_executor(self._thread, job.next)) is not None:
                 log = found[result.place][0]
                 self._bytes.value += result.size
-                if result.problem is not None and log.layout == layouts[result.place]:
+                if result.problem is not None and log.segments.layout == layouts[result.place]:
                     self._report(log, result)
             self._rounds.value += len(found)
         except (OSError, ScrubAborted, CompactionAborted) as error:

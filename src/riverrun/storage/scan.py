@@ -7,13 +7,11 @@ left to ``recovery``.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from riverrun.ports.files import File
 from riverrun.records.batch import (
-    CONTROL_BIT,
     CRC_START,
     HEADER,
     HEADER_BYTES,
@@ -26,59 +24,47 @@ from riverrun.records.batch import (
     read_header,
 )
 from riverrun.records.checksum import crc32c
-from riverrun.records.record import ControlType, read_records
 from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
-from riverrun.storage.producers import Marker, Producers
+from riverrun.storage.producers import Producers
 from riverrun.storage.segment import Segment
 
 CHUNK_BYTES = 1 << 18
 """Fits a processor's cache, so that what is read is checksummed there."""
-_MARKER_VALUE = struct.Struct(">hi")
+_NEVER = 2**63
 
 
-class Learned:
-    """What a walk over the log teaches, beside the segments themselves."""
+class ReplayedState:
+    """State that follows from the batches of a log: producers, leader epochs, aborts."""
 
-    __slots__ = ("aborted", "epochs", "note_from", "producers", "seen_ms")
+    __slots__ = ("aborted", "epochs", "producers", "replay_from", "seen_ms")
 
     def __init__(
-        self, producers: Producers, epochs: LeaderEpochs, *, note_from: int, seen_ms: int
+        self, producers: Producers, epochs: LeaderEpochs, *, replay_from: int, seen_ms: int
     ) -> None:
         self.producers = producers
         self.epochs = epochs
-        self.note_from = note_from
+        self.replay_from = replay_from
         """The offset up to which the producers' state is known already."""
         self.seen_ms = seen_ms
         self.aborted: list[AbortedTransaction] = []
 
-    def note(self, header: BatchHeader, batch: Buffer) -> None:
-        """Account for one batch; ``batch`` must hold all of a control batch."""
+    @classmethod
+    def ignored(cls) -> ReplayedState:
+        """For scans that need the segment only."""
+        return cls(Producers(), LeaderEpochs(), replay_from=_NEVER, seen_ms=0)
+
+    def replay(self, header: BatchHeader, batch: Buffer) -> None:
+        """Account for one batch. ``batch`` holds the whole batch if it is a control batch."""
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
-        if header.producer_id >= 0 and header.base_offset >= self.note_from:
-            if not header.attributes & CONTROL_BIT:
-                self.producers.note(header, header.base_offset, self.seen_ms)
-            elif (marker := read_marker(batch)) is not None:
-                ended = self.producers.end_transaction(
-                    header, header.base_offset, marker, self.seen_ms
-                )
-                if ended is not None:
-                    self.aborted.append(ended)
+        if header.producer_id >= 0 and header.base_offset >= self.replay_from:
+            aborted = self.producers.replay(header, header.base_offset, batch, self.seen_ms)
+            if aborted is not None:
+                self.aborted.append(aborted)
 
 
-def read_marker(batch: Buffer) -> Marker | None:
-    """The end of a transaction that a control batch says, if that is what it says."""
-    for record in read_records(batch):
-        kind = ControlType.of(record.key)
-        if kind in (ControlType.ABORT, ControlType.COMMIT):
-            value = record.value or b""
-            coordinator_epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= 6 else -1
-            return Marker(kind is ControlType.COMMIT, coordinator_epoch)
-    return None
-
-
-class Expectation(NamedTuple):
+class OffsetRules(NamedTuple):
     """What the offsets of a segment must obey, beside growing."""
 
     below: int = 2**63
@@ -88,20 +74,20 @@ class Expectation(NamedTuple):
     may_have_gaps: bool = True
 
 
-class Source(Protocol):
+class SegmentSource(Protocol):
     """What is walked over: a file, or one that is read slowly."""
 
     def read_at(self, position: int, length: int) -> bytes: ...
 
 
 def scan(
-    file: Source,
+    file: SegmentSource,
     segment: Segment,
-    learned: Learned,
+    state: ReplayedState,
     *,
     start: int,
     size: int,
-    expectation: Expectation = Expectation(),  # noqa: B008 - immutable
+    rules: OffsetRules = OffsetRules(),  # noqa: B008 - immutable
 ) -> str | None:
     """Read the batches of a segment from a position on into what it knows.
 
@@ -111,8 +97,8 @@ def scan(
     assert segment.size == start, f"{segment.path} is known up to {segment.size}, not {start}"
     unpack = HEADER.unpack_from
     expected = segment.next_offset
-    epoch_known: int = learned.epochs.epoch_at(expected)
-    below = expectation.below
+    epoch_known: int = state.epochs.epoch_at(expected)
+    below = rules.below
     position, at, data = start, 0, b""
     view = memoryview(data)
     while position + at < size:
@@ -130,8 +116,8 @@ def scan(
         if base + delta >= below:
             return None
         if base != expected or epoch != epoch_known:
-            place = Place(file, position + at, position + end, size)
-            problem = _judge_jump(segment, place, fields, epoch_known, expectation)
+            place = BatchPosition(file, position + at, position + end, size)
+            problem = _check_jump(segment, place, fields, epoch_known, rules)
             if problem is not None:
                 return problem
         if end > len(data):
@@ -143,7 +129,7 @@ def scan(
         if not is_sound:
             return f"the batch at {position + at} does not match its CRC"
         if epoch > epoch_known or producer_id >= 0:
-            learned.note(BatchHeader(*fields), view[at:end])
+            state.replay(BatchHeader(*fields), view[at:end])
             epoch_known = epoch
         segment.note(length + 12, base + delta, timestamp)
         expected = base + delta + 1
@@ -158,7 +144,9 @@ def _misshape(fields: tuple[int, ...], position: int) -> str:
     return f"the batch at {position} is cut short"
 
 
-def _read_large(file: Source, position: int, end: int, size: int, crc: int) -> tuple[bool, bytes]:
+def _read_large(
+    file: SegmentSource, position: int, end: int, size: int, crc: int
+) -> tuple[bool, bytes]:
     """A batch that reaches beyond the chunk: whether it is sound, and the chunk that it begins."""
     if end > CHUNK_BYTES:
         return _matches_in_pieces(file, position, end, crc), file.read_at(position, HEADER_BYTES)
@@ -166,21 +154,21 @@ def _read_large(file: Source, position: int, end: int, size: int, crc: int) -> t
     return len(data) >= end and crc_matches(data, 0, end), data
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch lies in a file."""
 
-    file: Source
+    file: SegmentSource
     start: int
     stop: int
     size: int
 
 
-def _judge_jump(
+def _check_jump(
     segment: Segment,
-    place: Place,
+    place: BatchPosition,
     fields: tuple[int, ...],
     epoch_known: int,
-    expectation: Expectation,
+    rules: OffsetRules,
 ) -> str | None:
     """Offset and epoch lie outside the CRC, so what is unexpected in them must fit what follows.
 
@@ -189,7 +177,7 @@ def _judge_jump(
     """
     base, epoch, delta = fields[0], fields[2], fields[6]
     expected = segment.next_offset
-    bound = expectation.bound
+    bound = rules.bound
     if bound is None:
         bound = segment.base_offset + OFFSETS_SPAN_MAX + 1
     if base < expected or base + delta >= bound or epoch < epoch_known:
@@ -205,12 +193,12 @@ def _judge_jump(
                 f"the batch at {place.start} has offset {base} and epoch {epoch}, "
                 f"but {following.base_offset} and {following.leader_epoch} follow"
             )
-    elif base != expected and expectation.bound is None and not expectation.may_have_gaps:
+    elif base != expected and rules.bound is None and not rules.may_have_gaps:
         return f"the last batch, at {place.start}, has offset {base} where {expected} is next"
     return None
 
 
-def _matches_in_pieces(file: Source, position: int, size: int, crc: int) -> bool:
+def _matches_in_pieces(file: SegmentSource, position: int, size: int, crc: int) -> bool:
     """The CRC of a batch too large to be read at once: a length may be wrong, and then huge."""
     found = 0
     at = CRC_START

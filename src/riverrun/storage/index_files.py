@@ -14,18 +14,14 @@ from riverrun.ports.files import File, Files, read_whole, write_atomically
 from riverrun.records.batch import (
     HEADER_BYTES,
     LENGTH_MIN,
-    NO_TIMESTAMP,
     crc_matches,
     read_header,
 )
-from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
-from riverrun.storage.producers import Producers
-from riverrun.storage.recovery.scan import Learned, scan
+from riverrun.storage.scan import ReplayedState, scan
 from riverrun.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from riverrun.storage.settings import LogSettings
 
-_NOTHING_NOTED = 2**63
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -95,34 +91,16 @@ def rebuild(files: Files, segment: Segment, settings: LogSettings) -> str | None
     """Write the indexes of a segment at rest anew, as far as it is sound."""
     _logger.info("indexes rebuilt", segment=segment.path)
     size, next_offset = segment.size, segment.next_offset
-    forget(segment)
-    activate(segment, settings)
-    learned = Learned(Producers(), LeaderEpochs(), note_from=_NOTHING_NOTED, seen_ms=0)
+    segment.reset()
+    segment.activate(settings)
     with contextlib.closing(files.open(segment.path)) as file:
-        problem = scan(file, segment, learned, start=0, size=size)
+        problem = scan(file, segment, ReplayedState.ignored(), start=0, size=size)
     segment.checked_below = segment.size
     segment.size, segment.next_offset = size, next_offset
     write_anew(files, segment)
-    segment.rest(files)
+    segment.close_indexes(files)
     segment.index = None
     return problem
-
-
-def forget(segment: Segment) -> None:
-    """Know nothing of a segment but where it begins."""
-    segment.size = 0
-    segment.next_offset = segment.base_offset
-    segment.index = None
-    segment.times = None
-    segment.max_timestamp = NO_TIMESTAMP
-    segment.max_timestamp_offset = segment.base_offset
-    segment.first_timestamp = None
-
-
-def activate(segment: Segment, settings: LogSettings) -> None:
-    segment.activate(
-        interval_bytes=settings.index_interval_bytes, index_bytes_max=settings.segment_index_bytes
-    )
 
 
 def write_anew(files: Files, segment: Segment) -> None:
@@ -145,7 +123,7 @@ def write_anew(files: Files, segment: Segment) -> None:
         index.pending = bytearray()
 
 
-def load_known_part(
+def load_indexed_part(
     files: Files, file: File, segment: Segment, settings: LogSettings, *, trusted_offset: int
 ) -> None:
     """Let a segment know as much as its indexes tell about the log below an offset.
@@ -153,7 +131,7 @@ def load_known_part(
     ``size`` and ``next_offset`` then say from where on the log itself must be read.
     """
     size = segment.size
-    forget(segment)
+    segment.reset()
     index = _parse(files, segment, INDEX_SUFFIX, OFFSET_ENTRY.size, OffsetIndex)
     times = _parse(files, segment, TIME_INDEX_SUFFIX, TIME_ENTRY.size, TimeIndex)
     if index is not None and times is not None:
@@ -168,7 +146,7 @@ def load_known_part(
             segment.size, segment.next_offset = position, offset
             if times.last is not None:
                 segment.max_timestamp, segment.max_timestamp_offset = times.last
-    activate(segment, settings)
+    segment.activate(settings)
     if segment.size > 0:
         segment.first_timestamp = read_header(file.read_at(0, HEADER_BYTES)).max_timestamp
 

@@ -1,7 +1,7 @@
-"""Rebuilds the state of producers (and leader epochs) from a snapshot and the log behind it.
+"""Producer snapshots: the files of one log, and rebuilding producer state from them and the log.
 
-Reads headers only: the batches were checked before. Used by recovery, and by truncation where
-memory does not reach back far enough.
+Rebuilding reads batch headers only, because the batches were checked before. Recovery uses it, and
+truncation when the batches that are kept in memory do not reach back far enough.
 """
 
 from __future__ import annotations
@@ -14,14 +14,83 @@ import structlog
 
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import BatchHeader
+from riverrun.storage.epochs import LeaderEpochs
 from riverrun.storage.producers import BATCHES_KEPT, CorruptSnapshot, Producers
 from riverrun.storage.reading import find_batch, load_index
-from riverrun.storage.recovery.scan import Learned, headers
+from riverrun.storage.scan import ReplayedState, headers
 from riverrun.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from riverrun.storage.segments import Segments
 
 _EARLIER_BYTES = (1 << 17, 5 << 20)
 """How far before a snapshot to look for a producer's last five batches, at first and at most."""
+_SNAPSHOTS_KEPT = 2
 _logger = structlog.get_logger("riverrun.storage")
+
+
+class ProducerSnapshots:
+    """The producer snapshots of one log, in files and due to be written by the next whole flush."""
+
+    def __init__(self, files: Files, directory: str, offsets: Iterable[int]) -> None:
+        self._files = files
+        self._directory = directory
+        self._stored = dict.fromkeys(offsets)
+        self._due: dict[int, bytes] = {}
+
+    def add(self, offset: int, producers: Producers) -> None:
+        """Take a snapshot, which the next whole flush writes."""
+        self._due[offset] = producers.snapshot()
+
+    def take_due(
+        self, end_offset: int, producers: Producers, segments: Segments
+    ) -> tuple[dict[str, bytes], list[int]]:
+        """Contents by path of the snapshots to write, one at the end offset included; offsets."""
+        due = dict(self._due)
+        if end_offset not in self._stored and end_offset > segments.base_offset:
+            due[end_offset] = producers.snapshot()
+        contents = {snapshot_path(self._directory, offset): data for offset, data in due.items()}
+        return contents, list(due)
+
+    def take_stale(self, segments: Segments) -> list[str]:
+        """Paths of snapshots that are not needed any more.
+
+        Truncation needs those at the start of a segment. Of the others, the newest are enough.
+        """
+        between = [offset for offset in self._stored if not segments.starts_at(offset)]
+        stale = sorted(between)[:-_SNAPSHOTS_KEPT]
+        stale += [offset for offset in self._stored if offset < segments.base_offset]
+        stale = list(dict.fromkeys(stale))
+        for offset in stale:
+            del self._stored[offset]
+        return [snapshot_path(self._directory, offset) for offset in stale]
+
+    def stored(self, offsets: Iterable[int]) -> None:
+        """Account for snapshots that were written."""
+        for offset in offsets:
+            self._due.pop(offset, None)
+            self._stored[offset] = None
+
+    def truncate(self, end_offset: int) -> None:
+        """Remove snapshots above the end of a log that was truncated."""
+        for offset in [offset for offset in self._stored if offset > end_offset]:
+            del self._stored[offset]
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(snapshot_path(self._directory, offset))
+        self._due = {offset: data for offset, data in self._due.items() if offset <= end_offset}
+
+    def clear(self) -> None:
+        self.truncate(-1)
+
+    def rebuild(self, segments: Segments, end_offset: int, seen_ms: int) -> Producers:
+        """Producer state at the end offset, from the newest snapshot and the log."""
+        found = load_snapshot(self._files, self._directory, self._stored, seen_ms)
+        for offset in sorted(self._due, reverse=True):
+            if found is None or offset > found[1]:
+                found = Producers.from_snapshot(self._due[offset], seen_ms), offset
+        producers, start = found if found is not None else (Producers(), segments.base_offset)
+        state = ReplayedState(producers, LeaderEpochs(), replay_from=start, seen_ms=seen_ms)
+        replay(self._files, segments, state, start=start, end=end_offset)
+        recall_earlier(self._files, segments, producers, start)
+        return producers
 
 
 def snapshot_path(directory: str, offset: int) -> str:
@@ -44,7 +113,7 @@ def load_snapshot(
 
 
 def replay(
-    files: Files, segments: Sequence[Segment], learned: Learned, *, start: int, end: int
+    files: Files, segments: Sequence[Segment], state: ReplayedState, *, start: int, end: int
 ) -> None:
     """Account for the batches in [start, end)."""
     for segment in segments:
@@ -60,7 +129,7 @@ def replay(
             for _, header, batch in headers(file, position or 0, segment.size):
                 if header.base_offset >= end:
                     return
-                learned.note(header, batch)
+                state.replay(header, batch)
 
 
 def recall_earlier(

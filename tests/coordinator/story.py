@@ -139,7 +139,7 @@ class Story:
         self.is_held = False
         self.shard = rebuilt(self.settings, self.randomness, self.log)
         turn = self.turn()
-        self.shard.revive(turn, self.shard.known_groups())
+        self.shard.restore(turn, self.shard.known_groups())
         self.finish(turn)
 
     @property

@@ -180,7 +180,7 @@ class GroupMachine(RuleBasedStateMachine):
         for waiter in (consumer.joining, consumer.syncing):
             if waiter is not None and waiter not in self.story.answers:
                 turn = self.story.turn()
-                self.story.shard.connection_is_gone(turn, GROUP, waiter)
+                self.story.shard.connection_lost(turn, GROUP, waiter)
                 self.story.finish(turn)
         consumer.connection_lost()
 

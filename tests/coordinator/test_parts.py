@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.coordinator.deadlines import Deadlines
+from riverrun.coordinator.group import subscribed_topics
 from riverrun.coordinator.hashing import java_string_hash, partition_of
 from riverrun.coordinator.records import CommittedOffset, OffsetRecord
-from riverrun.coordinator.subscription import subscribed_topics
 from riverrun.coordinator.turn import Waiter
-from riverrun.coordinator.writing import Queue
+from riverrun.coordinator.write_queue import WriteQueue
 from riverrun.records.record import read_records
 from tests.coordinator.story import Story, subscription
 
@@ -112,7 +112,7 @@ def test_a_damaged_subscription_is_none() -> None:
     assert subscribed_topics(b"z") is None
 
 
-def put(queue: Queue, story: Story, count: int, waiter: int) -> None:
+def put(queue: WriteQueue, story: Story, count: int, waiter: int) -> None:
     turn = story.turn()
     value = CommittedOffset(1, -1, "x" * 100, 2, None, None)
     turn.records += [OffsetRecord("g", "t", number, value) for number in range(count)]
@@ -122,7 +122,7 @@ def put(queue: Queue, story: Story, count: int, waiter: int) -> None:
 
 def test_small_writes_share_a_batch_and_large_ones_are_cut() -> None:
     story = Story()
-    queue = Queue(batch_bytes_max=2000)
+    queue = WriteQueue(batch_bytes_max=2000)
     for number in range(3):
         put(queue, story, 2, number)
     put(queue, story, 20, 3)
@@ -131,7 +131,7 @@ def test_small_writes_share_a_batch_and_large_ones_are_cut() -> None:
     assert [waiter for waiter in first.waiters() if waiter < 3] == [0, 1, 2]
     sizes = [len(first.records())]
     last = first
-    while queue.entries:
+    while queue.writes:
         last = queue.take()
         sizes.append(len(last.records()))
         assert len(last.encode(3)) <= 2200
@@ -143,7 +143,7 @@ def test_small_writes_share_a_batch_and_large_ones_are_cut() -> None:
 
 def test_a_batch_holds_the_records_in_the_order_of_the_requests() -> None:
     story = Story()
-    queue = Queue(batch_bytes_max=100_000)
+    queue = WriteQueue(batch_bytes_max=100_000)
     put(queue, story, 2, 0)
     put(queue, story, 1, 1)
     found = read_records(queue.take().encode(7))

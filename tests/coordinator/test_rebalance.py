@@ -309,7 +309,7 @@ def test_a_member_whose_connection_is_gone_does_not_count_as_joined() -> None:
     stable_group(story, anna)
     boris.send_join()
     turn = story.turn()
-    story.shard.connection_is_gone(turn, GROUP, boris.joining)
+    story.shard.connection_lost(turn, GROUP, boris.joining)
     story.finish(turn)
     anna.send_join()
     assert anna.is_joining
@@ -323,7 +323,7 @@ def test_a_member_that_never_learned_its_id_goes_with_its_connection() -> None:
     stable_group(story, anna)
     boris.send_join()
     turn = story.turn()
-    story.shard.connection_is_gone(turn, GROUP, boris.joining)
+    story.shard.connection_lost(turn, GROUP, boris.joining)
     story.finish(turn)
     assert [one.member_id for one in anna.join().members] == [anna.id]
 
@@ -466,7 +466,7 @@ def test_a_member_whose_connection_is_gone_expires_with_its_session() -> None:
     stable_group(story, anna)
     boris.send_join()
     turn = story.turn()
-    story.shard.connection_is_gone(turn, GROUP, boris.joining)
+    story.shard.connection_lost(turn, GROUP, boris.joining)
     story.finish(turn)
     anna.send_join()
     story.wait(9)

@@ -220,7 +220,7 @@ def test_version_0_rebalances_within_the_session() -> None:
     async def story(server: Server) -> None:
         joined = await server.ask(ApiKey.JOIN_GROUP, 0, join_request(session_timeout_ms=7000))
         assert joined.generation_id == 1
-        members = server.node.groups.find("g").shard.groups["g"].members
+        members = server.node.groups.runner_of("g").shard.groups["g"].members
         assert members[joined.member_id].rebalance_timeout_ms == 7000
 
     serve(story)

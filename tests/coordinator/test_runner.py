@@ -396,7 +396,7 @@ def test_a_stall_of_our_own_condemns_nobody() -> None:
             node.clock.stalled += 60  # the process was stopped for a minute
             await asyncio.sleep(4)  # and only now is the member's heartbeat read
             assert heartbeat(node, member_id) is ErrorCode.NONE
-            assert node.groups.stalls.value == 1
+            assert node.groups.metrics.stalls.value == 1
             await asyncio.sleep(11)
             assert heartbeat(node, member_id) is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -491,7 +491,7 @@ def test_failed_assertion_in_a_request_violates_an_invariant() -> None:
     async def main() -> None:
         async with Node() as node:
             with pytest.raises(InvariantViolation, match="generation went back"):
-                await node.groups.find(GROUP).ask(JoinGroupResponse, GROUP, act)
+                await node.groups.runner_of(GROUP).submit(JoinGroupResponse, GROUP, act)
 
     run(main())
 

@@ -1,1 +1,25 @@
+"""The group coordinator: consumer groups and their committed offsets.
 
+A pure core decides. ``GroupShard`` holds the groups of one partition of ``__consumer_offsets`` and
+handles each request, expired deadline or committed batch in one ``Turn``, which collects records,
+replies and notes. Two modules are asynchronous: ``shard_runner`` executes turns, and
+``coordinators`` routes requests to the runners of the partitions that this node leads.
+
+| module | subject |
+|---|---|
+| ``coordinators`` | all led partitions of this node; entry point of the server |
+| ``shard_runner`` | one led partition: load, append, reply |
+| ``deadline_timer`` | wake-ups for deadlines; detects stalls of this process |
+| ``turn`` | one step: its inputs and its results |
+| ``shard`` | all groups and offsets of one partition |
+| ``group`` | one classic group: its members and its phase |
+| ``join``, ``sync``, ``liveness`` | JoinGroup, SyncGroup; Heartbeat, LeaveGroup, session expiry |
+| ``rebalance`` | the phases of a rebalance and their deadlines |
+| ``offsets`` | committed offsets: commit, fetch, delete, expire |
+| ``deadlines`` | deadlines by key |
+| ``write_queue`` | records that wait for the log, and their batches |
+| ``loading`` | replay of the log into a shard |
+| ``records``, ``schema`` | records of ``__consumer_offsets`` as values and as Kafka's bytes |
+| ``log`` | the protocol that a partition's log implements |
+| ``hashing`` | the partition of a group |
+"""

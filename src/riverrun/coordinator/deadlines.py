@@ -1,7 +1,7 @@
-"""Deadlines by key: cheap to move, since every heartbeat moves one.
+"""Deadlines by key. They are cheap to move, because every heartbeat moves one.
 
-Moving a deadline to a later moment is one write to a dict; the heap learns of it when the earlier
-moment comes up. So a key has few entries in the heap, and a heartbeat costs no heap operation.
+Moving a deadline to a later time is one write to a dict. The heap is corrected when the earlier
+time comes up. So a key has few entries in the heap, and a heartbeat costs no heap operation.
 """
 
 import heapq
@@ -12,6 +12,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines(Generic[K]):
+    """A priority queue of deadlines."""
+
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
@@ -38,7 +40,7 @@ class Deadlines(Generic[K]):
         return None if at is None else at + self._credit
 
     def postpone(self, seconds: float) -> None:
-        """Move every deadline by the same time: ours was the delay, nobody else's."""
+        """Move all deadlines, after a stall of this process."""
         self._credit += seconds
 
     def next(self) -> float | None:
@@ -47,7 +49,7 @@ class Deadlines(Generic[K]):
         return self._heap[0][0] + self._credit if self._heap else None
 
     def pop_due(self, now: float) -> K | None:
-        """Take out the earliest key whose deadline has come."""
+        """Remove and return the key with the earliest deadline, if that has passed."""
         self._settle()
         if not self._heap or self._heap[0][0] + self._credit > now:
             return None
@@ -62,7 +64,7 @@ class Deadlines(Generic[K]):
         heapq.heappush(self._heap, (at, self._sequence, key))
 
     def _settle(self) -> None:
-        """Make the head of the heap tell the truth."""
+        """Remove stale entries from the head of the heap."""
         while self._heap:
             at, _, key = self._heap[0]
             wanted = self._at.get(key)

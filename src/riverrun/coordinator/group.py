@@ -1,12 +1,13 @@
-"""A classic group: its members, what they agreed on, and the phase that it is in.
+"""A classic group: its members, the protocol that they agreed on, and its phase.
 
-This module holds the facts and keeps them consistent; when and why they change is told in
-``join``, ``sync``, ``presence`` and ``rebalance``. Of all this only ``stored()`` outlives the
-coordinator; the rest is known to the members themselves, who bring it again.
+This module holds the state and keeps it consistent. ``join``, ``sync``, ``liveness`` and
+``rebalance`` decide when it changes. Only ``stored()`` survives the coordinator. Members supply the
+rest again when they rejoin.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
@@ -14,20 +15,22 @@ from msgspec import Struct
 
 from riverrun.coordinator.hashing import hash_map_bucket
 from riverrun.coordinator.records import StoredGroup, StoredMember
-from riverrun.coordinator.subscription import subscribed_topics
 from riverrun.coordinator.turn import Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.join_group_response import JoinGroupResponse, JoinGroupResponseMember
+
+_SUBSCRIPTION_HEAD = struct.Struct(">hi")
+_SHORT = struct.Struct(">h")
 
 CONSUMER = "consumer"
 """The protocol type whose subscriptions the coordinator can read."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name, metadata) of the ways of assigning that a member knows, the best liked first."""
+"""(name, metadata) of the assignors that a member supports, in order of preference."""
 
 
 class GroupType(Enum):
-    """Kinds of groups, by the names that ListGroups uses. Only classic ones are served so far."""
+    """Group types, with the names of ListGroups. Only classic groups are implemented."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -36,7 +39,7 @@ class GroupType(Enum):
 
 
 class GroupState(Enum):
-    """Phases of a classic group, by the names that DescribeGroups uses."""
+    """Phases of a classic group, with the names of DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -57,10 +60,10 @@ PREDECESSORS: Mapping[GroupState, tuple[GroupState, ...]] = {
         GroupState.STABLE,
     ),
 }
-"""Which phases may come before each."""
+"""The phases from which each phase can be reached."""
 
 
-class Member(Struct, kw_only=True):
+class GroupMember(Struct, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -70,9 +73,9 @@ class Member(Struct, kw_only=True):
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """Whether it waits for its first generation."""
+    """Whether the member waits for its first generation."""
     is_anonymous: bool = False
-    """Whether it does not know its own id yet, and has no other name."""
+    """Whether the client has neither received its member id nor has an instance id."""
     join_waiter: Waiter | None = None
     sync_waiter: Waiter | None = None
 
@@ -86,10 +89,10 @@ class Member(Struct, kw_only=True):
 
     @property
     def is_excused(self) -> bool:
-        """Whether it need not send heartbeats, since it waits for us.
+        """Whether the member needs no heartbeats, because it waits for a response.
 
-        New members are not: they do not know their own id yet, and if their connection broke
-        nobody else would ever remove them.
+        New members are not excused. They do not have their id yet, and if their connection broke
+        only the session timeout would remove them.
         """
         is_waiting = self.join_waiter is not None or self.sync_waiter is not None
         return is_waiting and not self.is_new
@@ -111,6 +114,8 @@ class Member(Struct, kw_only=True):
 
 
 class ClassicGroup:
+    """The state of one group."""
+
     type = GroupType.CLASSIC
 
     def __init__(self, group_id: str, now_ms: int) -> None:
@@ -122,24 +127,24 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.generation = 0
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self.static_ids: dict[str, str] = {}
         self.pending_joins: dict[str, None] = {}
-        """Ids given away whose owners have not come back with them (KIP-394)."""
+        """Assigned member ids whose clients have not rejoined with them yet (KIP-394)."""
         self.pending_syncs: dict[str, None] = {}
         self.topics: frozenset[str] | None = None
-        """What the members subscribe to, as far as we can tell."""
+        """The topics that the members subscribe to; None if unknown."""
         self.is_member_added = False
-        """Whether somebody joined during the initial delay, which prolongs it."""
+        """Whether a member joined during the initial delay, which extends the delay."""
         self.initial_delay_left_ms = 0
         self.generation_in_flight: int | None = None
-        """The generation whose assignment is being written."""
+        """The generation whose assignment is being appended."""
         self._joining = 0
         self._supporters: dict[str, int] = {}
 
     @classmethod
     def from_stored(cls, group_id: str, stored: StoredGroup) -> ClassicGroup:
-        """The group as the log remembers it: nobody waits for anything."""
+        """The group as stored in the log, without pending requests."""
         group = cls(group_id, 0)
         group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.state_timestamp_ms = stored.state_timestamp_ms
@@ -148,7 +153,7 @@ class ClassicGroup:
         group.generation = stored.generation
         for member in stored.members:
             group.add(
-                Member(
+                GroupMember(
                     member_id=member.member_id,
                     instance_id=member.instance_id,
                     client_id=member.client_id,
@@ -165,7 +170,7 @@ class ClassicGroup:
         return group
 
     def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
-        """What the log is to remember, given who owns what."""
+        """The durable state of the group with these assignments."""
         return StoredGroup(
             protocol_type=self.protocol_type,
             generation=self.generation,
@@ -197,7 +202,7 @@ class ClassicGroup:
 
     @property
     def joining(self) -> int:
-        """How many members wait for the end of the join phase."""
+        """The number of members that wait for the end of the join phase."""
         return self._joining
 
     @property
@@ -210,7 +215,7 @@ class ClassicGroup:
 
     # Members
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         assert member.member_id not in self.members, f"{member.member_id} is a member already"
         if member.instance_id is not None:
             assert member.instance_id not in self.static_ids, f"{member.instance_id} is taken"
@@ -223,7 +228,7 @@ class ClassicGroup:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Take out a member, or an id that was given away. Nobody waits for it any more."""
+        """Remove a member without pending requests, or a pending member id."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -235,8 +240,8 @@ class ClassicGroup:
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
 
-    def replace_static(self, instance_id: str, new_id: str) -> Member:
-        """Give a static member a new id and keep the rest; it waits for nothing."""
+    def replace_static(self, instance_id: str, new_id: str) -> GroupMember:
+        """Give a static member a new member id and drop its pending requests."""
         old_id = self.static_ids[instance_id]
         member = self.members.pop(old_id)
         self.await_join(member, None)
@@ -252,7 +257,7 @@ class ClassicGroup:
         return member
 
     def update(
-        self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int
+        self, member: GroupMember, protocols: Protocols, rebalance_ms: int, session_ms: int
     ) -> None:
         self._count_protocols(member, -1)
         member.protocols = protocols
@@ -260,15 +265,15 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_ms
         member.session_timeout_ms = session_ms
 
-    def await_join(self, member: Member, waiter: Waiter | None) -> Waiter | None:
-        """Let a member wait, or wait no longer; gives the request that waited until now."""
+    def await_join(self, member: GroupMember, waiter: Waiter | None) -> Waiter | None:
+        """Replace a member's pending JoinGroup and return the previous one."""
         before = member.join_waiter
         self._joining += (waiter is not None) - (before is not None)
         member.join_waiter = waiter
         return before
 
-    def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member, if the ids are those that we know it by."""
+    def check_member(self, member_id: str, instance_id: str | None) -> GroupMember:
+        """The member with these ids. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         if instance_id is not None:
             known = self.static_ids.get(instance_id)
             if known is None:
@@ -281,7 +286,7 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Whether there is a leader that takes part in this rebalance; elects one if need be."""
+        """Make sure that the leader is one of the members that joined; False if none has."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].is_joining:
@@ -295,7 +300,7 @@ class ClassicGroup:
     # Protocols
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these could live here: one name must be known to all members."""
+        """Whether a member with these protocols may join: all members must support one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         if protocol_type != self.protocol_type:
@@ -303,10 +308,10 @@ class ClassicGroup:
         return any(self._supporters.get(name, 0) == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes: each member's first that all know.
+        """The protocol with the most votes. A member votes for its first that all support.
 
-        Kafka breaks ties by the order of a HashMap, and so do we, for clients of one group must
-        not see another assignor just because they changed brokers.
+        Kafka breaks ties by the order of a HashMap. We do the same, so that a group keeps its
+        assignor when it moves from Kafka to riverrun.
         """
         count = len(self.members)
         votes: dict[str, int] = {}
@@ -326,7 +331,7 @@ class ClassicGroup:
         self.topics = self._subscribed_topics()
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """When in doubt, a group of consumers is taken to be subscribed."""
+        """If the subscriptions are unknown, a consumer group counts as subscribed."""
         return self.is_consumer if self.topics is None else topic in self.topics
 
     def _subscribed_topics(self) -> frozenset[str] | None:
@@ -344,17 +349,19 @@ class ClassicGroup:
             found.update(dict.fromkeys(topics))
         return frozenset(found)
 
-    def _count_protocols(self, member: Member, change: int) -> None:
-        # A name that is given twice counts once, or it would seem to be known to all.
+    def _count_protocols(self, member: GroupMember, change: int) -> None:
+        # Count a repeated name once. Otherwise it would seem to be supported by more members.
         for name in dict.fromkeys(name for name, _ in member.protocols):
             self._supporters[name] = self._supporters.get(name, 0) + change
             if not self._supporters[name]:
                 del self._supporters[name]
 
-    # Answers
+    # Responses
 
-    def join_response(self, member: Member, *, skip_assignment: bool = False) -> JoinGroupResponse:
-        """What a member learns at the end of the join phase; the leader learns of everybody."""
+    def join_response(
+        self, member: GroupMember, *, skip_assignment: bool = False
+    ) -> JoinGroupResponse:
+        """The response at the end of the join phase; the leader's lists all members."""
         is_leader = member.member_id == self.leader_id
         return JoinGroupResponse(
             error_code=ErrorCode.NONE,
@@ -376,3 +383,26 @@ class ClassicGroup:
             )
             for member in self.members.values()
         )
+
+
+def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
+    """The topics of a consumer's subscription, or None if the bytes are not a subscription.
+
+    All versions of the subscription begin with the fields of version 0, so these suffice.
+    """
+    topics = []
+    try:
+        version, count = _SUBSCRIPTION_HEAD.unpack_from(subscription)
+        if version < 0 or count < 0 or count > len(subscription):
+            return None
+        at = _SUBSCRIPTION_HEAD.size
+        for _ in range(count):
+            (size,) = _SHORT.unpack_from(subscription, at)
+            end = at + _SHORT.size + size
+            if size < 0 or end > len(subscription):
+                return None
+            topics.append(subscription[at + _SHORT.size : end].decode())
+            at = end
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return tuple(topics)

@@ -1,6 +1,6 @@
-"""Which partition of ``__consumer_offsets`` a group belongs to, as Kafka computes it.
+"""The partition of ``__consumer_offsets`` that a group belongs to, as Kafka computes it.
 
-Every node and every version must agree on it for ever, so it is Java's hash and nothing better.
+All nodes and all versions must agree on it, so it is Java's string hash.
 """
 
 from functools import lru_cache
@@ -17,15 +17,15 @@ def java_string_hash(text: str) -> int:
     return hashed - (1 << 32) if hashed >= 1 << 31 else hashed
 
 
-@lru_cache(maxsize=10_000)  # every heartbeat and commit asks
+@lru_cache(maxsize=10_000)  # called for every heartbeat and commit
 def partition_of(group_id: str, partitions: int) -> PartitionIndex:
     """The partition whose leader coordinates a group."""
     hashed = java_string_hash(group_id)
-    # Kafka's Utils.abs takes the least number to zero, for its absolute value does not fit.
+    # Kafka's Utils.abs maps the smallest int to zero, because its absolute value does not fit.
     return PartitionIndex(0 if hashed == -(1 << 31) else abs(hashed) % partitions)
 
 
 def hash_map_bucket(text: str) -> int:
-    """The place of a key in a Java HashMap of up to twelve keys, which decides its order there."""
+    """The bucket of a key in a Java HashMap of up to twelve keys, which decides its order."""
     hashed = java_string_hash(text) & 0xFFFFFFFF
     return (hashed ^ (hashed >> 16)) & 15

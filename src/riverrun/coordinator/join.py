@@ -1,22 +1,22 @@
-"""JoinGroup: who may come in, under which id, and whether that moves the others.
+"""JoinGroup: whether a client may join, under which member id, and whether the group rebalances.
 
-Ids are given by the coordinator. A dynamic member must come back with its id before it counts
-(KIP-394), so that a client that lost the answer leaves no ghost behind. A static member keeps its
-place by its instance id (KIP-345): one that returns gets a new member id, which fences the old one,
-and the group goes on without a rebalance when nothing changed for it.
+The coordinator assigns member ids. A dynamic member must rejoin with its id before it counts
+(KIP-394), so that a client that lost the response leaves no stale member behind. A static member
+keeps its place by its instance id (KIP-345). When it returns it gets a new member id, which fences
+the old one; the group does not rebalance if the member's metadata is unchanged.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverrun.coordinator.group import ClassicGroup, GroupState, Member, Protocols
+from riverrun.coordinator.group import ClassicGroup, GroupMember, GroupState, Protocols
 from riverrun.coordinator.rebalance import (
     complete_if_all_joined,
-    expect_heartbeat,
     join_error,
     prepare,
     rebalance,
+    restart_session,
     session_key,
     sync_error,
 )
@@ -34,7 +34,7 @@ ID_SUFFIX_BYTES = 37
 
 
 def check_request(request: JoinGroupRequest, caller: Caller) -> None:
-    """Refuse texts that could not be stored; whatever can be stored is accepted, as by Kafka."""
+    """Reject texts that are too long to be stored; Kafka accepts all others too."""
     texts = [request.protocol_type, *(protocol.name for protocol in request.protocols)]
     prefixes = [caller.client_id, request.group_instance_id or ""]
     is_long = any(len(text.encode()) > TEXT_BYTES_MAX for text in texts)
@@ -45,10 +45,11 @@ def check_request(request: JoinGroupRequest, caller: Caller) -> None:
 def join(
     turn: Turn, group: ClassicGroup, waiter: Waiter, caller: Caller, request: JoinGroupRequest
 ) -> None:
+    """Handle JoinGroup for an existing group."""
     member_id = request.member_id
     names = [protocol.name for protocol in request.protocols]
-    if not _has_room(turn, group, member_id):
-        _turn_away(turn, group, member_id)
+    if not _has_capacity(turn, group, member_id):
+        _reject(turn, group, member_id)
         turn.reply(waiter, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
     elif not group.supports(request.protocol_type, names):
         turn.reply(waiter, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
@@ -60,19 +61,19 @@ def join(
         _join_dynamic(turn, group, waiter, caller, request)
 
 
-def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
+def _has_capacity(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
     member = group.members.get(member_id)
     limit = turn.settings.size_max
     if group.state is GroupState.PREPARING:
-        # Counted by those who wait: the limit may have been lowered, and then the last ones to
-        # join again must go.
+        # Count the members that have rejoined. If the limit was lowered, the last ones to rejoin
+        # are rejected.
         return (member is not None and member.is_joining) or group.joining < limit
     if group.state is GroupState.EMPTY:
         return True
     return member is not None or len(group.members) < limit
 
 
-def _turn_away(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+def _reject(turn: Turn, group: ClassicGroup, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is not None:
         turn.cancel_deadline(session_key(group, member_id))
@@ -106,10 +107,10 @@ def _join_static(
 def _join_known(
     turn: Turn, group: ClassicGroup, waiter: Waiter, caller: Caller, request: JoinGroupRequest
 ) -> None:
-    """A member joins again, or brings the id that it was given."""
+    """A member rejoins, or a client joins with the id that it was assigned."""
     if request.member_id in group.pending_joins:
         if request.group_instance_id is not None:
-            # Static members are never asked to come back, so this id was not given to this one.
+            # Static members get no pending id, so this id was assigned to another client.
             turn.reply(waiter, join_error(ErrorCode.UNKNOWN_SERVER_ERROR, request.member_id))
             return
         _add(turn, group, waiter, caller, request, request.member_id)
@@ -127,23 +128,23 @@ def _join_known(
             request.session_timeout_ms,
         )
         _await_join(turn, group, member, waiter)
-        rebalance(turn, group, f"{member.member_id} joins again: {request.reason or 'no reason'}")
+        rebalance(turn, group, f"{member.member_id} rejoins: {request.reason or 'no reason'}")
     elif group.state is GroupState.EMPTY:
         turn.reply(waiter, join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
     else:
-        # It may have missed the answer to its last request: here it is again.
+        # The client may have missed the last response, so send it again.
         turn.reply(waiter, group.join_response(member))
 
 
-def _needs_rebalance(group: ClassicGroup, member: Member, protocols: Protocols) -> bool:
+def _needs_rebalance(group: ClassicGroup, member: GroupMember, protocols: Protocols) -> bool:
     match group.state:
         case GroupState.PREPARING:
             return True
         case GroupState.COMPLETING:
             return member.protocols != protocols
         case GroupState.STABLE:
-            # A leader that joins again knows a reason that need not show in its own metadata,
-            # such as new partitions.
+            # A leader may rejoin for a reason that its own metadata does not show, such as new
+            # partitions.
             return member.member_id == group.leader_id or member.protocols != protocols
         case _:
             return False
@@ -160,7 +161,7 @@ def _add(
     """Add a member and rebalance."""
     if not group.members:
         group.protocol_type = request.protocol_type
-    member = Member(
+    member = GroupMember(
         member_id=member_id,
         instance_id=request.group_instance_id,
         client_id=caller.client_id,
@@ -187,7 +188,7 @@ def _replace(
     request: JoinGroupRequest,
     new_id: str,
 ) -> None:
-    """A static member is back, or a second one has taken its name; the old id is fenced."""
+    """A static member returns, or a second one uses its instance id: fence the old member id."""
     assert request.group_instance_id is not None
     former_leader = group.leader_id
     old_id = group.static_ids[request.group_instance_id]
@@ -202,29 +203,29 @@ def _replace(
     )
     member.client_id = caller.client_id
     member.client_host = caller.client_host
-    expect_heartbeat(turn, group, member)
+    restart_session(turn, group, member)
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
         group.refresh_topics()
         turn.records.append(GroupRecord(group.group_id, group.stored(group.assignments())))
-        turn.reply(waiter, _returned(group, member, caller, former_leader))
+        turn.reply(waiter, _rejoin_response(group, member, caller, former_leader))
         return
     _await_join(turn, group, member, waiter)
     if group.state is GroupState.PREPARING:
         complete_if_all_joined(turn, group)
     else:
-        # In CompletingRebalance the leader may be assigning to the old id right now.
-        prepare(turn, group, f"static member {request.group_instance_id} is back as {new_id}")
+        # In CompletingRebalance the leader may be assigning partitions to the old id.
+        prepare(turn, group, f"static member {request.group_instance_id} returns as {new_id}")
 
 
-def _returned(
-    group: ClassicGroup, member: Member, caller: Caller, former_leader: str | None
+def _rejoin_response(
+    group: ClassicGroup, member: GroupMember, caller: Caller, former_leader: str | None
 ) -> JoinGroupResponse:
-    """The answer to a static member that returns to a stable group."""
+    """The response to a static member that returns to a stable group."""
     if caller.api_version >= SKIP_ASSIGNMENT_SINCE:
-        # KIP-814: a leader learns that it leads but need not assign anew.
+        # KIP-814: tell the leader that it leads but must not assign again.
         is_leader = member.member_id == group.leader_id
         return group.join_response(member, skip_assignment=is_leader)
-    # Older clients must not believe that they lead, or they would assign anew.
+    # Older clients get the former leader id. A client that found itself leader would assign.
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
         generation_id=group.generation,
@@ -246,11 +247,11 @@ def _fence(turn: Turn, group: ClassicGroup, member_id: str) -> None:
         member.sync_waiter = None
 
 
-def _await_join(turn: Turn, group: ClassicGroup, member: Member, waiter: Waiter) -> None:
-    """Let a member wait for the end of the join phase.
+def _await_join(turn: Turn, group: ClassicGroup, member: GroupMember, waiter: Waiter) -> None:
+    """Make a member wait for the end of the join phase.
 
-    A client that gave up on its connection asks again on another one: the later request counts,
-    and the earlier one is answered, for it holds back its connection.
+    A client may retry on another connection. Then the later request counts, and the earlier one
+    gets a response, because it blocks its connection.
     """
     before = group.await_join(member, waiter)
     if before is not None:
@@ -262,5 +263,5 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
 
 
 def rebalance_timeout_of(request: JoinGroupRequest, caller: Caller) -> int:
-    """Version 0 knows no such timeout and rebalances within the session."""
+    """Version 0 has no rebalance timeout; the session timeout applies."""
     return request.session_timeout_ms if caller.api_version == 0 else request.rebalance_timeout_ms

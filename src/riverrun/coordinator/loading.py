@@ -1,8 +1,8 @@
-"""Loading: the log of a partition replayed into a shard, in slices that leave room for others.
+"""Replay of a partition's log into a shard.
 
-Records written in a transaction count when its marker says that it was committed. Kinds of records
-that this version does not know are passed over and counted; the log keeps them for a version that
-does. Records that cannot be read at all stop the loading: to go on would lose offsets silently.
+Records of a transaction are replayed when its COMMIT marker is read. Record types that this version
+does not know are skipped and counted; the log keeps them for a version that does. An unreadable
+record stops the load, because skipping it could lose offsets silently.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import BatchHeader, Buffer, CorruptBatch, batches, crc_matches
 from riverrun.records.record import ControlType, payload_of, read_records, spans
 
-SLICE_RECORDS = 32
-"""Records between two chances to let others run."""
+RECORDS_PER_STEP = 32
+"""Records between two chances to yield to the event loop."""
 
 
 class Loader:
+    """The replay of one partition; ``next_offset`` is where to read next."""
+
     def __init__(self, shard: GroupShard, start_offset: Offset) -> None:
         self.next_offset = start_offset
         self.records = 0
@@ -30,7 +32,7 @@ class Loader:
         """Records of transactions that have not ended, by producer id."""
 
     def replay(self, data: bytes) -> Iterator[None]:
-        """Replay whole batches; yields where one may pause. Raises ``CorruptBatch``."""
+        """Replay whole batches, yielding after each step. Raises ``CorruptBatch``."""
         try:
             for at, header in batches(data):
                 if not crc_matches(data, at, header.size):
@@ -60,7 +62,7 @@ class Loader:
             else:
                 self._shard.replay(known)
             self.records += 1
-            if self.records % SLICE_RECORDS == 0:
+            if self.records % RECORDS_PER_STEP == 0:
                 yield
 
     def _end_transaction(self, header: BatchHeader, batch: Buffer) -> None:

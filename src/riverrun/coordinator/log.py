@@ -1,4 +1,4 @@
-"""What the coordinator needs of a partition of ``__consumer_offsets``, and how its errors read."""
+"""The log of a partition of ``__consumer_offsets``, as the coordinator uses it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ REFUSED: Final = (
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
 )
-"""Errors after which a batch is certainly not in the log; after any other it may be."""
+"""Errors that prove that a batch is not in the log. After any other error it may be."""
 
 
 class CoordinatorLog(Protocol):
-    """One partition of ``__consumer_offsets`` that this node leads. The server binds it."""
+    """One partition of ``__consumer_offsets`` that this node leads. Implemented by the server."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch: ...
@@ -31,15 +31,15 @@ class CoordinatorLog(Protocol):
     async def read(self, offset: Offset) -> bytes:
         """Whole batches from an offset on, below the high watermark; empty at the end.
 
-        The end is where the log ended when it was asked: what was appended until then, by this node
-        or by its predecessor, may have been acknowledged, or may yet be committed. So a read waits
-        for the high watermark to come there.
+        The end is the log end offset at the time of the call. Records below it, appended by this
+        node or by the previous leader, may have been acknowledged or may still be committed. So a
+        read waits until the high watermark reaches it.
         """
         ...
 
 
 def response_code(code: ErrorCode) -> ErrorCode:
-    """What a client is told when the log refuses: something that it knows how to handle."""
+    """The error code for clients when the log refuses a batch: one that they can handle."""
     match code:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

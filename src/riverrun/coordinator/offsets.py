@@ -1,8 +1,8 @@
 """Committed offsets of the groups of one partition of ``__consumer_offsets``.
 
-Only ``replay`` changes them, when the record is committed; so what a reader sees is as durable as
-data. Commits on their way to the log are counted aside: who deletes a group must delete these too.
-Which requests a group allows is judged here as well, by the state of the group.
+Only ``replay`` changes them, when a record is committed, so readers see durable offsets only.
+Offset records in flight are counted separately, because deleting a group must delete them too. This
+module also decides whether the state of a group allows a commit.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ GroupOffsets = dict[str, TopicOffsets]
 
 
 class Offsets:
+    """Committed offsets by group, topic and partition."""
+
     def __init__(self) -> None:
         self.by_group: dict[str, GroupOffsets] = {}
         self.count = 0
         self._in_flight: dict[str, dict[tuple[str, int], int]] = {}
 
-    # What is committed
+    # Committed offsets
 
     def replay(self, record: OffsetRecord) -> None:
         if record.value is None:
@@ -73,7 +75,7 @@ class Offsets:
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.by_group.get(group_id, {}).get(topic, {}).get(partition)
 
-    # What is on its way
+    # Records in flight
 
     def sent(self, record: OffsetRecord) -> None:
         keys = self._in_flight.setdefault(record.group_id, {})
@@ -93,7 +95,7 @@ class Offsets:
         return group_id in self._in_flight
 
     def keys_of(self, group_id: str) -> list[tuple[str, int]]:
-        """All partitions of a group, with those whose commits are on their way."""
+        """All partitions with committed offsets or offset records in flight."""
         keys = dict.fromkeys(
             (topic, partition)
             for topic, partitions in self.by_group.get(group_id, {}).items()
@@ -110,7 +112,7 @@ class Offsets:
     # Requests
 
     def commit(self, turn: Turn, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Records for what the group has allowed to commit (``check_commit``)."""
+        """Add the records of a commit that passed ``check_commit``."""
         retention = request.retention_time_ms
         expires = None if retention == -1 else turn.now_ms + retention
         limit = turn.settings.offset_metadata_bytes_max
@@ -140,7 +142,7 @@ class Offsets:
     def fetch(
         self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
     ) -> tuple[OffsetFetchResponseTopics, ...]:
-        """Committed offsets of some partitions, or of all; -1 where there is none."""
+        """Committed offsets of the given partitions, or of all; -1 where there is none."""
         known = self.by_group.get(group_id, {})
         if topics is None:
             return tuple(
@@ -165,7 +167,7 @@ class Offsets:
     def delete(
         self, turn: Turn, group: ClassicGroup, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse:
-        """OffsetDelete: not for topics that the group reads."""
+        """OffsetDelete; refused for topics that the group subscribes to."""
         topics = []
         for topic in request.topics:
             is_read = group.is_subscribed_to(topic.name)
@@ -188,7 +190,7 @@ class Offsets:
             turn.records.append(OffsetRecord(group_id, topic, partition, None))
 
     def delete_topics(self, turn: Turn, names: Mapping[str, None]) -> None:
-        """The topics are gone, and their offsets with them."""
+        """Delete the offsets of deleted topics in all groups."""
         for group_id, topics in self.by_group.items():
             for topic in names:
                 for partition in topics.get(topic, ()):
@@ -199,7 +201,7 @@ class Offsets:
                     turn.records.append(OffsetRecord(group_id, topic, partition, None))
 
     def expire(self, turn: Turn, group: ClassicGroup) -> bool:
-        """Records for what has expired; says whether nothing of the group is left then."""
+        """Delete the expired offsets of a group; True if the group has none left."""
         if self.is_in_flight(group.group_id):
             return False
         known = self.by_group.get(group.group_id)
@@ -217,8 +219,8 @@ class Offsets:
 
 
 def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> None:
-    """Whether the group lets this caller commit: a member of its generation, or anybody when it
-    has no members."""
+    """Check that the client may commit: it is a member of this generation, or the group is
+    empty."""
     generation = request.generation_id_or_member_epoch
     if generation < 0 and group.state is GroupState.EMPTY:
         return
@@ -229,7 +231,7 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> None:
     elif group.state is not GroupState.EMPTY:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     if group.state is GroupState.COMPLETING:
-        # Its ids are right, so it has joined and will learn its part soon.
+        # The member has joined and waits for its assignment.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
@@ -253,7 +255,7 @@ def _committed(
 
 
 def _of_topic(value: CommittedOffset | None, topic_id: UUID | None) -> CommittedOffset | None:
-    """The offset, unless it was committed for an earlier topic of the same name."""
+    """The offset, unless it was committed for a deleted topic of the same name."""
     if value is None or topic_id is None or value.topic_id is None or value.topic_id == topic_id:
         return value
     return None
@@ -276,7 +278,7 @@ def _each(topics: GroupOffsets) -> Iterator[tuple[str, int, CommittedOffset]]:
 
 
 def _may_expire(group: ClassicGroup) -> bool:
-    """Offsets expire in groups without members, and for what a stable group no longer reads."""
+    """Offsets expire in empty groups, and for topics that a stable group no longer reads."""
     if group.protocol_type is None or group.state is GroupState.EMPTY:
         return True
     is_known = group.is_consumer and group.topics is not None

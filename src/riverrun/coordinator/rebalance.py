@@ -1,19 +1,20 @@
-"""The phases of a rebalance, and the deadlines that keep each of them from lasting for ever.
+"""The phases of a rebalance, and the deadlines that bound them.
 
-    Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
+    Empty ──join──▶ PreparingRebalance ──all joined, or timeout──▶      CompletingRebalance
       ▲                │        ▲                                           │
-      └──nobody left───┘        └── join, leave, expiry, failed write ◀─────┤
+      └──no members────┘        └── join, leave, expiry, failed write ◀─────┤
                                 ▲                                           │
                                 └──────────────── Stable ◀──leader's assignment is stored──┘
 
-An empty group waits ``group.initial.rebalance.delay.ms`` for company before its first generation,
-and again as long as somebody came; else the first of a hundred consumers would rebalance a hundred
-times. Members that do not join again in time are removed, static ones only by their session.
+An empty group waits ``group.initial.rebalance.delay.ms`` for more members before its first
+generation, and again as long as members arrive. Otherwise a hundred consumers that start together
+would cause a hundred rebalances. Members that do not rejoin in time are removed, static members
+only when their session expires.
 """
 
 from __future__ import annotations
 
-from riverrun.coordinator.group import ClassicGroup, GroupState, Member
+from riverrun.coordinator.group import ClassicGroup, GroupMember, GroupState
 from riverrun.coordinator.records import GroupRecord, StoredGroup
 from riverrun.coordinator.turn import Timer, TimerKey, Turn
 from riverrun.model.errors import ErrorCode
@@ -43,7 +44,7 @@ def sync_error(code: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=code, assignment=b"")
 
 
-def sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+def sync_response(group: ClassicGroup, member: GroupMember) -> SyncGroupResponse:
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
         protocol_type=group.protocol_type,
@@ -52,13 +53,13 @@ def sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     )
 
 
-def expect_heartbeat(turn: Turn, group: ClassicGroup, member: Member) -> None:
-    """Begin the member's session anew."""
+def restart_session(turn: Turn, group: ClassicGroup, member: GroupMember) -> None:
+    """Give a member a full session from now on."""
     turn.set_deadline(session_key(group, member.member_id), member.session_timeout_ms)
 
 
 def rebalance(turn: Turn, group: ClassicGroup, reason: str) -> None:
-    """Begin a rebalance where that can be; else see whether the one under way is complete."""
+    """Start a rebalance, or complete the current one if all members have joined."""
     if group.can_rebalance:
         prepare(turn, group, reason)
     else:
@@ -66,9 +67,9 @@ def rebalance(turn: Turn, group: ClassicGroup, reason: str) -> None:
 
 
 def prepare(turn: Turn, group: ClassicGroup, reason: str) -> None:
-    """Call all members to join again."""
+    """Start the join phase: all members must rejoin."""
     if group.state is GroupState.COMPLETING:
-        answer_syncs(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
+        reply_to_syncs(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_syncs.clear()
     turn.cancel_deadline(sync_key(group))
     is_initial = group.state is GroupState.EMPTY
@@ -87,19 +88,19 @@ def prepare(turn: Turn, group: ClassicGroup, reason: str) -> None:
 
 
 def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:
-    """End the join phase when nobody is missing; the initial one ends by its delay alone."""
+    """End the join phase if all members have joined. The initial delay always runs out."""
     is_initial = group.previous_state is GroupState.EMPTY
     if group.state is GroupState.PREPARING and group.have_all_joined and not is_initial:
         complete_join(turn, group)
 
 
-def join_time_is_up(turn: Turn, group: ClassicGroup) -> None:
-    """The deadline of the join phase has come."""
+def join_timed_out(turn: Turn, group: ClassicGroup) -> None:
+    """End the join phase at its deadline, or extend the initial delay."""
     if group.state is not GroupState.PREPARING:
         return
     is_initial = group.previous_state is GroupState.EMPTY
     if is_initial and group.is_member_added and group.initial_delay_left_ms > 0:
-        # Somebody came: wait once more, but not longer than the members themselves would.
+        # A member joined: wait again, up to the rebalance timeout of the members in all.
         delay = min(turn.settings.initial_rebalance_delay_ms, group.initial_delay_left_ms)
         group.is_member_added = False
         group.initial_delay_left_ms -= delay
@@ -109,15 +110,15 @@ def join_time_is_up(turn: Turn, group: ClassicGroup) -> None:
 
 
 def complete_join(turn: Turn, group: ClassicGroup) -> None:
-    """Go on with those who joined: the next generation, or an empty group."""
+    """Start the next generation with the members that joined, or empty the group."""
     turn.cancel_deadline(join_key(group))
     for member in list(group.members.values()):
         if not member.is_joining and not member.is_static:
             group.remove(member.member_id)
             turn.cancel_deadline(session_key(group, member.member_id))
-            turn.note("member removed", group.group_id, f"{member.member_id} did not join again")
+            turn.note("member removed", group.group_id, f"{member.member_id} did not rejoin")
     if not group.elect_joined_leader() and group.members:
-        # Only static members are left and none is here: their sessions must end first.
+        # Only static members are left and none has joined. They stay until their sessions expire.
         turn.set_deadline(join_key(group), group.rebalance_timeout_ms)
         return
     group.next_generation(turn.now_ms)
@@ -129,19 +130,19 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
         waiter = group.await_join(member, None)
         if waiter is not None:
             turn.reply(waiter, group.join_response(member))
-        expect_heartbeat(turn, group, member)
+        restart_session(turn, group, member)
         member.is_new = member.is_anonymous = False
         group.pending_syncs[member.member_id] = None
     turn.set_deadline(sync_key(group), group.rebalance_timeout_ms)
     turn.note(
-        "group has joined",
+        "group joined",
         group.group_id,
         f"generation {group.generation}, members {len(group.members)}",
     )
 
 
-def sync_time_is_up(turn: Turn, group: ClassicGroup) -> None:
-    """Remove those who joined and then never asked for their part."""
+def sync_timed_out(turn: Turn, group: ClassicGroup) -> None:
+    """Remove members that joined but did not send SyncGroup in time."""
     if group.state not in (GroupState.COMPLETING, GroupState.STABLE) or not group.pending_syncs:
         return
     silent = list(group.pending_syncs)
@@ -151,8 +152,8 @@ def sync_time_is_up(turn: Turn, group: ClassicGroup) -> None:
     prepare(turn, group, f"no sync from {', '.join(silent)}")
 
 
-def remove_member(turn: Turn, group: ClassicGroup, member: Member) -> None:
-    """Take a member out; whatever it waits for is answered, so that a live one starts anew."""
+def remove_member(turn: Turn, group: ClassicGroup, member: GroupMember) -> None:
+    """Remove a member and fail its pending requests, so that a live client joins again."""
     turn.cancel_deadline(session_key(group, member.member_id))
     waiter = group.await_join(member, None)
     if waiter is not None:
@@ -163,8 +164,8 @@ def remove_member(turn: Turn, group: ClassicGroup, member: Member) -> None:
     group.remove(member.member_id)
 
 
-def answer_syncs(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-    """Send everybody who asked their part, or the error that takes it away."""
+def reply_to_syncs(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+    """Send the assignments, or an error that revokes them, to all waiting members."""
     for member in group.members.values():
         if code is not ErrorCode.NONE:
             member.assignment = b""
@@ -175,12 +176,12 @@ def answer_syncs(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
             member.sync_waiter, sync_response(group, member) if is_good else sync_error(code)
         )
         member.sync_waiter = None
-        # While it waited its session may have ended without effect: begin a new one.
-        expect_heartbeat(turn, group, member)
+        # The session may have expired without effect while the member waited.
+        restart_session(turn, group, member)
 
 
 def assignment_stored(turn: Turn, group: ClassicGroup, stored: StoredGroup) -> None:
-    """The leader's assignment is committed. Another rebalance may have begun meanwhile."""
+    """Make the group stable with a committed assignment, unless it rebalances again."""
     if group.state is not GroupState.COMPLETING or stored.generation != group.generation:
         return
     if not stored.members:
@@ -189,13 +190,13 @@ def assignment_stored(turn: Turn, group: ClassicGroup, stored: StoredGroup) -> N
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     group.generation_in_flight = None
-    answer_syncs(turn, group, ErrorCode.NONE)
+    reply_to_syncs(turn, group, ErrorCode.NONE)
     group.become(GroupState.STABLE, turn.now_ms)
     turn.note("group is stable", group.group_id, f"generation {group.generation}")
 
 
 def assignment_refused(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-    """The leader's assignment could not be written: tell those who wait and begin again."""
+    """Fail the pending SyncGroups and rebalance, because the assignment was not stored."""
     if group.state is GroupState.COMPLETING and group.generation_in_flight == group.generation:
-        answer_syncs(turn, group, code)
+        reply_to_syncs(turn, group, code)
         rebalance(turn, group, f"assignment could not be stored: {code.name}")

@@ -1,9 +1,9 @@
 """The records of ``__consumer_offsets``: values for the state machines, Kafka's bytes for the log.
 
-Groups are rare and go through the generated schema; offsets are written by every commit and read by
-the million when a partition is loaded, so they are packed by hand (a property test holds both
-equal). Versions are those that Kafka 4.3 writes: groups 3, offsets 4, or 1 where a client gave a
-retention time of its own.
+Group records are rare and use the generated schema. Offset records are written by every commit and
+read by the million when a partition is loaded, so they are packed by hand; a property test compares
+both. Versions are those that Kafka 4.3 writes: groups 3, offsets 4, or offsets 1 if the client set
+a retention time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ OFFSET_KEY = 1
 GROUP_KEY = 2
 GROUP_VERSION = 3
 TEXT_BYTES_MAX = 2**15 - 1
-GROUP_VALUE_VERSION = 3
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -44,7 +43,7 @@ _TOPIC_ID_TAG = b"\x01\x00\x10"  # one tagged field, number 0, of sixteen bytes
 
 
 class StoredMember(Struct, frozen=True, kw_only=True):
-    """A member of a classic group as the log remembers it."""
+    """A member of a classic group as stored in the log."""
 
     member_id: str
     instance_id: str | None
@@ -57,7 +56,7 @@ class StoredMember(Struct, frozen=True, kw_only=True):
 
 
 class StoredGroup(Struct, frozen=True, kw_only=True):
-    """A classic group as the log remembers it: empty, or stable in a generation."""
+    """A classic group as stored in the log: empty, or stable in a generation."""
 
     protocol_type: str | None
     generation: int
@@ -68,7 +67,7 @@ class StoredGroup(Struct, frozen=True, kw_only=True):
 
 
 class CommittedOffset(Struct, frozen=True):
-    """A committed offset. Positional: one is made for every partition of every commit."""
+    """A committed offset."""
 
     offset: int
     leader_epoch: int
@@ -79,14 +78,14 @@ class CommittedOffset(Struct, frozen=True):
 
 
 class GroupRecord(Struct, frozen=True):
-    """A group as it is now; without a value, gone."""
+    """The state of a group; None deletes it."""
 
     group_id: str
     value: StoredGroup | None
 
 
 class OffsetRecord(Struct, frozen=True):
-    """A partition's committed offset as it is now; without a value, gone."""
+    """The committed offset of a partition; None deletes it."""
 
     group_id: str
     topic: str
@@ -98,11 +97,11 @@ CoordinatorRecord = GroupRecord | OffsetRecord
 
 
 class UnknownKind(Exception):
-    """A record of a kind or version that this version does not know: others may, so it stays."""
+    """A record type or version that this version does not know; the log keeps it."""
 
 
 def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """(key, value) as Kafka writes them; without a value it is a tombstone."""
+    """(key, value) as Kafka writes them; a tombstone has no value."""
     if isinstance(record, OffsetRecord):
         return (
             offset_key(record.group_id, record.topic, record.partition),
@@ -113,7 +112,7 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """The record of a key and value. Raises ``UnknownKind``, or ``UnknownRecord`` on nonsense."""
+    """The record of a key and value. Raises ``UnknownKind``, or ``UnknownRecord`` if malformed."""
     kind = read_int16(key)
     try:
         if kind in (OFFSET_KEY, LEGACY_OFFSET_KEY):
@@ -184,14 +183,14 @@ def _read_offset_value(value: bytes) -> CommittedOffset:
 
 
 def _read_topic_id(value: bytes, at: int) -> UUID | None:
-    """The topic id among the tagged fields; tags of later versions are passed over."""
+    """The topic id among the tagged fields; unknown tags are skipped."""
     found: UUID | None = None
     count, at = _read_unsigned_varint(value, at)
     for _ in range(count):
         tag, at = _read_unsigned_varint(value, at)
         size, at = _read_unsigned_varint(value, at)
         if at + size > len(value):
-            raise UnknownRecord(f"a tagged field of {size} bytes ends behind its record")
+            raise UnknownRecord(f"a tagged field of {size} bytes ends beyond its record")
         if tag == 0 and size == 16:
             found = UUID(bytes=bytes(value[at : at + size]))
         at += size
@@ -202,7 +201,7 @@ def _text(buffer: bytes, at: int) -> tuple[str, int]:
     size: int = _SHORT.unpack_from(buffer, at)[0]
     end = at + 2 + size
     if size < 0 or end > len(buffer):
-        raise UnknownRecord(f"a text of {size} bytes ends behind its record")
+        raise UnknownRecord(f"a text of {size} bytes ends beyond its record")
     return buffer[at + 2 : end].decode(), end
 
 
@@ -274,7 +273,7 @@ def _read_group_value(value: bytes) -> StoredGroup:
 
 
 def _stored_member(member: MemberMetadata) -> StoredMember:
-    # Version 0 knows no rebalance timeout: such a member rebalanced within its session.
+    # Version 0 has no rebalance timeout; the session timeout applied.
     rebalance = member.rebalance_timeout
     return StoredMember(
         member_id=member.member_id,

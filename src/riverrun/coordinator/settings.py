@@ -1,4 +1,4 @@
-"""Settings of the group coordinator, by Kafka's names and with Kafka's defaults."""
+"""Settings of the group coordinator, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class GroupSettings(Settings):
         6000,
         name="group.min.session.timeout.ms",
         kind=Kind.INT,
-        doc="Shortest session timeout that a member may ask for.",
+        doc="The shortest session timeout that a member may request.",
     )
     session_timeout_max_ms: int = setting(
         1_800_000,
         name="group.max.session.timeout.ms",
         kind=Kind.INT,
-        doc="Longest session timeout that a member may ask for.",
+        doc="The longest session timeout that a member may request.",
     )
     initial_rebalance_delay_ms: int = setting(
         3000,
@@ -40,34 +40,34 @@ class GroupSettings(Settings):
         INT_MAX,
         name="group.max.size",
         at_least=1,
-        doc="Most members that a group may have.",
+        doc="The maximum number of members of a group.",
     )
     new_member_join_timeout_ms: int = setting(
         300_000,
         name="group.new.member.join.timeout.ms",
         kind=Kind.INT,
         at_least=1,
-        doc="How long a member that joins for the first time may wait for its rebalance to end "
-        "(a constant in Kafka).",
+        doc="How long a new member may wait for its first rebalance to complete (a constant in "
+        "Kafka).",
     )
     offset_metadata_bytes_max: int = setting(
         4 * KiB,
         name="offset.metadata.max.bytes",
         kind=Kind.INT,
-        doc="Longest text that may be committed with an offset.",
+        doc="The longest metadata string that may be committed with an offset.",
     )
     offsets_retention_minutes: int = setting(
         7 * 24 * 60,
         name="offsets.retention.minutes",
         at_least=1,
-        doc="How long offsets are kept after their group lost its last member, or after the commit "
-        "where there are no members.",
+        doc="How long offsets are kept after the group became empty, or after the commit if the "
+        "group never had members.",
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000,
         name="offsets.retention.check.interval.ms",
         at_least=1,
-        doc="How often to look for expired offsets and empty groups.",
+        doc="How often expired offsets and empty groups are removed.",
     )
     offsets_commit_timeout_ms: int = setting(
         5000,
@@ -80,35 +80,36 @@ class GroupSettings(Settings):
         50,
         name="offsets.topic.num.partitions",
         at_least=1,
-        doc="Partitions of __consumer_offsets; fixed once the topic exists.",
+        doc="The number of partitions of __consumer_offsets. It applies when the topic is created.",
     )
     offsets_topic_replication_factor: int = setting(
         3,
         name="offsets.topic.replication.factor",
         kind=Kind.SHORT,
         at_least=1,
-        doc="Copies of __consumer_offsets; never more than the cluster has nodes.",
+        doc="The replication factor of __consumer_offsets, at most the number of brokers.",
     )
     offsets_topic_segment_bytes: int = setting(
         100 * MiB,
         name="offsets.topic.segment.bytes",
         kind=Kind.INT,
         at_least=1,
-        doc="Segment size of __consumer_offsets, small so that compaction keeps loading fast.",
+        doc="The segment size of __consumer_offsets. Small segments are compacted soon, which "
+        "keeps loading fast.",
     )
     batch_bytes_max: int = setting(
         128 * KiB,
         name="group.coordinator.batch.max.bytes",
         kind=Kind.INT,
         at_least=KiB,
-        doc="Size at which records of several requests stop sharing one batch.",
+        doc="The maximum size of a batch that several requests share.",
     )
     queue_records_max: int = setting(
         100_000,
         name="group.coordinator.queue.max.records",
         at_least=1,
-        doc="Most records of one partition of __consumer_offsets that may wait to be written; "
-        "further requests are told to come back.",
+        doc="The maximum number of records of one partition of __consumer_offsets that wait to be "
+        "appended. Further requests fail with a retriable error.",
     )
 
     @property

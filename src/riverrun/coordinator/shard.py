@@ -1,11 +1,9 @@
 """All groups of one partition of ``__consumer_offsets``: requests in, records and replies out.
 
-Two kinds of state live here. What the log says (``stored`` and ``offsets``) changes in ``replay``
-alone, when a record is committed. What only the living know (``groups``: phases, waiting requests,
-deadlines) is built from it when the partition is loaded and changes with requests and time. A write
-that is refused therefore needs no undoing of the first, and takes the second back to it.
-
-TxnOffsetCommit and the consumer protocol (KIP-848) will add records and kinds of groups here.
+A shard has two kinds of state. Durable state (``stored`` and ``offsets``) changes only in
+``replay``, when a record is committed. In-memory state (``groups``: phases, pending requests,
+deadlines) is built from it when the partition is loaded, and changes with requests and time. A
+refused write therefore leaves the durable state alone, and the in-memory state is restored from it.
 """
 
 from __future__ import annotations
@@ -14,22 +12,22 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from riverrun.coordinator.deadlines import Deadlines
-from riverrun.coordinator.group import ClassicGroup, GroupState, Member
+from riverrun.coordinator.group import ClassicGroup, GroupMember, GroupState
 from riverrun.coordinator.join import check_request, join
+from riverrun.coordinator.liveness import connection_lost, heartbeat, leave, session_expired
 from riverrun.coordinator.offsets import Offsets, check_commit
-from riverrun.coordinator.presence import connection_is_gone, heartbeat, leave, session_is_up
 from riverrun.coordinator.rebalance import (
     assignment_refused,
     assignment_stored,
-    expect_heartbeat,
     join_error,
     join_key,
-    join_time_is_up,
+    join_timed_out,
     prepare,
+    restart_session,
     session_key,
     sync_error,
     sync_key,
-    sync_time_is_up,
+    sync_timed_out,
 )
 from riverrun.coordinator.records import CoordinatorRecord, GroupRecord, StoredGroup
 from riverrun.coordinator.sync import sync
@@ -54,13 +52,15 @@ if TYPE_CHECKING:
     from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 
 EXPIRED_PER_TURN_MAX = 500
-"""Deadlines handled at once; the rest waits for the next turn."""
+"""Deadlines handled in one turn; the rest waits for the next one."""
 
 GROUP_NOT_FOUND_SINCE_COMMIT = 9
 GROUP_NOT_FOUND_SINCE_DESCRIBE = 6
 
 
 class GroupShard:
+    """The groups and committed offsets of one partition."""
+
     def __init__(self, settings: GroupSettings, randomness: Randomness) -> None:
         self.settings = settings
         self.stored: dict[str, StoredGroup] = {}
@@ -81,7 +81,7 @@ class GroupShard:
     # The log
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """The only place where durable state changes."""
+        """Apply a committed record: the only place where durable state changes."""
         if not isinstance(record, GroupRecord):
             self.offsets.replay(record)
         elif record.value is None:
@@ -90,22 +90,22 @@ class GroupShard:
             self.stored[record.group_id] = record.value
 
     def known_groups(self) -> list[str]:
-        """All groups that the log knows."""
+        """All groups with durable state."""
         return list(dict.fromkeys([*self.stored, *self.offsets.by_group]))
 
-    def revive(self, turn: Turn, group_ids: Iterable[str]) -> None:
-        """The whole log has been replayed: groups come alive, and their sessions begin."""
+    def restore(self, turn: Turn, group_ids: Iterable[str]) -> None:
+        """Build the in-memory state of groups from the log, and start the sessions of members."""
         for group_id in group_ids:
-            self._revive(turn, group_id)
+            self._restore(turn, group_id)
 
     def sent(self, records: Iterable[CoordinatorRecord]) -> None:
-        """The records of a turn are on their way to the log."""
+        """Note that the records of a turn are in flight."""
         for record in records:
             if not isinstance(record, GroupRecord):
                 self.offsets.sent(record)
 
     def committed(self, turn: Turn, records: Iterable[CoordinatorRecord]) -> None:
-        """The records are in the log for good; who waited for them goes on."""
+        """Apply committed records, and continue the rebalances that waited for them."""
         for record in records:
             self.replay(record)
             if not isinstance(record, GroupRecord):
@@ -116,7 +116,7 @@ class GroupShard:
                 assignment_stored(turn, group, record.value)
 
     def refused(self, turn: Turn, records: Iterable[CoordinatorRecord], code: ErrorCode) -> None:
-        """The records never came into the log: go on from what it says."""
+        """Take back the in-memory effects of records that were not appended."""
         for record in records:
             if not isinstance(record, GroupRecord):
                 self.offsets.settled(record)
@@ -125,36 +125,36 @@ class GroupShard:
             is_known = record.group_id in self.stored or record.group_id in self.offsets.by_group
             if group is None:
                 if is_known:
-                    self._revive(turn, record.group_id)
+                    self._restore(turn, record.group_id)
             elif group.state is GroupState.COMPLETING:
                 assignment_refused(turn, group, code)
             elif group.state is GroupState.STABLE:
-                self._dismiss(turn, group, code)
-                self._revive(turn, record.group_id)
+                self._drop(turn, group, code)
+                self._restore(turn, record.group_id)
             elif not is_known and not group.members:
-                self._dismiss(turn, group, code)
+                self._drop(turn, group, code)
 
     def unload(self, turn: Turn) -> None:
-        """Another node coordinates these groups from now on: all who wait must go there."""
+        """Fail all pending requests, because another node coordinates these groups now."""
         for group in self.groups.values():
             if group.members:
-                _answer_all(turn, group, ErrorCode.NOT_COORDINATOR)
+                _fail_waiters(turn, group, ErrorCode.NOT_COORDINATOR)
 
-    def _revive(self, turn: Turn, group_id: str) -> None:
+    def _restore(self, turn: Turn, group_id: str) -> None:
         stored = self.stored.get(group_id)
         if stored is None:
-            # Offsets alone: somebody commits without being a member, a so-called simple group.
+            # Only offsets: a simple group, whose clients commit without being members.
             self.groups[group_id] = ClassicGroup(group_id, turn.now_ms)
             return
         group = self.groups[group_id] = ClassicGroup.from_stored(group_id, stored)
         for member in group.members.values():
-            expect_heartbeat(turn, group, member)
+            restart_session(turn, group, member)
         if len(group.members) > self.settings.size_max:
-            prepare(turn, group, "the group has more members than are allowed")
+            prepare(turn, group, "the group exceeds its maximum size")
 
-    def _dismiss(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-        """Forget what only the living know of a group, and answer all who wait."""
-        _answer_all(turn, group, code)
+    def _drop(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+        """Drop the in-memory state of a group and fail its pending requests."""
+        _fail_waiters(turn, group, code)
         for member_id in (*group.members, *group.pending_joins):
             turn.cancel_deadline(session_key(group, member_id))
         turn.cancel_deadline(join_key(group))
@@ -165,7 +165,7 @@ class GroupShard:
     # Time
 
     def expire(self, turn: Turn) -> None:
-        """Handle the deadlines that have come."""
+        """Handle the deadlines that have passed."""
         for _ in range(EXPIRED_PER_TURN_MAX):
             key = self.deadlines.pop_due(turn.now)
             if key is None:
@@ -176,29 +176,29 @@ class GroupShard:
                 continue
             match timer:
                 case Timer.SESSION:
-                    session_is_up(turn, group, member_id)
+                    session_expired(turn, group, member_id)
                 case Timer.JOIN:
-                    join_time_is_up(turn, group)
+                    join_timed_out(turn, group)
                 case Timer.SYNC:
-                    sync_time_is_up(turn, group)
+                    sync_timed_out(turn, group)
 
     def expire_offsets(self, turn: Turn, group_ids: Iterable[str]) -> None:
-        """Drop what has expired of some groups, and the groups of which nothing is left."""
+        """Delete the expired offsets of some groups, and empty groups without offsets."""
         for group_id in group_ids:
             group = self.groups.get(group_id)
             if group is None:
                 continue
-            is_bare = self.offsets.expire(turn, group)
-            if is_bare and group.state is GroupState.EMPTY and not group.pending_joins:
-                self._bury(turn, group)
+            has_no_offsets = self.offsets.expire(turn, group)
+            if has_no_offsets and group.state is GroupState.EMPTY and not group.pending_joins:
+                self._remove(turn, group)
 
     def topics_deleted(self, turn: Turn, names: Iterable[str]) -> None:
         self.offsets.delete_topics(turn, dict.fromkeys(names))
 
-    def connection_is_gone(self, turn: Turn, group_id: str, waiter: Waiter) -> None:
+    def connection_lost(self, turn: Turn, group_id: str, waiter: Waiter) -> None:
         group = self.groups.get(group_id)
         if group is not None:
-            connection_is_gone(turn, group, waiter)
+            connection_lost(turn, group, waiter)
 
     # Membership
 
@@ -210,8 +210,7 @@ class GroupShard:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             group = self.groups[request.group_id] = ClassicGroup(request.group_id, turn.now_ms)
-            # Written before the request changes it: the log then knows of the group what all
-            # nodes know, that it exists and is empty.
+            # Recorded before the request changes the group: durably it exists and is empty.
             turn.records.append(GroupRecord(request.group_id, group.stored({})))
         join(turn, group, waiter, caller, request)
         assert not is_new or turn.records, f"new group {request.group_id} is not written"
@@ -258,7 +257,7 @@ class GroupShard:
         check_commit(group, request)
         member = group.members.get(request.member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
-            expect_heartbeat(turn, group, member)
+            restart_session(turn, group, member)
         turn.reply(waiter, self.offsets.commit(turn, request))
 
     def fetch(
@@ -279,11 +278,11 @@ class GroupShard:
     def describe(self, group_id: str, api_version: int) -> DescribedGroup:
         group = self.groups.get(group_id)
         if group is None:
-            is_told = api_version >= GROUP_NOT_FOUND_SINCE_DESCRIBE
+            has_code = api_version >= GROUP_NOT_FOUND_SINCE_DESCRIBE
             return described_error(
                 group_id,
-                ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
-                f"Group {group_id} not found." if is_told else None,
+                ErrorCode.GROUP_ID_NOT_FOUND if has_code else ErrorCode.NONE,
+                f"Group {group_id} not found." if has_code else None,
                 state=GroupState.DEAD.value,
             )
         is_stable = group.state is GroupState.STABLE
@@ -297,7 +296,7 @@ class GroupShard:
         )
 
     def listed(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-        """Groups in some states and of some types (lower case; an empty set means all)."""
+        """Groups in the given states and of the given types, in lower case; empty means all."""
         return [
             ListedGroup(
                 group_id=group.group_id,
@@ -315,7 +314,7 @@ class GroupShard:
         if group.state is not GroupState.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         self.offsets.delete_all(turn, group_id)
-        self._bury(turn, group)
+        self._remove(turn, group)
         turn.reply(waiter, DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE))
 
     def _existing(self, group_id: str) -> ClassicGroup:
@@ -324,10 +323,10 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
-    def _bury(self, turn: Turn, group: ClassicGroup) -> None:
+    def _remove(self, turn: Turn, group: ClassicGroup) -> None:
         assert not group.members, f"{group.group_id} has members"
         turn.records.append(GroupRecord(group.group_id, None))
-        self._dismiss(turn, group, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._drop(turn, group, ErrorCode.UNKNOWN_MEMBER_ID)
         turn.note("group removed", group.group_id)
 
 
@@ -345,7 +344,7 @@ def described_error(
     )
 
 
-def _answer_all(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+def _fail_waiters(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
     for member in group.members.values():
         waiter = group.await_join(member, None)
         if waiter is not None:
@@ -355,7 +354,7 @@ def _answer_all(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
             member.sync_waiter = None
 
 
-def _described(group: ClassicGroup, member: Member) -> DescribedGroupMember:
+def _described(group: ClassicGroup, member: GroupMember) -> DescribedGroupMember:
     is_stable = group.state is GroupState.STABLE
     return DescribedGroupMember(
         member_id=member.member_id,

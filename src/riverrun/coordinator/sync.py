@@ -1,14 +1,14 @@
-"""SyncGroup: the leader brings everybody's assignment, the others wait for theirs.
+"""SyncGroup: the leader sends the assignment of all members, and each member waits for its part.
 
-The assignment counts when it is committed: only then does anybody get a part, so that no
-coordinator that takes over can know less than the members do.
+Members get their parts only when the assignment is committed. So a new coordinator never has an
+older assignment than the members.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverrun.coordinator.group import ClassicGroup, GroupState, Member
+from riverrun.coordinator.group import ClassicGroup, GroupMember, GroupState
 from riverrun.coordinator.rebalance import sync_error, sync_key, sync_response
 from riverrun.coordinator.records import GroupRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -30,24 +30,24 @@ def sync(turn: Turn, group: ClassicGroup, waiter: Waiter, request: SyncGroupRequ
         case GroupState.PREPARING:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         case GroupState.COMPLETING:
-            _has_synced(turn, group, member)
+            _mark_synced(turn, group, member)
             if member.sync_waiter is not None:
                 turn.reply(member.sync_waiter, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
             member.sync_waiter = waiter
             if member.member_id == group.leader_id:
                 _store(turn, group, request)
         case GroupState.STABLE:
-            _has_synced(turn, group, member)
+            _mark_synced(turn, group, member)
             turn.reply(waiter, sync_response(group, member))
         case _:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 def _store(turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
-    """Write the leader's assignment, once in a generation.
+    """Append the leader's assignment, once per generation.
 
-    A leader that asks again while it is being written must not replace it: the members would then
-    own something else than the log says.
+    A second SyncGroup of the leader must not replace an assignment in flight. Otherwise members
+    could own other partitions than the log says.
     """
     if group.generation_in_flight == group.generation:
         return
@@ -56,11 +56,11 @@ def _store(turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
     turn.records.append(GroupRecord(group.group_id, group.stored(assignments)))
 
 
-def _has_synced(turn: Turn, group: ClassicGroup, member: Member) -> None:
+def _mark_synced(turn: Turn, group: ClassicGroup, member: GroupMember) -> None:
     group.pending_syncs.pop(member.member_id, None)
     if not group.pending_syncs:
         turn.cancel_deadline(sync_key(group))
 
 
-def _differs(asked: str | None, ours: str | None) -> bool:
-    return asked is not None and ours is not None and asked != ours
+def _differs(given: str | None, ours: str | None) -> bool:
+    return given is not None and ours is not None and given != ours

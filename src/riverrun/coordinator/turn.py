@@ -1,8 +1,9 @@
-"""One turn of a coordinator: what a request or a deadline may use, and what it leaves behind.
+"""One step of the coordinator, as a value.
 
-The state machines get a ``Turn``, read the time and the settings from it, and put records, replies
-and deadlines into it. Whoever runs them writes the records and sends the replies when the records
-are committed; so nothing here waits, and a test is a list of turns.
+A ``Turn`` carries the inputs of a step (time, settings, randomness) and collects its results:
+records to append, replies to send, deadlines to set, notes to log. The shard's state machines only
+read from and add to a turn; they never wait and do no I/O. ``ShardRunner`` then appends the records
+and sends the replies once the records are committed. A test is a list of turns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGrou
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 
 Waiter = NewType("Waiter", int)
-"""A request that waits for its reply, by a number that its runner gave it."""
+"""A pending request, by a number that its runner assigned."""
 
 Response = (
     JoinGroupResponse
@@ -37,11 +38,11 @@ Response = (
     | DeletableGroupResult
     | None
 )
-"""What a waiter may be told; None that all before it is written."""
+"""The reply to a waiter. None means that all earlier writes are committed or refused."""
 
 
 class Timer(IntEnum):
-    """What a group waits for; the first of two due at once is the lower one."""
+    """The deadlines of a group."""
 
     SESSION = 0
     JOIN = 1
@@ -53,7 +54,7 @@ TimerKey = tuple[Timer, str, str]
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who asks, and in which version."""
+    """The client of a request and the API version that it used."""
 
     client_id: str
     client_host: str
@@ -61,7 +62,7 @@ class Caller(Struct, frozen=True, kw_only=True):
 
 
 class Note(Struct, frozen=True):
-    """Something that an operator may want to read in the log."""
+    """A log event for the operator."""
 
     event: str
     group_id: str
@@ -69,10 +70,12 @@ class Note(Struct, frozen=True):
 
 
 class Turn(Struct, kw_only=True):
+    """Inputs and results of one request, one round of deadlines, or one committed batch."""
+
     now: float
-    """Seconds, monotonic: for deadlines."""
+    """Monotonic seconds, for deadlines."""
     now_ms: int
-    """Milliseconds since 1970: for what is stored."""
+    """Milliseconds since 1970, for timestamps in records."""
     settings: GroupSettings
     randomness: Randomness
     deadlines: Deadlines[TimerKey]
@@ -81,7 +84,7 @@ class Turn(Struct, kw_only=True):
     notes: list[Note] = field(default_factory=list)
 
     def reply(self, waiter: Waiter, response: Response) -> None:
-        """Answer a request when the records of this turn are committed."""
+        """Send a response once the records of this turn are committed."""
         self.replies.append((waiter, response))
 
     def set_deadline(self, key: TimerKey, delay_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeat, LeaveGroup and the end of a session: who is still there."""
+"""Heartbeat, LeaveGroup, session expiry and lost connections."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.rebalance import (
     complete_if_all_joined,
     complete_join,
-    expect_heartbeat,
     rebalance,
     remove_member,
+    restart_session,
     session_key,
 )
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def heartbeat(turn: Turn, group: ClassicGroup, request: HeartbeatRequest) -> ErrorCode:
-    """Keep a member's session; REBALANCE_IN_PROGRESS is how it learns that it must join again."""
+    """Extend a member's session; REBALANCE_IN_PROGRESS tells the member to rejoin."""
     member = group.check_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    expect_heartbeat(turn, group, member)
+    restart_session(turn, group, member)
     is_preparing = group.state is GroupState.PREPARING
     return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
 
 def leave(turn: Turn, group: ClassicGroup, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Members leave, or an administrator removes static ones by their instance id."""
+    """Remove members at their own request, or static ones by instance id for an administrator."""
     results = []
     for identity in request.members:
         try:
@@ -72,11 +72,11 @@ def _leave_one(turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> Non
     turn.note("member leaves", group.group_id, f"{member_id}: {identity.reason or 'no reason'}")
 
 
-def session_is_up(turn: Turn, group: ClassicGroup, member_id: str) -> None:
-    """Nothing was heard of a member, or of the owner of a new id, for its whole session."""
+def session_expired(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+    """Remove a member, or a pending member id, without a heartbeat for a whole session."""
     if member_id in group.pending_joins:
         group.remove(member_id)
-        _go_on_without(turn, group)
+        _complete_if_ready(turn, group)
         return
     member = group.members.get(member_id)
     if member is None or member.is_excused:
@@ -86,28 +86,28 @@ def session_is_up(turn: Turn, group: ClassicGroup, member_id: str) -> None:
     if group.state in (GroupState.STABLE, GroupState.COMPLETING):
         rebalance(turn, group, f"{member_id} expired")
     else:
-        _go_on_without(turn, group)
+        _complete_if_ready(turn, group)
 
 
-def _go_on_without(turn: Turn, group: ClassicGroup) -> None:
+def _complete_if_ready(turn: Turn, group: ClassicGroup) -> None:
     if group.state is GroupState.PREPARING and group.have_all_joined:
         complete_join(turn, group)
 
 
-def connection_is_gone(turn: Turn, group: ClassicGroup, waiter: Waiter) -> None:
-    """Nobody is left to hear the answer to a waiting request.
+def connection_lost(turn: Turn, group: ClassicGroup, waiter: Waiter) -> None:
+    """Drop a pending request whose connection was closed.
 
-    Kafka cannot see this and counts the member as joined. We see it, so the member has to join
-    again, by its id or its instance id, before its session ends; one that was never told its id
-    could not, and is removed at once.
+    Kafka does not detect this and counts the member as joined. Here the member must rejoin, by its
+    member id or instance id, before its session expires. A member that never received its id
+    cannot rejoin and is removed at once.
     """
     for member in list(group.members.values()):
         if member.sync_waiter == waiter:
             member.sync_waiter = None
-            expect_heartbeat(turn, group, member)
+            restart_session(turn, group, member)
         elif member.join_waiter == waiter:
             group.await_join(member, None)
-            expect_heartbeat(turn, group, member)
+            restart_session(turn, group, member)
             if member.is_anonymous:
                 remove_member(turn, group, member)
                 complete_if_all_joined(turn, group)

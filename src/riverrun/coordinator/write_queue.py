@@ -1,0 +1,94 @@
+"""Records that wait to be appended to one partition of ``__consumer_offsets``, and their batches.
+
+Turns that end while an append is running share the next batch, so a thousand committing consumers
+cost a few appends. A turn with too many records for one batch is split over several. Its replies
+are sent with the last one, and only if none was refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from riverrun.coordinator.records import CoordinatorRecord, encode
+from riverrun.coordinator.turn import Response, Turn, Waiter
+from riverrun.model.errors import ErrorCode
+from riverrun.records.record import NewRecord, build_batch
+
+RECORD_OVERHEAD_BYTES = 16
+"""Lengths, deltas and attributes of a record in a batch, at most."""
+
+
+class WriteOutcome(Struct):
+    """The outcome of a turn's records so far; shared by all parts of a split turn."""
+
+    refused: ErrorCode | None = None
+
+
+class QueuedWrite(Struct):
+    """Records of one turn, and the replies to send when they are committed."""
+
+    records: list[CoordinatorRecord]
+    encoded: list[NewRecord]
+    size: int
+    outcome: WriteOutcome
+    replies: Sequence[tuple[Waiter, Response]] = ()
+
+
+class WriteBatch(Struct):
+    """Writes that are appended as one batch."""
+
+    writes: list[QueuedWrite]
+
+    def encode(self, leader_epoch: int) -> bytes:
+        return build_batch(
+            [record for write in self.writes for record in write.encoded],
+            leader_epoch=leader_epoch,
+        )
+
+    def records(self) -> list[CoordinatorRecord]:
+        return [record for write in self.writes for record in write.records]
+
+    def waiters(self) -> list[Waiter]:
+        return [waiter for write in self.writes for waiter, _ in write.replies]
+
+
+class WriteQueue(Struct):
+    """Writes in the order of their turns."""
+
+    batch_bytes_max: int
+    writes: deque[QueuedWrite] = field(default_factory=deque)
+    records: int = 0
+
+    def put(self, turn: Turn) -> None:
+        """Queue a turn's records and replies. Replies without records wait for earlier writes."""
+        outcome = WriteOutcome()
+        write = QueuedWrite([], [], 0, outcome)
+        for record in turn.records:
+            key, value = encode(record)
+            size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+            if write.records and write.size + size > self.batch_bytes_max:
+                self.writes.append(write)
+                write = QueuedWrite([], [], 0, outcome)
+            write.records.append(record)
+            write.encoded.append(NewRecord(value, key, turn.now_ms))
+            write.size += size
+        write.replies = turn.replies
+        self.writes.append(write)
+        self.records += len(turn.records)
+
+    def take(self) -> WriteBatch:
+        """Remove the next batch: at least one write, and as many more as fit."""
+        taken = [self.writes.popleft()]
+        size = taken[0].size
+        while self.writes and size + self.writes[0].size <= self.batch_bytes_max:
+            taken.append(self.writes.popleft())
+            size += taken[-1].size
+        self.records -= sum(len(write.records) for write in taken)
+        return WriteBatch(taken)
+
+    def clear(self) -> None:
+        self.writes.clear()
+        self.records = 0

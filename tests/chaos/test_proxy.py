@@ -9,23 +9,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from riverrun.chaos.faults.links import ANY, CLIENTS, Fault, Faults, Mode, Way
-from riverrun.chaos.faults.network import Network
-from riverrun.chaos.faults.proxy import Route
+from riverrun.chaos.faults.link_faults import ANY, CLIENTS, Direction, LinkFault, LinkFaults, Mode
+from riverrun.chaos.faults.network_control import NetworkControl
+from riverrun.chaos.faults.proxy import ProxyRoute
 from tests.processes import free_ports, until
 
 SHORT = 0.2
 
 
 def test_a_later_fault_beats_an_earlier_one_where_both_cover_a_way() -> None:
-    faults = Faults()
-    slow, held = Fault(delay_ms=5), Fault(mode=Mode.HOLD)
-    faults.put(Way(ANY, "2"), slow)
-    faults.put(Way("1", "2", "client"), held)
+    faults = LinkFaults()
+    slow, held = LinkFault(delay_ms=5), LinkFault(mode=Mode.HOLD)
+    faults.put(Direction(ANY, "2"), slow)
+    faults.put(Direction("1", "2", "client"), held)
     assert faults.on("1", "2", "client") == held
     assert faults.on("1", "2", "controller") == slow
     assert faults.on("2", "1", "client").is_clear
-    faults.put(Way("1", "2", "client"), Fault())
+    faults.put(Direction("1", "2", "client"), LinkFault())
     assert faults.on("1", "2", "client") == slow
     faults.clear()
     assert faults.on("1", "2", "client").is_clear
@@ -34,7 +34,7 @@ def test_a_later_fault_beats_an_earlier_one_where_both_cover_a_way() -> None:
 class Echo:
     """Plays node 2: a listener, and what comes of it is up to the test."""
 
-    def __init__(self, network: Network, port: int, target_port: int) -> None:
+    def __init__(self, network: NetworkControl, port: int, target_port: int) -> None:
         self.network, self.port = network, port
         self.listener = socket.create_server(("127.0.0.1", target_port))
         self.listener.settimeout(5)
@@ -67,8 +67,8 @@ class Echo:
 @pytest.fixture
 def echo() -> Iterator[Echo]:
     port = free_ports(2)
-    route = Route(node="2", channel="client", port=port, target_port=port + 1)
-    with Network([route]) as network:
+    route = ProxyRoute(node="2", channel="client", port=port, target_port=port + 1)
+    with NetworkControl([route]) as network:
         yield Echo(network, port, port + 1)
 
 

@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from riverrun.chaos.chart import draw, node_spans
 from riverrun.chaos.checks.anomalies import Anomaly
-from riverrun.chaos.checks.history import Action, Kind, Operation, write_history
-from riverrun.chaos.checks.replicas import compare_replicas
-from riverrun.chaos.picture import draw, node_spans
+from riverrun.chaos.checks.replica_checks import compare_replicas
+from riverrun.chaos.history import Action, Operation, OperationKind, write_history
 from riverrun.chaos.report import html
-from riverrun.chaos.runner import Result, Verdict, exit_code
+from riverrun.chaos.runner import ScenarioResult, ScenarioVerdict, exit_code
 from riverrun.chaos.scenarios.catalog import ALL, BY_NAME, UnknownScenario, choose
 from riverrun.cli.main import build
 from riverrun.records.record import NewRecord, build_batch
@@ -26,7 +26,7 @@ def _operations() -> list[Operation]:
             continue
         told = {"partition": 0, "value": f"p/0/{number}"}
         begun = Operation(
-            time=number / 20, process="p", action=Action.SEND, kind=Kind.INVOKE, **told
+            time=number / 20, process="p", action=Action.SEND, kind=OperationKind.INVOKE, **told
         )
         ended = Operation(
             time=number / 20 + 0.01, process="p", action=Action.SEND, offset=number, **told
@@ -56,9 +56,9 @@ def test_a_fault_that_nobody_ended_lasts_to_the_end() -> None:
 
 
 def test_the_report_names_what_was_wrong_and_loads_nothing() -> None:
-    result = Result(scenario=ALL[0], seed=3, operations=_operations())
+    result = ScenarioResult(scenario=ALL[0], seed=3, operations=_operations())
     result.findings.add(Anomaly.LOST, "p/0/1 <gone>")
-    result.blame(Verdict.BROKEN, "promises were broken")
+    result.blame(ScenarioVerdict.BROKEN, "promises were broken")
     page = html([result], title="Chaos", seconds=60)
     assert "p/0/1 &lt;gone&gt;" in page
     assert "broken" in page
@@ -69,12 +69,12 @@ def test_the_report_names_what_was_wrong_and_loads_nothing() -> None:
 
 
 def test_the_worst_verdict_is_the_exit_code() -> None:
-    results = [Result(scenario=ALL[0], seed=1) for _ in range(3)]
+    results = [ScenarioResult(scenario=ALL[0], seed=1) for _ in range(3)]
     assert exit_code(results) == 0
-    results[1].blame(Verdict.STUCK, "slow")
+    results[1].blame(ScenarioVerdict.STUCK, "slow")
     assert exit_code(results) == 11
-    results[2].blame(Verdict.BROKEN, "gone")
-    results[2].blame(Verdict.STUCK, "slow too")
+    results[2].blame(ScenarioVerdict.BROKEN, "gone")
+    results[2].blame(ScenarioVerdict.STUCK, "slow too")
     assert exit_code(results) == 10
 
 

@@ -11,10 +11,9 @@ import subprocess
 import pytest
 
 from riverrun.server.quorum.rejoining import Rejoining
-from riverrun.simulation.faults import parse_schedule
-from riverrun.simulation.outcome import Outcome
+from riverrun.simulation.faults.schedule import parse_schedule
 from riverrun.simulation.report import describe, run_any, tell_failure
-from riverrun.simulation.workloads.cluster_plan import ClusterPlan, draw_cluster_plan
+from riverrun.simulation.workloads.plans import ClusterPlan, RunOutcome, draw_cluster_plan
 from tests.processes import executable
 
 BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "60"))
@@ -65,7 +64,7 @@ def plan_with(seed: int, faults: str, nodes: int = 3, **changes: str) -> Cluster
     )
 
 
-def expect_no_failure(outcome: Outcome) -> None:
+def expect_no_failure(outcome: RunOutcome) -> None:
     assert outcome.failure is None, "\n".join(
         tell_failure(describe(outcome), schedule=outcome.plan.faults, whole_story=False)
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.test_scenario import simulate
+from tests.simulation.test_node_scenario import simulate
 
 
 def test_several_seeds_in_several_processes_with_progress() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.simulation.disks.damage import cut_metadata_log, rot
 from riverrun.simulation.disks.disk import CAPACITY_BYTES
-from riverrun.simulation.faults import (
+from riverrun.simulation.faults.injector import Injector, cut_metadata_log, flip_bit
+from riverrun.simulation.faults.schedule import (
     ON_CLIENTS,
     ON_CLUSTERS,
     Fault,
@@ -21,8 +21,7 @@ from riverrun.simulation.faults import (
     parse_schedule,
     write_schedule,
 )
-from riverrun.simulation.injector import Injector
-from riverrun.simulation.shrink import shrink
+from riverrun.simulation.faults.shrinker import shrink
 from riverrun.simulation.world import Environment, World
 
 MakeWorld = Callable[..., World]
@@ -214,5 +213,5 @@ def test_logs_rot_and_lose_their_ends(make_world: MakeWorld) -> None:
     disk = world.hosts["node-1"].disk
     cut_metadata_log(disk, 30)
     assert disk.files()[path] == bytes(70)
-    rot(disk, 12345)
+    flip_bit(disk, 12345)
     assert sum(byte.bit_count() for byte in disk.files()[path]) == 1

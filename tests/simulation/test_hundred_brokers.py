@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from riverrun.simulation.cluster import Cluster, node_settings
-from riverrun.simulation.story_logs import story_logs
+from riverrun.simulation.cluster import SimulatedCluster, node_settings
+from riverrun.simulation.isolation import captured_logs
 from riverrun.simulation.world import World
 
 NODES, CONTROLLERS = 100, 3
@@ -24,13 +24,13 @@ def holds(world: World, condition: Callable[[], bool]) -> bool:
 
 @pytest.mark.timeout(300)
 def test_a_hundred_brokers_form_a_cluster_and_outlive_their_leader() -> None:
-    with World(1) as world, story_logs(world):
+    with World(1) as world, captured_logs(world):
         settings = [
             node_settings(number, nodes=NODES, controllers=CONTROLLERS, texts=SETTINGS)
             for number in range(1, NODES + 1)
         ]
-        cluster = Cluster(world, settings)
-        cluster.observer.compare_every = 20
+        cluster = SimulatedCluster(world, settings)
+        cluster.metadata.compare_every = 20
         cluster.supervisor.begin()
         assert holds(world, lambda: len(cluster.ready) == NODES), world.story[-40:]
         assert holds(world, lambda: cluster.unsettled() is None)
@@ -44,8 +44,8 @@ def test_a_hundred_brokers_form_a_cluster_and_outlive_their_leader() -> None:
         assert world.now - killed_at < 2.0
         # Only the one that died was fenced: nobody else was blamed for the time of the election.
         world.run(2.5)
-        brokers = cluster.observer.latest.brokers.values()
+        brokers = cluster.metadata.latest.brokers.values()
         fenced = [f"node-{broker.id}" for broker in brokers if broker.is_fenced]
         assert fenced == [leader]
         assert holds(world, lambda: cluster.unsettled() is None)
-        assert len(cluster.observer.latest.brokers) == NODES
+        assert len(cluster.metadata.latest.brokers) == NODES

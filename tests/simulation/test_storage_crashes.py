@@ -3,7 +3,7 @@
 import pytest
 
 from riverrun.simulation.failures import SimulationFailure
-from riverrun.simulation.story_logs import story_logs
+from riverrun.simulation.isolation import captured_logs
 from riverrun.simulation.world import World
 from tests.simulation.storage_model import StorageRun
 
@@ -13,7 +13,7 @@ SEEDS = 120
 @pytest.mark.parametrize("start", range(0, SEEDS, 20))
 def test_recovery_gives_a_prefix_with_everything_that_was_durable(start: int) -> None:
     for seed in range(start, start + 20):
-        with World(seed) as world, story_logs(world):
+        with World(seed) as world, captured_logs(world):
             try:
                 StorageRun(world).run()
             except SimulationFailure as failure:

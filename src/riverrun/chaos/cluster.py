@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Self
 
 from riverrun.chaos.faults.disks import mount_small, unmount
-from riverrun.chaos.faults.network import CLIENT, CONTROLLER, Network
-from riverrun.chaos.faults.proxy import Route
-from riverrun.chaos.flavours import FLAVOURS, HOST, PORTS_PER_NODE, Flavour, Place
+from riverrun.chaos.faults.network_control import CLIENT, CONTROLLER, NetworkControl
+from riverrun.chaos.faults.proxy import ProxyRoute
+from riverrun.chaos.servers import HOST, PORTS_PER_NODE, SERVERS, NodePlace, ServerKind
 
 PORT_MIN, PORT_MAX = 20_000, 32_000
 PORTS_VARIABLE = "RIVERRUN_TEST_PORTS"
@@ -33,17 +33,17 @@ class ClusterFailed(Exception):
     """The cluster did not come up, or not back."""
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
     DOWN = "down"
 
 
 @dataclass(slots=True)
-class Node:
-    place: Place
+class ClusterNode:
+    place: NodePlace
     process: subprocess.Popen[bytes] | None = None
-    state: State = State.DOWN
+    state: NodeState = NodeState.DOWN
     incarnation: int = 0
 
     @property
@@ -61,8 +61,8 @@ class Node:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cluster:
-    """``with Cluster(folder=...) as cluster`` starts it, and leaves nothing behind."""
+class ChaosCluster:
+    """``with ChaosCluster(folder=...) as cluster`` starts it, and leaves nothing behind."""
 
     folder: Path
     count: int = 3
@@ -70,8 +70,8 @@ class Cluster:
     peer: str = "riverrun"
     small_disks: Mapping[int, int] = field(default_factory=dict)
     """Size of the file system of some nodes, for those that shall be full."""
-    nodes: dict[int, Node] = field(default_factory=dict)
-    _network: Network | None = None
+    nodes: dict[int, ClusterNode] = field(default_factory=dict)
+    _network: NetworkControl | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -96,17 +96,17 @@ class Cluster:
             home = self.folder / f"home-{number}"
             if number in self.small_disks:
                 mount_small(home, self.small_disks[number])
-            place = Place(
+            place = NodePlace(
                 id=number, folder=self.folder, data=home / "data",
                 first_port=first + PORTS_PER_NODE * (number - 1),
             )  # fmt: skip
             home.mkdir(exist_ok=True)
-            self.nodes[number] = Node(place)
+            self.nodes[number] = ClusterNode(place)
         everybody = [node.place for node in self.nodes.values()]
         for place in everybody:
             self.flavour.prepare(place, everybody, self.settings)
-        self._network = Network(
-            Route(node=str(p.id), channel=channel, port=_port(shown), target_port=_port(real))
+        self._network = NetworkControl(
+            ProxyRoute(node=str(p.id), channel=channel, port=_port(shown), target_port=_port(real))
             for p in everybody
             for channel, shown, real in (
                 (CLIENT, p.proxied_client, p.client),
@@ -117,11 +117,11 @@ class Cluster:
             self.start(number)
 
     @property
-    def flavour(self) -> Flavour:
-        return FLAVOURS[self.peer]()
+    def flavour(self) -> ServerKind:
+        return SERVERS[self.peer]()
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkControl:
         assert self._network is not None, "the cluster was never started"
         return self._network
 
@@ -131,13 +131,13 @@ class Cluster:
 
     @property
     def running(self) -> list[int]:
-        return [n for n, node in self.nodes.items() if node.state is State.RUNNING]
+        return [n for n, node in self.nodes.items() if node.state is NodeState.RUNNING]
 
     # What is done to nodes
 
     def start(self, number: int) -> None:
         node = self.nodes[number]
-        assert node.state is State.DOWN, f"node {number} is {node.state}"
+        assert node.state is NodeState.DOWN, f"node {number} is {node.state}"
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(
                 self.flavour.command(node.place),
@@ -145,7 +145,7 @@ class Cluster:
                 env=self.flavour.environment(node.place),
             )  # fmt: skip
         self.network.process(number, node.pid)
-        node.state = State.RUNNING
+        node.state = NodeState.RUNNING
         node.incarnation += 1
 
     def kill(self, number: int) -> None:
@@ -167,29 +167,29 @@ class Cluster:
 
     def pause(self, number: int) -> None:
         self._signal(self.nodes[number], signal.SIGSTOP)
-        self.nodes[number].state = State.PAUSED
+        self.nodes[number].state = NodeState.PAUSED
 
     def resume(self, number: int) -> None:
         self._signal(self.nodes[number], signal.SIGCONT)
-        self.nodes[number].state = State.RUNNING
+        self.nodes[number].state = NodeState.RUNNING
 
-    def _signal(self, node: Node, number: signal.Signals) -> None:
-        assert node.state is not State.DOWN, f"node {node.id} is not there"
+    def _signal(self, node: ClusterNode, number: signal.Signals) -> None:
+        assert node.state is not NodeState.DOWN, f"node {node.id} is not there"
         with contextlib.suppress(ProcessLookupError):
             os.kill(node.pid, number)
 
-    def _wait(self, node: Node) -> None:
+    def _wait(self, node: ClusterNode) -> None:
         assert node.process is not None
         try:
             node.process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             node.process.kill()
             node.process.wait()
-            node.state = State.DOWN
+            node.state = NodeState.DOWN
             raise ClusterFailed(
                 f"node {node.id} did not stop within {STOP_SECONDS_MAX:.0f} s"
             ) from None
-        node.state = State.DOWN
+        node.state = NodeState.DOWN
 
     def torment(
         self,
@@ -212,7 +212,7 @@ class Cluster:
 
     def wipe(self, number: int) -> None:
         node = self.nodes[number]
-        assert node.state is State.DOWN, f"node {number} is {node.state}"
+        assert node.state is NodeState.DOWN, f"node {number} is {node.state}"
         shutil.rmtree(node.place.data)
 
     def recover(self) -> None:
@@ -220,21 +220,21 @@ class Cluster:
         self.network.heal()
         for number, node in self.nodes.items():
             self.torment(number)
-            if node.state is State.PAUSED:
+            if node.state is NodeState.PAUSED:
                 self.resume(number)
-            elif node.state is State.DOWN:
+            elif node.state is NodeState.DOWN:
                 self.start(number)
 
     def died(self) -> list[str]:
         """Nodes that ended though nobody ended them, and what they said last."""
         found = []
         for node in self.nodes.values():
-            if node.process is None or node.state is State.DOWN:
+            if node.process is None or node.state is NodeState.DOWN:
                 continue
             code = node.process.poll()
             if code is not None:
                 found.append(f"node {node.id} ended with code {code}: {self.log_tail(node.id)}")
-                node.state = State.DOWN
+                node.state = NodeState.DOWN
         return found
 
     def log_tail(self, number: int, characters: int = LOG_TAIL_CHARACTERS) -> str:

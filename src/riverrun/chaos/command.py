@@ -19,7 +19,7 @@ from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, fail
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from riverrun.chaos.runner import Result
+    from riverrun.chaos.runner import ScenarioResult
     from riverrun.chaos.scenarios.scenario import Scenario
 
 NEEDED = ("confluent_kafka", "aiokafka", "psutil")
@@ -84,22 +84,22 @@ def run(
     riverrun chaos run all --rounds 20 --stop-early
     """
     _check_extra()
-    from riverrun.chaos.flavours import FLAVOURS
-    from riverrun.chaos.runner import Player, exit_code
+    from riverrun.chaos.cluster_pool import ClusterPool
+    from riverrun.chaos.runner import ScenarioRunner, exit_code
     from riverrun.chaos.scenarios.catalog import UnknownScenario, choose
-    from riverrun.chaos.stage import Stage
+    from riverrun.chaos.servers import SERVERS
 
-    if peer not in FLAVOURS:
-        fail(f"--peer {peer}: there are {' and '.join(FLAVOURS)}", USAGE)
+    if peer not in SERVERS:
+        fail(f"--peer {peer}: there are {' and '.join(SERVERS)}", USAGE)
     try:
         chosen = choose(scenarios)
     except UnknownScenario as error:
         fail(f"there is no scenario {error}; `riverrun chaos list` shows all", NOT_FOUND)
     began = time.monotonic()
     first_seed = seed if seed is not None else random.randrange(1 << 30)
-    results: list[Result] = []
-    with Stage(peer=peer, count=nodes, tell=_tell) as stage:
-        player = Player(stage, tell=_tell, rate=rate)
+    results: list[ScenarioResult] = []
+    with ClusterPool(peer=peer, count=nodes, tell=_tell) as stage:
+        player = ScenarioRunner(stage, tell=_tell, rate=rate)
         for number, scenario in enumerate(_rounds(chosen, minutes, rounds)):
             _tell(f"{scenario.name}: {scenario.about}")
             result = player.play(scenario, first_seed + number)
@@ -132,7 +132,7 @@ def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _show(result: Result, *, as_json: bool) -> None:
+def _show(result: ScenarioResult, *, as_json: bool) -> None:
     figures = result.figures()
     wrongs = [*result.problems, *result.findings.as_lines()]
     if as_json:
@@ -156,7 +156,7 @@ def _show(result: Result, *, as_json: bool) -> None:
         print(f"         kept in {result.folder}")
 
 
-def _summary(results: list[Result], seconds: float) -> None:
+def _summary(results: list[ScenarioResult], seconds: float) -> None:
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
@@ -164,7 +164,7 @@ def _summary(results: list[Result], seconds: float) -> None:
     print(f"{len(results)} runs in {seconds / 60:.1f} minutes: {words}")
 
 
-def _write_report(path: Path, results: list[Result], peer: str, seconds: float) -> None:
+def _write_report(path: Path, results: list[ScenarioResult], peer: str, seconds: float) -> None:
     from riverrun.chaos.report import html
 
     try:
@@ -173,8 +173,8 @@ def _write_report(path: Path, results: list[Result], peer: str, seconds: float) 
         fail(f"cannot write {path}: {error.strerror}", FAILED)
 
 
-def _write_history(folder: Path, result: Result, number: int) -> None:
-    from riverrun.chaos.checks.history import write_history
+def _write_history(folder: Path, result: ScenarioResult, number: int) -> None:
+    from riverrun.chaos.history import write_history
 
     folder.mkdir(parents=True, exist_ok=True)
     write_history(folder / f"{number:04}-{result.scenario.name}.jsonl", result.operations)
@@ -199,9 +199,9 @@ def check_history(
     path: Path = typer.Argument(help="A history that a run has kept or written."),
 ) -> None:
     """Judge a history again."""
-    from riverrun.chaos.checks.checker import check
-    from riverrun.chaos.checks.history import read_history
-    from riverrun.chaos.checks.metadata_checker import check_metadata
+    from riverrun.chaos.checks.metadata_checks import check_metadata
+    from riverrun.chaos.checks.record_checks import check_records
+    from riverrun.chaos.history import read_history
 
     try:
         operations = list(read_history(path))
@@ -209,7 +209,7 @@ def check_history(
         fail(f"cannot read {path}: {error.strerror}", NOT_FOUND)
     except (ValueError, KeyError, TypeError) as error:
         fail(f"{path} is no history: {error}", USAGE)
-    findings = check(operations)
+    findings = check_records(operations)
     findings.merge(check_metadata(operations))
     for line in findings.as_lines():
         print(line)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from riverrun.chaos.checks.history import Action, History
-from riverrun.chaos.cluster import Cluster, State
+from riverrun.chaos.cluster import ChaosCluster, NodeState
+from riverrun.chaos.history import Action, History
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.fetcher import read_from
 from riverrun.model.errors import ErrorCode
@@ -60,7 +60,7 @@ class QuorumView:
 class Probe:
     """A thread with an event loop of its own; every method may be called from other threads."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ChaosCluster) -> None:
         self._cluster = cluster
         self._is_ours = cluster.peer == "riverrun"
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -210,7 +210,7 @@ class Probe:
         positions: dict[int, int] = {}
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
-            if self._cluster.nodes[number].state is not State.RUNNING:
+            if self._cluster.nodes[number].state is not NodeState.RUNNING:
                 continue
             view = await self._topic(number, topic)
             if view is None:
@@ -268,7 +268,7 @@ class Probe:
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             node = self._cluster.nodes[number]
-            if node.state is not State.RUNNING:
+            if node.state is not NodeState.RUNNING:
                 continue
             incarnation = node.incarnation
             view = await self._quorum(number)

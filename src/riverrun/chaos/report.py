@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 
 import riverrun
-from riverrun.chaos.checks.history import Action
-from riverrun.chaos.picture import draw
-from riverrun.chaos.runner import Result, Verdict
+from riverrun.chaos.chart import draw
+from riverrun.chaos.history import Action
+from riverrun.chaos.runner import ScenarioResult, ScenarioVerdict
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -34,9 +34,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def html(results: Sequence[Result], *, title: str, seconds: float) -> str:
-    held = sum(result.verdict is Verdict.HOLDS for result in results)
-    skipped = sum(result.verdict is Verdict.SKIPPED for result in results)
+def html(results: Sequence[ScenarioResult], *, title: str, seconds: float) -> str:
+    held = sum(result.verdict is ScenarioVerdict.HOLDS for result in results)
+    skipped = sum(result.verdict is ScenarioVerdict.SKIPPED for result in results)
     played = len(results) - skipped
     acknowledged = sum(result.figures()["acknowledged"] for result in results)
     words = f"{held} of {played} runs hold" + (f", {skipped} skipped" if skipped else "")
@@ -58,7 +58,7 @@ def html(results: Sequence[Result], *, title: str, seconds: float) -> str:
     )
 
 
-def _table(results: Sequence[Result]) -> str:
+def _table(results: Sequence[ScenarioResult]) -> str:
     head = "".join(f'<th class="n">{name}</th>' for _, name, _ in COLUMNS)
     rows = []
     for number, result in enumerate(results, 1):
@@ -73,7 +73,7 @@ def _table(results: Sequence[Result]) -> str:
     return f"<table><tr><th>scenario</th><th></th>{head}</tr>{''.join(rows)}</table>"
 
 
-def _section(number: int, result: Result) -> str:
+def _section(number: int, result: ScenarioResult) -> str:
     wrongs = [*result.problems, *result.findings.as_lines()]
     listed = "".join(f"<li>{escape(text)}</li>" for text in wrongs)
     story = "\n".join(

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from riverrun.chaos.arena import Arena, PromiseBroken
 from riverrun.chaos.checks.anomalies import Anomaly, Findings
-from riverrun.chaos.checks.checker import check
-from riverrun.chaos.checks.history import Action, History, Kind, Operation, write_history
-from riverrun.chaos.checks.metadata_checker import check_metadata
-from riverrun.chaos.checks.replicas import compare_replicas
-from riverrun.chaos.checks.windows import longest_silence, silences
-from riverrun.chaos.clients.workload import Load, Workload
-from riverrun.chaos.cluster import Cluster, ClusterFailed, until
+from riverrun.chaos.checks.availability import longest_silence, silences
+from riverrun.chaos.checks.metadata_checks import check_metadata
+from riverrun.chaos.checks.record_checks import check_records
+from riverrun.chaos.checks.replica_checks import compare_replicas
+from riverrun.chaos.clients.workload import ChaosWorkload, Load
+from riverrun.chaos.cluster import ChaosCluster, ClusterFailed, until
+from riverrun.chaos.cluster_pool import ClusterPool, RunningCluster, wait_until_up
 from riverrun.chaos.faults.disks import NoSmallDisk
+from riverrun.chaos.history import Action, History, Operation, OperationKind, write_history
+from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
-from riverrun.chaos.stage import Set, Stage, wait_until_up
 
 WARM_UP_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
@@ -29,7 +29,7 @@ CATCH_UP_SECONDS_MAX = 30.0
 REPLICAS_EQUAL_SECONDS_MAX = 10.0
 
 
-class Verdict(Enum):
+class ScenarioVerdict(Enum):
     HOLDS = "holds"
     BROKEN = "broken"
     """A promise to clients."""
@@ -41,24 +41,30 @@ class Verdict(Enum):
 
 
 EXIT_CODES = {
-    Verdict.HOLDS: 0,
-    Verdict.SKIPPED: 0,
-    Verdict.BROKEN: 10,
-    Verdict.STUCK: 11,
-    Verdict.CRASHED: 12,
+    ScenarioVerdict.HOLDS: 0,
+    ScenarioVerdict.SKIPPED: 0,
+    ScenarioVerdict.BROKEN: 10,
+    ScenarioVerdict.STUCK: 11,
+    ScenarioVerdict.CRASHED: 12,
 }
 """The worst verdict decides; the same codes as those of ``simulate``."""
 
-SEVERITY = (Verdict.SKIPPED, Verdict.HOLDS, Verdict.CRASHED, Verdict.STUCK, Verdict.BROKEN)
+SEVERITY = (
+    ScenarioVerdict.SKIPPED,
+    ScenarioVerdict.HOLDS,
+    ScenarioVerdict.CRASHED,
+    ScenarioVerdict.STUCK,
+    ScenarioVerdict.BROKEN,
+)
 
 
 @dataclass(slots=True, kw_only=True)
-class Result:
+class ScenarioResult:
     """What came of one scenario."""
 
     scenario: Scenario
     seed: int
-    verdict: Verdict = Verdict.HOLDS
+    verdict: ScenarioVerdict = ScenarioVerdict.HOLDS
     problems: list[str] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     operations: list[Operation] = field(default_factory=list)
@@ -66,7 +72,7 @@ class Result:
     folder: Path | None = None
     """Logs, data and history, kept when something is wrong."""
 
-    def blame(self, verdict: Verdict, problem: str) -> None:
+    def blame(self, verdict: ScenarioVerdict, problem: str) -> None:
         if SEVERITY.index(verdict) > SEVERITY.index(self.verdict):
             self.verdict = verdict
         self.problems.append(problem)
@@ -77,9 +83,9 @@ class Result:
         counts = dict.fromkeys(("acknowledged", "failed", "read", "changes"), 0)
         for operation in self.operations:
             if operation.action is Action.SEND:
-                if operation.kind is Kind.INVOKE:
+                if operation.kind is OperationKind.INVOKE:
                     begun[operation.value] = operation.time
-                elif operation.kind is Kind.OK:
+                elif operation.kind is OperationKind.OK:
                     counts["acknowledged"] += 1
                     latencies.append(operation.time - begun[operation.value])
                 else:
@@ -87,7 +93,7 @@ class Result:
             elif operation.action is Action.READ:
                 counts["read"] += len(operation.records)
             elif operation.action in (Action.CREATE, Action.SET, Action.DELETE):
-                counts["changes"] += operation.kind is Kind.OK
+                counts["changes"] += operation.kind is OperationKind.OK
         latencies.sort()
         return {
             **counts,
@@ -98,29 +104,31 @@ class Result:
         }
 
 
-class Player:
+class ScenarioRunner:
     """Plays scenarios on a stage, one after the other."""
 
-    def __init__(self, stage: Stage, *, tell: Callable[[str], None], rate: float = 400.0) -> None:
+    def __init__(
+        self, stage: ClusterPool, *, tell: Callable[[str], None], rate: float = 400.0
+    ) -> None:
         self._stage, self._tell, self._rate = stage, tell, rate
         self._played = 0
 
-    def play(self, scenario: Scenario, seed: int) -> Result:
-        result = Result(scenario=scenario, seed=seed)
+    def play(self, scenario: Scenario, seed: int) -> ScenarioResult:
+        result = ScenarioResult(scenario=scenario, seed=seed)
         began = time.monotonic()
         reason = self._missing(scenario)
         if reason is not None:
-            result.blame(Verdict.HOLDS, reason)
-            result.verdict = Verdict.SKIPPED
+            result.blame(ScenarioVerdict.HOLDS, reason)
+            result.verdict = ScenarioVerdict.SKIPPED
             return result
         try:
             place = self._stage.cluster_for(scenario)
         except NoSmallDisk as error:
             result.problems.append(str(error))
-            result.verdict = Verdict.SKIPPED
+            result.verdict = ScenarioVerdict.SKIPPED
             return result
         except ClusterFailed as error:
-            result.blame(Verdict.STUCK, f"the cluster did not start: {error}")
+            result.blame(ScenarioVerdict.STUCK, f"the cluster did not start: {error}")
             return result
         self._played += 1
         history = History()
@@ -129,12 +137,12 @@ class Player:
             replicas=min(3, self._stage.count), rate=self._rate,
             has_administrator=scenario.has_administrator,
         )  # fmt: skip
-        workload = Workload(history, place.cluster.bootstrap, topic, load)
+        workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
         self._perform(scenario, seed, place, workload, result)
         result.operations = history.operations()
         self._judge(scenario, place, workload, result)
         result.seconds = time.monotonic() - began
-        if result.verdict is not Verdict.HOLDS:
+        if result.verdict is not ScenarioVerdict.HOLDS:
             result.folder = self._stage.keep()
             assert result.folder is not None
             write_history(result.folder / f"{topic}.jsonl", result.operations)
@@ -150,7 +158,12 @@ class Player:
         return None
 
     def _perform(
-        self, scenario: Scenario, seed: int, place: Set, workload: Workload, result: Result
+        self,
+        scenario: Scenario,
+        seed: int,
+        place: RunningCluster,
+        workload: ChaosWorkload,
+        result: ScenarioResult,
     ) -> None:
         cluster, probe, history = place.cluster, place.probe, workload.history
         arena = Arena(
@@ -172,17 +185,17 @@ class Player:
             arena.progress_everywhere()
             self._finish(workload)
         except PromiseBroken as error:
-            result.blame(Verdict.BROKEN, str(error))
+            result.blame(ScenarioVerdict.BROKEN, str(error))
             workload.abandon()
         except ClusterFailed as error:
-            result.blame(Verdict.STUCK, str(error))
+            result.blame(ScenarioVerdict.STUCK, str(error))
             workload.abandon()
         finally:
             probe.unwatch()
         for text in cluster.died():
-            result.blame(Verdict.CRASHED, text)
+            result.blame(ScenarioVerdict.CRASHED, text)
 
-    def _finish(self, workload: Workload) -> None:
+    def _finish(self, workload: ChaosWorkload) -> None:
         workload.stop_writing()
         ends = workload.read_back()
         until(
@@ -193,23 +206,31 @@ class Player:
         until(workload.look_at_metadata, seconds=10, what="the topics are listed")
         workload.stop_reading()
 
-    def _judge(self, scenario: Scenario, place: Set, workload: Workload, result: Result) -> None:
+    def _judge(
+        self,
+        scenario: Scenario,
+        place: RunningCluster,
+        workload: ChaosWorkload,
+        result: ScenarioResult,
+    ) -> None:
         operations = result.operations
-        result.findings.merge(check(operations))
+        result.findings.merge(check_records(operations))
         result.findings.merge(check_metadata(operations))
         if not result.problems:
             result.findings.merge(_compare_files(place.cluster, workload))
         if result.findings:
-            result.blame(Verdict.BROKEN, "promises were broken")
+            result.blame(ScenarioVerdict.BROKEN, "promises were broken")
         failed = workload.failed()
         if failed and not scenario.may_fail_sends:
-            result.blame(Verdict.STUCK, f"{len(failed)} sends failed, as {failed[0]}")
+            result.blame(ScenarioVerdict.STUCK, f"{len(failed)} sends failed, as {failed[0]}")
         limit, found = scenario.silence_seconds_max, longest_silence(operations)
         if limit is not None and found > limit:
-            result.blame(Verdict.STUCK, f"{found:.2f} s without an acknowledgement, not {limit:g}")
+            result.blame(
+                ScenarioVerdict.STUCK, f"{found:.2f} s without an acknowledgement, not {limit:g}"
+            )
 
 
-def _compare_files(cluster: Cluster, workload: Workload) -> Findings:
+def _compare_files(cluster: ChaosCluster, workload: ChaosWorkload) -> Findings:
     """Replicas become equal soon after writing has ended; the metadata log goes on meanwhile."""
     end = time.monotonic() + REPLICAS_EQUAL_SECONDS_MAX
     while True:
@@ -225,6 +246,8 @@ def _compare_files(cluster: Cluster, workload: Workload) -> Findings:
         time.sleep(0.2)
 
 
-def exit_code(results: list[Result]) -> int:
-    worst = max((result.verdict for result in results), key=SEVERITY.index, default=Verdict.HOLDS)
+def exit_code(results: list[ScenarioResult]) -> int:
+    worst = max(
+        (result.verdict for result in results), key=SEVERITY.index, default=ScenarioVerdict.HOLDS
+    )
     return EXIT_CODES[worst]

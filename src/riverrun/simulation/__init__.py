@@ -8,10 +8,10 @@
     faults      schedules as data;  injector: brings them upon a world;  shrink: makes them smaller
     damage      to disks at rest, and reading disks as a stranger would
     workload    aiokafka clients;  checker: what they were told, and whether it stays true
-    plan, scenario                   one broker under faults;  flaws: bugs on purpose in its files
+    plan, scenario                   one broker under faults;  bugs: bugs on purpose in its files
     cluster                          nodes on machines of their own;  supervisor: starts them again
     observer                         the metadata of all nodes is one history
-    wholeness                        what may be lost at a time, and what is owed all the same
+    budget                        what may be lost at a time, and what is owed all the same
     cluster_plan, cluster_scenario   a cluster under faults;  cluster_workload: its clients
     cluster_flaws                    bugs on purpose in its code
     outcome, report, command         for people

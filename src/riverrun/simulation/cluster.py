@@ -22,10 +22,10 @@ from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.node import Node
 from riverrun.server.settings import NodeSettings
-from riverrun.simulation.checks.observer import Observer
+from riverrun.simulation.checks.metadata_history import MetadataHistory
 from riverrun.simulation.failures import NodeFailure
 from riverrun.simulation.loop import NodeLoop
-from riverrun.simulation.supervisor import Supervisor
+from riverrun.simulation.supervisor import ProcessSupervisor
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.identity import DirectoryError
 
@@ -80,7 +80,7 @@ def node_settings(
     return settings
 
 
-class Cluster:
+class SimulatedCluster:
     """Nodes by name (``node-1``, ``node-2``, ...), those that are up in ``brokers``."""
 
     def __init__(
@@ -92,8 +92,8 @@ class Cluster:
     ) -> None:
         self._world = world
         self._files = files
-        self.supervisor = Supervisor(world)
-        self.observer = Observer(world)
+        self.supervisor = ProcessSupervisor(world)
+        self.metadata = MetadataHistory(world)
         self._brokers: dict[str, tuple[NodeLoop, Node]] = {}
         self._ready: dict[str, NodeLoop] = {}
         self.settings = {node_name(int(one.node_id)): one for one in settings}
@@ -102,7 +102,7 @@ class Cluster:
         for name in self.settings:
             self.supervisor.add(name, partial(self._run, name))
         world.tolerates_failures_on = lambda host: host not in self.settings
-        world.after_turn = self.observer.turned
+        world.after_turn = self.metadata.turned
 
     @property
     def names(self) -> list[str]:
@@ -154,11 +154,11 @@ class Cluster:
         return None if directory is None else directory.directory_id
 
     def partition(self, topic: str, index: int) -> PartitionImage | None:
-        return self.observer.latest.partition(TopicName(topic), PartitionIndex(index))
+        return self.metadata.latest.partition(TopicName(topic), PartitionIndex(index))
 
     def unsettled(self) -> str | None:
         """What keeps the cluster from being whole, in words; None if it is."""
-        latest = self.observer.latest
+        latest = self.metadata.latest
         logs, ready = dict(self.logs()), self.ready
         for name, settings in self.settings.items():
             registered = latest.brokers.get(settings.node_id)
@@ -191,7 +191,7 @@ class Cluster:
             boot_id=environment.boot_id,
         )
         self._brokers[name] = (environment.loop, broker)
-        self.observer.began(environment.loop, lambda: broker.metadata)
+        self.metadata.began(environment.loop, lambda: broker.metadata)
         environment.loop.add_signal_handler(SIGTERM, broker.request_stop, "SIGTERM")
         try:
             is_up = await broker.start()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from riverrun.simulation.outcome import AnyPlan
-    from riverrun.simulation.report import Report
+    from riverrun.simulation.report import SimulationReport
+    from riverrun.simulation.workloads.plans import AnyPlan
 
 HASH_SEED = "0"
 ASK_PERSONALITY = 0xFFFFFFFF
@@ -40,7 +40,7 @@ def simulate(
     faults: str | None = typer.Option(
         None, "--faults", help="Use this schedule of faults, as a failure prints it."
     ),
-    flaw: str | None = typer.Option(
+    bug: str | None = typer.Option(
         None, "--flaw", help="Plant this bug, to see that it is found; `?` lists them."
     ),
 ) -> None:
@@ -59,10 +59,10 @@ def simulate(
     _fix_order()
     chosen = _parse_seeds(seed, seeds)
     try:
-        from riverrun.simulation.disks.flaws import Flaw
-        from riverrun.simulation.faults import parse_schedule
-        from riverrun.simulation.report import Verdict, draw_any, run_seed
-        from riverrun.simulation.workloads.cluster_flaws import ClusterFlaw
+        from riverrun.simulation.faults.schedule import parse_schedule
+        from riverrun.simulation.planted.cluster_bugs import ClusterBug
+        from riverrun.simulation.planted.file_bugs import FileBug
+        from riverrun.simulation.report import SeedVerdict, draw_any, run_seed
     except ModuleNotFoundError as error:
         typer.echo(f"simulate needs {error.name}; pip install 'riverrun[chaos]'", err=True)
         raise typer.Exit(2) from None
@@ -70,26 +70,24 @@ def simulate(
         schedule = None if faults is None else parse_schedule(faults)
     except ValueError as error:
         raise typer.BadParameter(f"not understood: {error}") from None
-    flaws: type[Flaw] | type[ClusterFlaw] = Flaw if nodes == 1 else ClusterFlaw
+    bugs: type[FileBug] | type[ClusterBug] = FileBug if nodes == 1 else ClusterBug
     try:
-        planted = None if flaw is None else flaws[flaw.upper().replace("-", "_")]
+        planted = None if bug is None else bugs[bug.upper().replace("-", "_")]
     except KeyError:
-        known = "".join(
-            f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in flaws
-        )
-        raise typer.BadParameter(f"there is no flaw {flaw}; there are:{known}") from None
+        known = "".join(f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
+        raise typer.BadParameter(f"there is no flaw {bug}; there are:{known}") from None
     began = time.monotonic()
     done = 0
     simulated = 0.0
     shown = began
-    run_one = partial(run_seed, nodes=nodes, faults=schedule, flaw=planted)
+    run_one = partial(run_seed, nodes=nodes, faults=schedule, bug=planted)
     with _runs(chosen, jobs, run_one) as reports:
         for report in reports:
             done += 1
             simulated += report.simulated_seconds
-            if report.verdict is not Verdict.HOLDS:
+            if report.verdict is not SeedVerdict.HOLDS:
                 _fail(
-                    report, draw_any(report.seed, nodes=nodes, faults=schedule, flaw=planted), story
+                    report, draw_any(report.seed, nodes=nodes, faults=schedule, bug=planted), story
                 )
             if story or seed is not None:
                 _show(report, story)
@@ -139,15 +137,17 @@ def _parse_seeds(seed: int | None, seeds: str | None) -> range:
 
 
 @contextmanager
-def _runs(seeds: range, jobs: int, run_one: Callable[[int], Report]) -> Iterator[Iterator[Report]]:
+def _runs(
+    seeds: range, jobs: int, run_one: Callable[[int], SimulationReport]
+) -> Iterator[Iterator[SimulationReport]]:
     """The reports of the seeds, as they come; those under way are given up when nobody asks."""
     if jobs == 1:
         yield (run_one(seed) for seed in seeds)
         return
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
 
-    def reports() -> Iterator[Report]:
-        waiting: set[Future[Report]] = set()
+    def reports() -> Iterator[SimulationReport]:
+        waiting: set[Future[SimulationReport]] = set()
         for seed in seeds:
             waiting.add(pool.submit(run_one, seed))
             if len(waiting) > jobs:
@@ -162,7 +162,7 @@ def _runs(seeds: range, jobs: int, run_one: Callable[[int], Report]) -> Iterator
         pool.shutdown(cancel_futures=True)
 
 
-def _fail(report: Report, plan: AnyPlan, story: bool) -> None:
+def _fail(report: SimulationReport, plan: AnyPlan, story: bool) -> None:
     from riverrun.simulation.report import describe, run_any, shrink_plan, tell_failure
 
     typer.echo(f"seed {report.seed} failed: {report.message}", err=True)
@@ -174,7 +174,7 @@ def _fail(report: Report, plan: AnyPlan, story: bool) -> None:
     raise typer.Exit(int(report.verdict))
 
 
-def _show(report: Report, story: bool) -> None:
+def _show(report: SimulationReport, story: bool) -> None:
     if story:
         for line in report.story:
             typer.echo(line)

@@ -5,6 +5,14 @@ class SimulationFailure(Exception):
     """Something that must not happen did; the message says what, the notes say when."""
 
 
+class SafetyViolation(SimulationFailure):
+    """A promise was broken."""
+
+
+class LivenessViolation(SimulationFailure):
+    """No promise was broken, but the cluster did not come back when the faults had stopped."""
+
+
 class NodeFailure(SimulationFailure):
     """A node's own code failed: an exception that nobody caught."""
 

@@ -20,7 +20,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from riverrun.simulation.failures import EscapeError
-from riverrun.simulation.workers import HANDOVER_SECONDS, Job, Pool
+from riverrun.simulation.threads import HANDOVER_SECONDS, ThreadJob, ThreadPool
 
 if TYPE_CHECKING:
     from riverrun.simulation.world import Host, World
@@ -78,7 +78,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._planned: set[float] = set()
         self._arrived: list[events.Handle] = []
         self._numbers = itertools.count(1)
-        self._pools: dict[Any, Pool] = {}
+        self._pools: dict[Any, ThreadPool] = {}
         self._signal_handlers: dict[int, tuple[Any, tuple[Any, ...]]] = {}
         self._thread_id = threading.get_ident()  # asyncio takes it for "is running"
         self.set_task_factory(self._make_task)
@@ -122,8 +122,8 @@ class NodeLoop(asyncio.BaseEventLoop):
 
     def spend(self, seconds: float) -> None:
         """The code that runs now waits for its disk: its thread, or else the whole loop, stands."""
-        if self.world.workers.current is not None:
-            self.world.workers.suspend(seconds)
+        if self.world.threads.current is not None:
+            self.world.threads.suspend(seconds)
         else:
             self._spent += seconds
 
@@ -238,7 +238,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> events.Handle:
-        if threading.get_ident() != self._thread_id and self.world.workers.current is None:
+        if threading.get_ident() != self._thread_id and self.world.threads.current is None:
             raise EscapeError("a real thread called into the simulation")
         return self.call_soon(callback, *args, context=context)
 
@@ -261,17 +261,17 @@ class NodeLoop(asyncio.BaseEventLoop):
         """A thread of the node, from a pool as large as the executor's; see ``workers``."""
         if executor not in self._pools:
             threads = getattr(executor, "_max_workers", DEFAULT_POOL_THREADS)
-            self._pools[executor] = Pool(self, threads)
+            self._pools[executor] = ThreadPool(self, threads)
         future = self.create_future()
         self._pools[executor].submit(functools.partial(func, *args), future)
         return future
 
-    def job_done(self, job: Job) -> None:
+    def job_done(self, job: ThreadJob) -> None:
         job.pool.done()
         delay = self.chance.uniform(*HANDOVER_SECONDS)
         self.world.after(delay, self.arrive, self._deliver_result, job)
 
-    def _deliver_result(self, job: Job) -> None:
+    def _deliver_result(self, job: ThreadJob) -> None:
         if job.future.done():
             return
         if job.error is not None:

@@ -8,23 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from riverrun.simulation.checks.checker import LivenessViolation, SafetyViolation
-from riverrun.simulation.disks.flaws import Flaw
-from riverrun.simulation.failures import SimulationFailure
-from riverrun.simulation.faults import Fault, write_schedule
-from riverrun.simulation.outcome import AnyPlan, Outcome
-from riverrun.simulation.shrink import shrink
-from riverrun.simulation.workloads.cluster_flaws import ClusterFlaw
-from riverrun.simulation.workloads.cluster_plan import draw_cluster_plan
+from riverrun.simulation.failures import LivenessViolation, SafetyViolation, SimulationFailure
+from riverrun.simulation.faults.schedule import Fault, write_schedule
+from riverrun.simulation.faults.shrinker import shrink
+from riverrun.simulation.planted.cluster_bugs import ClusterBug
+from riverrun.simulation.planted.file_bugs import FileBug
 from riverrun.simulation.workloads.cluster_scenario import run_cluster
-from riverrun.simulation.workloads.plan import Plan, draw_plan
-from riverrun.simulation.workloads.scenario import run
+from riverrun.simulation.workloads.node_scenario import run
+from riverrun.simulation.workloads.plans import (
+    AnyPlan,
+    NodePlan,
+    RunOutcome,
+    draw_cluster_plan,
+    draw_node_plan,
+)
 
 STORY_LINES = 60
 TURNING_POINTS = ("settings ", "fault ", "loses power", "killed", "sync fails", "faults stop")
 
 
-class Verdict(IntEnum):
+class SeedVerdict(IntEnum):
     """Exit codes of the command."""
 
     HOLDS = 0
@@ -34,12 +37,12 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SimulationReport:
     """One seed's outcome, small enough to travel between processes."""
 
     seed: int
     nodes: int
-    verdict: Verdict
+    verdict: SeedVerdict
     message: str
     fingerprint: str
     simulated_seconds: float
@@ -51,7 +54,7 @@ class Report:
     story: tuple[str, ...]
 
 
-AnyFlaw = Flaw | ClusterFlaw
+AnyBug = FileBug | ClusterBug
 
 
 def draw_any(
@@ -59,16 +62,16 @@ def draw_any(
     *,
     nodes: int = 1,
     faults: Sequence[Fault] | None = None,
-    flaw: AnyFlaw | None = None,
+    bug: AnyBug | None = None,
 ) -> AnyPlan:
     """The plan of a seed, with its own schedule of faults or another."""
     plan: AnyPlan
     if nodes == 1:
-        assert not isinstance(flaw, ClusterFlaw), f"{flaw} needs several nodes"
-        plan = draw_plan(seed, flaw=flaw)
+        assert not isinstance(bug, ClusterBug), f"{bug} needs several nodes"
+        plan = draw_node_plan(seed, bug=bug)
     else:
-        assert not isinstance(flaw, Flaw), f"{flaw} is a flaw of one node"
-        plan = draw_cluster_plan(seed, nodes, flaw=flaw)
+        assert not isinstance(bug, FileBug), f"{bug} is a bug of one node"
+        plan = draw_cluster_plan(seed, nodes, bug=bug)
     if faults is not None:
         plan = dataclasses.replace(plan, faults=tuple(faults))
     return plan
@@ -79,23 +82,23 @@ def run_seed(
     *,
     nodes: int = 1,
     faults: Sequence[Fault] | None = None,
-    flaw: AnyFlaw | None = None,
-) -> Report:
+    bug: AnyBug | None = None,
+) -> SimulationReport:
     """Draw the plan of a seed and run it, with its own schedule of faults or another."""
-    return describe(run_any(draw_any(seed, nodes=nodes, faults=faults, flaw=flaw)))
+    return describe(run_any(draw_any(seed, nodes=nodes, faults=faults, bug=bug)))
 
 
-def run_any(plan: AnyPlan) -> Outcome:
-    outcome = run(plan) if isinstance(plan, Plan) else run_cluster(plan)
+def run_any(plan: AnyPlan) -> RunOutcome:
+    outcome = run(plan) if isinstance(plan, NodePlan) else run_cluster(plan)
     gc.collect()  # what a world leaves behind goes now, not in the middle of the next one
     return outcome
 
 
-def describe(outcome: Outcome) -> Report:
+def describe(outcome: RunOutcome) -> SimulationReport:
     failure = outcome.failure
-    return Report(
+    return SimulationReport(
         seed=outcome.plan.seed,
-        nodes=1 if isinstance(outcome.plan, Plan) else outcome.plan.nodes,
+        nodes=1 if isinstance(outcome.plan, NodePlan) else outcome.plan.nodes,
         verdict=judge(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
         fingerprint=outcome.fingerprint,
@@ -109,19 +112,19 @@ def describe(outcome: Outcome) -> Report:
     )
 
 
-def judge(failure: SimulationFailure | None) -> Verdict:
+def judge(failure: SimulationFailure | None) -> SeedVerdict:
     match failure:
         case None:
-            return Verdict.HOLDS
+            return SeedVerdict.HOLDS
         case SafetyViolation():
-            return Verdict.UNSAFE
+            return SeedVerdict.UNSAFE
         case LivenessViolation():
-            return Verdict.STUCK
+            return SeedVerdict.STUCK
         case _:
-            return Verdict.CRASHED
+            return SeedVerdict.CRASHED
 
 
-def shrink_plan(plan: AnyPlan, verdict: Verdict, *, runs_max: int = 60) -> AnyPlan:
+def shrink_plan(plan: AnyPlan, verdict: SeedVerdict, *, runs_max: int = 60) -> AnyPlan:
     """The same plan with the fewest faults that still end in the same verdict."""
 
     def fails(faults: Sequence[Fault]) -> bool:
@@ -130,7 +133,9 @@ def shrink_plan(plan: AnyPlan, verdict: Verdict, *, runs_max: int = 60) -> AnyPl
     return dataclasses.replace(plan, faults=shrink(plan.faults, fails, runs_max=runs_max))
 
 
-def tell_failure(report: Report, *, schedule: Sequence[Fault], whole_story: bool) -> list[str]:
+def tell_failure(
+    report: SimulationReport, *, schedule: Sequence[Fault], whole_story: bool
+) -> list[str]:
     """What a person needs to see of a failure: what, in which story, and how to repeat it."""
     story = list(report.story)
     lines = [f"seed {report.seed} failed: {report.message}", "", "The story:"]

@@ -8,7 +8,7 @@ SUPERVISE_SECONDS = 0.25
 START_PAUSE_SECONDS = 1.0
 
 
-class Supervisor:
+class ProcessSupervisor:
     """What runs on which machine. A process that ends is started again, a second later at best."""
 
     def __init__(self, world: World) -> None:

@@ -14,6 +14,7 @@ import heapq
 import itertools
 import random
 import sys
+import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -24,13 +25,46 @@ from riverrun.simulation.disks.disk import Disk
 from riverrun.simulation.failures import NodeFailure, SimulationFailure
 from riverrun.simulation.isolation import Isolation
 from riverrun.simulation.loop import NodeLoop
-from riverrun.simulation.net.network import Network
-from riverrun.simulation.node_ports import NodeClock, NodeRandomness
-from riverrun.simulation.workers import Workers
+from riverrun.simulation.net.network import SimulatedNetwork
+from riverrun.simulation.threads import Threads
 
 EPOCH_SECONDS = 1_767_225_600.0  # 2026-01-01: the day on which every simulated world begins
 HISTORY_LINES_MAX = 400
 DIGEST_LINES = 512
+
+
+class NodeClock:
+    """The wall clock is the machine's and may jump; monotonic time is the loop's."""
+
+    def __init__(self, world: World, loop: NodeLoop) -> None:
+        self._world = world
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return int(self._world.wall_seconds(self._loop.host.name) * 1000)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+class NodeRandomness:
+    """Chance from a seed; each process gets another stream than the one before it."""
+
+    def __init__(self, stream: random.Random) -> None:
+        self._stream = stream
+
+    def uuid(self) -> uuid.UUID:
+        while True:
+            drawn = uuid.UUID(int=self._stream.getrandbits(128))
+            # The same ids are left out as by SystemRandomness.
+            if drawn.int > 100 and drawn.bytes[0] >> 2 != 62:
+                return drawn
+
+    def below(self, limit: int) -> int:
+        return self._stream.randrange(limit)
+
+    def between(self, low: float, high: float) -> float:
+        return self._stream.uniform(low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +117,8 @@ class World:
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = itertools.count()
         self._graveyard: list[NodeLoop] = []
-        self.workers = Workers(self)
-        self.network = Network(self)
+        self.threads = Threads(self)
+        self.network = SimulatedNetwork(self)
         self.isolation = Isolation(self)
 
     def __enter__(self) -> World:
@@ -235,7 +269,7 @@ class World:
         # Kept until the end: were its coroutines collected now, their ``finally`` blocks would run,
         # and no ``finally`` block runs in a killed process.
         self._graveyard.append(loop)
-        self.workers.abandon(loop)
+        self.threads.abandon(loop)
         loop.host.disk.unmount(loop)
         self.network.process_stopped(loop, announce=announce)
 

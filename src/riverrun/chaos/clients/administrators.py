@@ -10,7 +10,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from riverrun.chaos.checks.history import Action, History, Kind
+from riverrun.chaos.history import Action, History, OperationKind
 
 ANSWER_SECONDS_MAX = 3.0
 PAUSE_SECONDS = 0.05
@@ -70,16 +70,18 @@ class Administrator:
         self._done(Action.SET, name, next(iter(futures.values())), offset=number)
 
     def _done(self, action: Action, name: str, future: object, **more: int) -> bool:
-        self._history.add("admin", action, Kind.INVOKE, value=name, **more)
+        self._history.add("admin", action, OperationKind.INVOKE, value=name, **more)
         try:
             future.result(ANSWER_SECONDS_MAX + 2)  # type: ignore[attr-defined]
         except (confluent_kafka.KafkaException, TimeoutError) as error:
-            self._history.add("admin", action, Kind.INFO, value=name, text=str(error), **more)
+            self._history.add(
+                "admin", action, OperationKind.INFO, value=name, text=str(error), **more
+            )
             # librdkafka goes on asking a controller that never answers for as long as it has any
             # other connection, which gives it no reason to ask anew who the controller is.
             self._client = self._connect()
             return False
-        self._history.add("admin", action, Kind.OK, value=name, **more)
+        self._history.add("admin", action, OperationKind.OK, value=name, **more)
         return True
 
     def look(self) -> bool:

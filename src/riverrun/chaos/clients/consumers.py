@@ -13,7 +13,7 @@ import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
-from riverrun.chaos.checks.history import Action, History, Kind, Record
+from riverrun.chaos.history import Action, History, OperationKind, Record
 
 COMMIT_SECONDS = 0.3
 AUDIT_SECONDS = 0.5
@@ -98,7 +98,7 @@ class ConfluentMember:
             return
         places = [TopicPartition(self._topic, p, at) for p, at in positions.items()]
         for partition, at in positions.items():
-            _commit(self._history, self.name, self._group, partition, at, Kind.INVOKE)
+            _commit(self._history, self.name, self._group, partition, at, OperationKind.INVOKE)
         self._committing = positions
         try:
             self._consumer.commit(offsets=places, asynchronous=True)
@@ -106,12 +106,15 @@ class ConfluentMember:
             self._committed(None, [])
 
     def _committed(self, error: object, rows: list[TopicPartition]) -> None:
-        kinds = {row.partition: Kind.OK if row.error is None else Kind.INFO for row in rows}
+        kinds = {
+            row.partition: OperationKind.OK if row.error is None else OperationKind.INFO
+            for row in rows
+        }
         if error is not None:
             kinds = {}
         committing, self._committing = self._committing, {}
         for partition, at in committing.items():
-            kind = kinds.get(partition, Kind.INFO)
+            kind = kinds.get(partition, OperationKind.INFO)
             _commit(self._history, self.name, self._group, partition, at, kind)
 
 
@@ -147,7 +150,9 @@ class Auditor:
     def _ask(self, group: str, consumer: confluent_kafka.Consumer) -> bool:
         name = f"auditor-{group}"
         for partition in range(self._partitions):
-            self._history.add(name, Action.COMMITTED, Kind.INVOKE, group=group, partition=partition)
+            self._history.add(
+                name, Action.COMMITTED, OperationKind.INVOKE, group=group, partition=partition
+            )
         places = [TopicPartition(self._topic, p) for p in range(self._partitions)]
         try:
             found = consumer.committed(places, timeout=ANSWER_SECONDS_MAX)
@@ -227,11 +232,13 @@ class AioMember:
         if not held:
             return
         for place, at in held.items():
-            _commit(self._history, self.name, self._group, place.partition, at, Kind.INVOKE)
-        kind = Kind.INFO
+            _commit(
+                self._history, self.name, self._group, place.partition, at, OperationKind.INVOKE
+            )
+        kind = OperationKind.INFO
         with contextlib.suppress(AioError, TimeoutError):
             await asyncio.wait_for(consumer.commit(held), ANSWER_SECONDS_MAX)
-            kind = Kind.OK
+            kind = OperationKind.OK
         for place, at in held.items():
             _commit(self._history, self.name, self._group, place.partition, at, kind)
 
@@ -252,6 +259,6 @@ def _read(history: History, name: str, group: str, partition: int, records: list
 
 
 def _commit(
-    history: History, name: str, group: str, partition: int, offset: int, kind: Kind
+    history: History, name: str, group: str, partition: int, offset: int, kind: OperationKind
 ) -> None:
     history.add(name, Action.COMMIT, kind, partition=partition, group=group, offset=offset)

@@ -13,7 +13,7 @@ import aiokafka
 import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 
-from riverrun.chaos.checks.history import Action, History, Kind
+from riverrun.chaos.history import Action, History, OperationKind
 
 TICK_SECONDS = 0.01
 QUEUED_RECORDS_MAX = 5000
@@ -33,7 +33,7 @@ class Ending:
     abandon: threading.Event = field(default_factory=threading.Event)
 
 
-class Numbers:
+class ValueSequence:
     """Values ``producer/partition/number``, each once; the rest of a record is padding."""
 
     def __init__(self, producer: str, partitions: int) -> None:
@@ -49,7 +49,7 @@ class Numbers:
         return partition, value
 
 
-class Paced:
+class Pacer:
     """How many records are due; what could not be sent in time is not made up for."""
 
     def __init__(self, rate: float) -> None:
@@ -75,8 +75,8 @@ class ConfluentProducer:
     ) -> None:  # fmt: skip
         self.name = "confluent"
         self._history, self._topic, self._ending = history, topic, ending
-        self._numbers = Numbers(self.name, partitions)
-        self._paced = Paced(rate)
+        self._numbers = ValueSequence(self.name, partitions)
+        self._paced = Pacer(rate)
         self._patience = patience_seconds
         self._producer = confluent_kafka.Producer(
             {
@@ -104,13 +104,13 @@ class ConfluentProducer:
             return
         partition, value = self._numbers.take()
         told = {"partition": partition, "value": value}
-        self._history.add(self.name, Action.SEND, Kind.INVOKE, **told)
+        self._history.add(self.name, Action.SEND, OperationKind.INVOKE, **told)
         try:
             self._producer.produce(
                 self._topic, value.encode(), partition=partition, on_delivery=self._delivered
             )
         except (BufferError, confluent_kafka.KafkaException) as error:
-            self._history.add(self.name, Action.SEND, Kind.FAIL, text=str(error), **told)
+            self._history.add(self.name, Action.SEND, OperationKind.FAIL, text=str(error), **told)
 
     def _delivered(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
@@ -123,9 +123,9 @@ class ConfluentProducer:
             # None when the broker knew it as a duplicate of what it had acknowledged before.
             offset = message.offset()
             told["offset"] = -1 if offset is None else offset
-            self._history.add(self.name, Action.SEND, Kind.OK, **told)
+            self._history.add(self.name, Action.SEND, OperationKind.OK, **told)
         else:
-            self._history.add(self.name, Action.SEND, Kind.INFO, text=str(error), **told)
+            self._history.add(self.name, Action.SEND, OperationKind.INFO, text=str(error), **told)
 
 
 class AioProducer:
@@ -138,8 +138,8 @@ class AioProducer:
         self.name = "aiokafka"
         self._history, self._topic, self._ending = history, topic, ending
         self._bootstrap = bootstrap
-        self._numbers = Numbers(self.name, partitions)
-        self._paced = Paced(rate)
+        self._numbers = ValueSequence(self.name, partitions)
+        self._paced = Pacer(rate)
         self._patience = patience_seconds
 
     async def run(self) -> None:
@@ -171,11 +171,11 @@ class AioProducer:
         self, producer: aiokafka.AIOKafkaProducer, sending: dict[asyncio.Future[object], None]
     ) -> None:
         partition, value = self._numbers.take()
-        self._add(Kind.INVOKE, partition, value)
+        self._add(OperationKind.INVOKE, partition, value)
         try:
             future = await producer.send(self._topic, value.encode(), partition=partition)
         except (AioError, TimeoutError) as error:
-            self._add(Kind.INFO, partition, value, text=f"{type(error).__name__} {error}")
+            self._add(OperationKind.INFO, partition, value, text=f"{type(error).__name__} {error}")
             return
         sending[future] = None
 
@@ -183,12 +183,14 @@ class AioProducer:
             sending.pop(done, None)
             error = None if done.cancelled() else done.exception()
             if done.cancelled() or error is not None:
-                self._add(Kind.INFO, partition, value, text=f"{type(error).__name__} {error}")
+                self._add(
+                    OperationKind.INFO, partition, value, text=f"{type(error).__name__} {error}"
+                )
             else:
-                self._add(Kind.OK, partition, value, offset=done.result().offset)
+                self._add(OperationKind.OK, partition, value, offset=done.result().offset)
 
         future.add_done_callback(delivered)
 
-    def _add(self, kind: Kind, partition: int, value: str, **more: object) -> None:
+    def _add(self, kind: OperationKind, partition: int, value: str, **more: object) -> None:
         told = {"partition": partition, "value": value, **more}
         self._history.add(self.name, Action.SEND, kind, **told)

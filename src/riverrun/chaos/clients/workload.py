@@ -15,11 +15,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from riverrun.chaos.checks.history import Action, History, Kind, Record
 from riverrun.chaos.clients.administrators import Administrator
 from riverrun.chaos.clients.consumers import QUICK, AioMember, Auditor, ConfluentMember
 from riverrun.chaos.clients.producers import AioProducer, ConfluentProducer, Ending
 from riverrun.chaos.cluster import ClusterFailed
+from riverrun.chaos.history import Action, History, OperationKind, Record
 
 READ_BACK_SECONDS_MAX = 30.0
 CREATE_SECONDS_MAX = 30.0
@@ -41,7 +41,7 @@ class Load:
     settings: tuple[tuple[str, str], ...] = ()
 
 
-class Workload:
+class ChaosWorkload:
     """``start``, then faults, then ``finish``, which reads everything back."""
 
     def __init__(self, history: History, bootstrap: str, topic: str, load: Load) -> None:
@@ -199,7 +199,8 @@ class Workload:
         return [
             f"{operation.process}: {operation.value}: {operation.text}"
             for operation in self.history.operations()
-            if operation.action is Action.SEND and operation.kind in (Kind.FAIL, Kind.INFO)
+            if operation.action is Action.SEND
+            and operation.kind in (OperationKind.FAIL, OperationKind.INFO)
         ]
 
 

@@ -21,8 +21,16 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import cast
 
-from riverrun.chaos.faults.links import ANY, CLEAR, CLIENTS, Fault, Faults, Mode, Way
-from riverrun.chaos.faults.owners import Owners
+from riverrun.chaos.faults.link_faults import (
+    ANY,
+    CLEAR,
+    CLIENTS,
+    Direction,
+    LinkFault,
+    LinkFaults,
+    Mode,
+)
+from riverrun.chaos.faults.socket_owners import SocketOwners
 
 HOST = "127.0.0.1"
 LOOK_SECONDS = 0.025
@@ -31,7 +39,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ProxyRoute:
     """A listener of a node, and the port of the proxy in front of it."""
 
     node: str
@@ -40,15 +48,15 @@ class Route:
     target_port: int
 
 
-class End(asyncio.Protocol):
+class ProxyEnd(asyncio.Protocol):
     """One end of a proxied connection; what it reads goes to the other end, faults allowing."""
 
-    def __init__(self, link: Link, source: str, target: str) -> None:
+    def __init__(self, link: ProxyLink, source: str, target: str) -> None:
         self.link = link
         self.source, self.target = source, target
         self.fault = CLEAR
         self.transport: asyncio.Transport | None = None
-        self.other: End | None = None
+        self.other: ProxyEnd | None = None
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._waiting_bytes = 0
         self._free_at = 0.0
@@ -144,19 +152,19 @@ class End(asyncio.Protocol):
             self.transport.abort()
 
 
-class Link:
+class ProxyLink:
     """A proxied connection: the end of whoever opened it, and the end at the node."""
 
-    def __init__(self, network: Network, route: Route) -> None:
+    def __init__(self, network: ProxyNetwork, route: ProxyRoute) -> None:
         self.network, self.route = network, route
         self.has_lost = False
         self.is_half_open = False
         self.is_passable = asyncio.Event()
         """Both directions are open, or the connection is gone."""
-        self.ends: list[End] = []
+        self.ends: list[ProxyEnd] = []
 
     def opened_by(self, source: str) -> None:
-        near, far = End(self, source, self.route.node), End(self, self.route.node, source)
+        near, far = ProxyEnd(self, source, self.route.node), ProxyEnd(self, self.route.node, source)
         near.other, far.other = far, near
         self.ends = [near, far]
 
@@ -175,12 +183,12 @@ class Link:
         for end in self.ends:
             end.pump()
 
-    def look_if_node(self, end: End) -> None:
+    def look_if_node(self, end: ProxyEnd) -> None:
         """Before the other side hears of it: who comes back at once must be refused."""
         if end is self.ends[1]:
             self.network.look_at(self.route)
 
-    def end_lost(self, end: End) -> None:
+    def end_lost(self, end: ProxyEnd) -> None:
         self.look_if_node(end)
         if not self.is_half_open:
             self.reset()
@@ -198,16 +206,16 @@ class Link:
 
 
 @dataclass(slots=True)
-class Network:
+class ProxyNetwork:
     """All routes, their connections and the faults."""
 
-    routes: list[Route]
-    faults: Faults = field(default_factory=Faults)
+    routes: list[ProxyRoute]
+    faults: LinkFaults = field(default_factory=LinkFaults)
     pids: dict[int, str] = field(default_factory=dict)
-    links: dict[Link, None] = field(default_factory=dict)
-    _servers: dict[Route, asyncio.Server | None] = field(default_factory=dict)
+    links: dict[ProxyLink, None] = field(default_factory=dict)
+    _servers: dict[ProxyRoute, asyncio.Server | None] = field(default_factory=dict)
     _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
-    _owners: Owners = field(default_factory=Owners)
+    _owners: SocketOwners = field(default_factory=SocketOwners)
 
     def start(self) -> None:
         for route in self.routes:
@@ -219,17 +227,21 @@ class Network:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    async def _open_when_target_is(self, route: Route) -> None:
+    async def _open_when_target_is(self, route: ProxyRoute) -> None:
         while True:
             if _is_listening(route.target_port):
                 break
             await asyncio.sleep(LOOK_SECONDS)
         if self._servers[route] is None:
             self._servers[route] = await asyncio.get_running_loop().create_server(
-                lambda: Visitor(self, route), HOST, route.port, reuse_address=True, backlog=128
+                lambda: NewConnection(self, route),
+                HOST,
+                route.port,
+                reuse_address=True,
+                backlog=128,
             )
 
-    def look_at(self, route: Route) -> None:
+    def look_at(self, route: ProxyRoute) -> None:
         """Close our listener if the one behind it is gone."""
         server = self._servers[route]
         if server is not None and not _is_listening(route.target_port):
@@ -237,9 +249,9 @@ class Network:
             self._servers[route] = None
             self._start(self._open_when_target_is(route))
 
-    async def connect(self, visitor: Visitor) -> None:
+    async def connect(self, visitor: NewConnection) -> None:
         """Find out who has come, and connect them as the faults allow."""
-        link = Link(self, visitor.route)
+        link = ProxyLink(self, visitor.route)
         owner = self._owners.of(visitor.peer_port, visitor.route.port, self.pids)
         link.opened_by(CLIENTS if owner is None else self.pids[owner])
         link.update()
@@ -271,8 +283,10 @@ class Network:
             self.pids = {pid: name for pid, name in self.pids.items() if name != node}
             self.pids[int(str(order["pid"]))] = node
         elif order["do"] == "fault":
-            way = Way(str(order["source"]), str(order["target"]), str(order.get("channel", ANY)))
-            fault = Fault(
+            way = Direction(
+                str(order["source"]), str(order["target"]), str(order.get("channel", ANY))
+            )
+            fault = LinkFault(
                 mode=Mode(str(order.get("mode", Mode.CLEAR))),
                 delay_ms=float(str(order.get("delay_ms", 0))),
                 bytes_per_second=int(str(order.get("bytes_per_second", 0))),
@@ -296,14 +310,14 @@ class Network:
             link.update()
 
 
-class Visitor(asyncio.Protocol):
+class NewConnection(asyncio.Protocol):
     """A connection of which we do not yet know who opened it."""
 
-    def __init__(self, network: Network, route: Route) -> None:
+    def __init__(self, network: ProxyNetwork, route: ProxyRoute) -> None:
         self.network, self.route = network, route
         self.peer_port = 0
         self._transport: asyncio.Transport | None = None
-        self._end: End | None = None
+        self._end: ProxyEnd | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -314,7 +328,7 @@ class Visitor(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
 
-    def hand_over(self, end: End) -> None:
+    def hand_over(self, end: ProxyEnd) -> None:
         if self._transport is None:
             end.link.reset()
             return
@@ -335,10 +349,10 @@ def _is_listening(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-async def serve(routes: list[Route]) -> None:
+async def serve(routes: list[ProxyRoute]) -> None:
     """Obey the lines of standard input until it ends."""
     loop = asyncio.get_running_loop()
-    network = Network(routes)
+    network = ProxyNetwork(routes)
     network.start()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -349,7 +363,7 @@ async def serve(routes: list[Route]) -> None:
 
 
 def main() -> None:
-    routes = [Route(**row) for row in json.loads(sys.stdin.readline())]
+    routes = [ProxyRoute(**row) for row in json.loads(sys.stdin.readline())]
     sys.stdout.write("done\n")
     sys.stdout.flush()
     asyncio.run(serve(routes))

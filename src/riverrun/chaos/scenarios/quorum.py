@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from riverrun.chaos.arena import Arena, PromiseBroken
-from riverrun.chaos.clients.voters import add_voter, remove_voter
 from riverrun.chaos.faults import disks
+from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
+from riverrun.chaos.scenarios.voter_changes import add_voter, remove_voter
 
 FAMILY = "quorum"
 SMALL_DISK_BYTES = 96 << 20

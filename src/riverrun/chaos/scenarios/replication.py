@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from riverrun.chaos.arena import Arena
 from riverrun.chaos.faults import disks
-from riverrun.chaos.faults.links import CLIENTS, Mode
+from riverrun.chaos.faults.link_faults import CLIENTS, Mode
+from riverrun.chaos.scenarios.arena import Arena
 from riverrun.chaos.scenarios.scenario import Scenario
 
 FAMILY = "replication"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from riverrun.chaos.arena import Arena
+    from riverrun.chaos.scenarios.arena import Arena
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

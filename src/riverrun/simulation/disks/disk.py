@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from riverrun.simulation.disks.inodes import PAGE_BYTES, Directory, Inode, Namespace, Node, walk
+from riverrun.simulation.disks.inodes import PAGE_BYTES, Directory, FileNode, Inode, Namespace, walk
 from riverrun.simulation.disks.mount import Mount
 from riverrun.simulation.failures import ProcessDied
 
@@ -142,10 +142,10 @@ class Disk:
 
     # -- Names ----------------------------------------------------------------------------------
 
-    def find(self, path: str) -> Node | None:
+    def find(self, path: str) -> FileNode | None:
         """What lies at a path, as processes see it."""
         assert path.startswith("/"), f"{path} is not absolute"
-        node: Node = self.names.root
+        node: FileNode = self.names.root
         for name in path.split("/"):
             if name:
                 if not isinstance(node, Directory):

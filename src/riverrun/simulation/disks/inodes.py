@@ -24,17 +24,17 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Resize:
     """The file was truncated (or, with zeros, extended) to a size."""
 
     number: int
     size: int
 
 
-Change = Write | Cut
+Change = Write | Resize
 
 
-class Fate(Enum):
+class PowerLossEffect(Enum):
     """What the loss of power made of a file's changes."""
 
     LOST = "lost"
@@ -43,7 +43,14 @@ class Fate(Enum):
     CHAOS = "chaos"
 
 
-FATES: Sequence[Fate] = (Fate.LOST, Fate.KEPT, Fate.PREFIX, Fate.PREFIX, Fate.CHAOS, Fate.CHAOS)
+POWER_LOSS_EFFECTS: Sequence[PowerLossEffect] = (
+    PowerLossEffect.LOST,
+    PowerLossEffect.KEPT,
+    PowerLossEffect.PREFIX,
+    PowerLossEffect.PREFIX,
+    PowerLossEffect.CHAOS,
+    PowerLossEffect.CHAOS,
+)
 
 
 class Inode:
@@ -70,7 +77,7 @@ class Inode:
 
     def truncate(self, size: int, modified_ms: int) -> None:
         self._numbers += 1
-        self._changes.append(Cut(self._numbers, size))
+        self._changes.append(Resize(self._numbers, size))
         _resize(self.content, size)
         self.modified_ms = modified_ms
 
@@ -125,14 +132,14 @@ class Inode:
         """Afterwards page cache and platter are one again, and nothing of it is in memory."""
         if self._changes:
             size = len(self.content)
-            match chance.choice(FATES):
-                case Fate.LOST:
+            match chance.choice(POWER_LOSS_EFFECTS):
+                case PowerLossEffect.LOST:
                     pass
-                case Fate.KEPT:
+                case PowerLossEffect.KEPT:
                     self.carry_over(self._numbers)
-                case Fate.PREFIX:
+                case PowerLossEffect.PREFIX:
                     self._keep_prefix(chance)
-                case Fate.CHAOS:
+                case PowerLossEffect.CHAOS:
                     for change in self._changes:
                         self._keep_somehow(change, chance)
                     if len(self.durable) < size and chance.random() < 0.25:
@@ -153,7 +160,7 @@ class Inode:
 
     def _keep_somehow(self, change: Change, chance: random.Random) -> None:
         """Each sector for itself was written, lost or torn; bytes that nobody wrote stay whole."""
-        if isinstance(change, Cut):
+        if isinstance(change, Resize):
             if chance.random() < 0.5:
                 _apply(self.durable, change)
             return
@@ -174,14 +181,14 @@ class Directory:
     __slots__ = ("durable", "entries", "modified_ms", "names")
 
     def __init__(self, modified_ms: int) -> None:
-        self.entries: dict[str, Node] = {}
-        self.durable: dict[str, Node] = {}
+        self.entries: dict[str, FileNode] = {}
+        self.durable: dict[str, FileNode] = {}
         self.modified_ms = modified_ms
         self.names = 0
 
 
-Node = Inode | Directory
-Naming = tuple[Directory, str, Node | None]
+FileNode = Inode | Directory
+Naming = tuple[Directory, str, FileNode | None]
 
 
 class Namespace:
@@ -252,7 +259,7 @@ def walk(directory: Directory, prefix: str = "") -> list[tuple[str, Inode]]:
     return found
 
 
-def _set_name(entries: dict[str, Node], name: str, node: Node | None) -> None:
+def _set_name(entries: dict[str, FileNode], name: str, node: FileNode | None) -> None:
     if node is None:
         entries.pop(name, None)
     else:

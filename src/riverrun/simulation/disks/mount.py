@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from riverrun.ports.files import Buffer, File, Lock
-from riverrun.simulation.disks.inodes import Directory, Inode, Node
+from riverrun.simulation.disks.inodes import Directory, FileNode, Inode
 
 if TYPE_CHECKING:
     from riverrun.simulation.disks.disk import Disk
@@ -61,11 +61,11 @@ class Mount:
         self._must_find(path)
         return path  # nobody copies files here
 
-    def _look(self, path: str) -> Node | None:
+    def _look(self, path: str) -> FileNode | None:
         self._disk.operation(self._process, f"look {path}")
         return self._disk.find(path)
 
-    def _must_find(self, path: str) -> Node:
+    def _must_find(self, path: str) -> FileNode:
         node = self._look(path)
         if node is None:
             raise _error(errno.ENOENT, path)

@@ -40,10 +40,10 @@ class Conditions:
     retransmit: float = 0.2
 
 
-class Partition:
+class NetworkPartition:
     """Links that are cut until ``heal`` is called."""
 
-    def __init__(self, network: Network, links: list[tuple[str, str]]) -> None:
+    def __init__(self, network: SimulatedNetwork, links: list[tuple[str, str]]) -> None:
         self._network = network
         self._links = links
 
@@ -52,7 +52,7 @@ class Partition:
         self._network.restore(links)
 
 
-class Network:
+class SimulatedNetwork:
     def __init__(self, world: World) -> None:
         self.world = world
         self.conditions = Conditions()
@@ -67,7 +67,7 @@ class Network:
 
     def partition(
         self, left: Iterable[str], right: Iterable[str], *, one_way: bool = False
-    ) -> Partition:
+    ) -> NetworkPartition:
         """Nothing passes from left to right (nor, unless one-way, back) until it is healed."""
         right = list(right)
         links = [(a, b) for a in left for b in right if a != b]
@@ -77,7 +77,7 @@ class Network:
             self._cuts[link] = self._cuts.get(link, 0) + 1
         arrow = "-x->" if one_way else "<-x->"
         self.world.tell(f"network: {links[0][0]} {arrow} {links[0][1]} ({len(links)} links cut)")
-        return Partition(self, links)
+        return NetworkPartition(self, links)
 
     def restore(self, links: list[tuple[str, str]]) -> None:
         for link in links:

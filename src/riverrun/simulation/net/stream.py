@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from riverrun.simulation.failures import BufferReused
 
 if TYPE_CHECKING:
-    from riverrun.simulation.net.network import Network
+    from riverrun.simulation.net.network import SimulatedNetwork
     from riverrun.simulation.net.transport import NodeTransport
 
 
-class Written:
+class PendingWrite:
     """One write: the sender's own memory, and what it held when it was handed over."""
 
     __slots__ = ("_checksum", "position", "view")
@@ -39,14 +39,16 @@ class Stream:
     for the target to read them. A stream whose link is cut stalls, and everything in it waits.
     """
 
-    def __init__(self, network: Network, source: NodeTransport, target: NodeTransport) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, source: NodeTransport, target: NodeTransport
+    ) -> None:
         self._network = network
         self._world = network.world
         self.source = source
         self.target = target
         self.unsent_bytes = 0
-        self._unsent: deque[Written] = deque()
-        self._flying: deque[tuple[Written, int, int]] = deque()
+        self._unsent: deque[PendingWrite] = deque()
+        self._flying: deque[tuple[PendingWrite, int, int]] = deque()
         self._landings = 0
         self._unread_bytes = 0
         self._arrives_last = 0.0
@@ -59,7 +61,7 @@ class Stream:
     # -- Sending --------------------------------------------------------------------------------
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
-        self._unsent.append(Written(data))
+        self._unsent.append(PendingWrite(data))
         self.unsent_bytes += len(self._unsent[-1].view)
         self.pump()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from riverrun.simulation.loop import NodeLoop
-    from riverrun.simulation.net.network import Network
+    from riverrun.simulation.net.network import SimulatedNetwork
     from riverrun.simulation.net.stream import Stream
 
 WRITE_HIGH_BYTES = 64 * 1024
@@ -262,7 +262,11 @@ class NodeServer(asyncio.AbstractServer):
     """A listener."""
 
     def __init__(
-        self, network: Network, loop: NodeLoop, port: int, protocol_factory: Callable[[], Any]
+        self,
+        network: SimulatedNetwork,
+        loop: NodeLoop,
+        port: int,
+        protocol_factory: Callable[[], Any],
     ) -> None:
         self._network = network
         self._protocol_factory = protocol_factory

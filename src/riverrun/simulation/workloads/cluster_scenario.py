@@ -13,18 +13,17 @@ from contextlib import ExitStack
 from functools import partial
 
 from riverrun.metadata.image import NO_LEADER
-from riverrun.simulation.checks.checker import Checker, LivenessViolation, SafetyViolation
-from riverrun.simulation.checks.wholeness import Wholeness
-from riverrun.simulation.cluster import Cluster, data_directory, node_name, node_settings
-from riverrun.simulation.disks.damage import logs_on, whole_batches
-from riverrun.simulation.failures import SimulationFailure
-from riverrun.simulation.faults import CONTROLLER, FOLLOWER, LEADER, OTHER, PARTS
-from riverrun.simulation.injector import Injector
-from riverrun.simulation.outcome import Outcome
-from riverrun.simulation.story_logs import story_logs
-from riverrun.simulation.workloads.cluster_flaws import planted
-from riverrun.simulation.workloads.cluster_plan import ADMIN, AUDITOR, READERS, ClusterPlan
+from riverrun.simulation.checks.client_checker import ClientChecker
+from riverrun.simulation.cluster import SimulatedCluster, data_directory, node_name, node_settings
+from riverrun.simulation.disks.log_reader import logs_on, whole_batches
+from riverrun.simulation.failures import LivenessViolation, SafetyViolation, SimulationFailure
+from riverrun.simulation.faults.damage_budget import DamageBudget
+from riverrun.simulation.faults.injector import Injector
+from riverrun.simulation.faults.schedule import CONTROLLER, FOLLOWER, LEADER, OTHER, PARTS
+from riverrun.simulation.isolation import captured_logs
+from riverrun.simulation.planted.cluster_bugs import planted
 from riverrun.simulation.workloads.cluster_workload import ClusterWorkload
+from riverrun.simulation.workloads.plans import ADMIN, AUDITOR, READERS, ClusterPlan, RunOutcome
 from riverrun.simulation.world import Environment, World
 
 TOPIC = "orders"
@@ -33,20 +32,20 @@ CALM_SECONDS_MAX = 45.0
 QUIET_SECONDS = 5.0
 
 
-def run_cluster(plan: ClusterPlan) -> Outcome:
+def run_cluster(plan: ClusterPlan) -> RunOutcome:
     """Run a plan to its end, or to its first failure."""
     began = time.monotonic()
     with ExitStack() as stack:
         world = stack.enter_context(World(plan.seed))
-        stack.enter_context(story_logs(world))
-        stack.enter_context(planted(plan.flaw))
+        stack.enter_context(captured_logs(world))
+        stack.enter_context(planted(plan.bug))
         scenario = ClusterScenario(world, plan)
         failure: SimulationFailure | None = None
         try:
             scenario.run()
         except SimulationFailure as error:
             failure = error
-        return Outcome(
+        return RunOutcome(
             plan=plan,
             failure=failure,
             fingerprint=world.fingerprint(),
@@ -76,8 +75,8 @@ class ClusterScenario:
             )
             for number in range(1, plan.nodes + 1)
         ]
-        self.cluster = Cluster(world, settings)
-        self.checker = Checker(is_synced_before_ack=plan.is_synced_before_ack)
+        self.cluster = SimulatedCluster(world, settings)
+        self.checker = ClientChecker(is_synced_before_ack=plan.is_synced_before_ack)
         self.workload = ClusterWorkload(
             world,
             self.checker,
@@ -88,14 +87,14 @@ class ClusterScenario:
             replicas=plan.replicas,
         )
         self._judged: tuple[object, ...] = ()
-        self._wholeness = Wholeness(world, self.cluster, self.checker)
-        self.workload.may_dismiss = lambda: self._wholeness.is_whole
+        self._budget = DamageBudget(world, self.cluster, self.checker)
+        self.workload.may_dismiss = lambda: self._budget.is_whole
         supervisor = self.cluster.supervisor
         self._injector = Injector(
             world,
             self.cluster.names,
             supervisor.restart_after,
-            self._wholeness.may_damage,
+            self._budget.may_damage,
             self._who_is,
         )
         for producer in plan.producers:
@@ -189,7 +188,7 @@ class ClusterScenario:
             raise SafetyViolation(f"{topic}-{index} is gone")
         copies = {}
         for name, settings in self.cluster.settings.items():
-            if settings.node_id in known.replicas and name not in self._wholeness.rotten:
+            if settings.node_id in known.replicas and name not in self._budget.rotten:
                 files = self._world.hosts[name].disk.files()
                 segments = logs_on(files, data_directory(name)).get((topic, index), [])
                 copies[name] = whole_batches(segments)
@@ -211,7 +210,7 @@ class ClusterScenario:
 
     def _is_whole(self) -> bool:
         # Asked after every event; nothing can have changed unless somebody learnt or came up.
-        state = (self.cluster.observer.images, *self.cluster.ready)
+        state = (self.cluster.metadata.images, *self.cluster.ready)
         if state == self._judged:
             return False
         self._judged = state

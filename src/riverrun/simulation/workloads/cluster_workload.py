@@ -22,8 +22,9 @@ from riverrun.metadata.image import ConfigType
 from riverrun.model.errors import ErrorCode
 from riverrun.model.errors import KafkaError as OwnKafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
-from riverrun.simulation.checks.checker import Checker, SafetyViolation
-from riverrun.simulation.cluster import CONTROLLER_PORT, Cluster, node_name
+from riverrun.simulation.checks.client_checker import ClientChecker
+from riverrun.simulation.cluster import CONTROLLER_PORT, SimulatedCluster, node_name
+from riverrun.simulation.failures import SafetyViolation
 from riverrun.simulation.workloads.workload import (
     GROUP,
     NO_ERROR,
@@ -49,8 +50,8 @@ class ClusterWorkload(Workload):
     def __init__(
         self,
         world: World,
-        checker: Checker,
-        cluster: Cluster,
+        checker: ClientChecker,
+        cluster: SimulatedCluster,
         *,
         bootstrap: str,
         topic: str,
@@ -66,7 +67,7 @@ class ClusterWorkload(Workload):
             replicas=replicas,
         )
         self._cluster = cluster
-        self._observer = cluster.observer
+        self._metadata = cluster.metadata
         self.is_administering = True
         self.may_dismiss: Callable[[], bool] = lambda: True
         """To dismiss a voter while another is gone for good is to lose the quorum."""
@@ -131,25 +132,25 @@ class ClusterWorkload(Workload):
             self._check_topics()
 
     def _check_topics(self) -> None:
-        self._checker.check_topics([str(name) for name in self._observer.latest.topics_by_name])
+        self._checker.check_topics([str(name) for name in self._metadata.latest.topics_by_name])
 
     async def _configure(self, admin: Any, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={SETTING: value})
         [answer] = await admin.alter_configs([resource])
         if answer.resources[0][0] == NO_ERROR and self._checker.knows_topic(name):
-            found = self._observer.latest.config(ConfigType.TOPIC, name).get(SETTING)
+            found = self._metadata.latest.config(ConfigType.TOPIC, name).get(SETTING)
             if found != value:
                 raise SafetyViolation(f"{SETTING} of {name} was set to {value} and is {found}")
 
     async def _grow(self, admin: Any, name: str) -> None:
-        known = self._observer.latest.topics_by_name.get(TopicName(name))
+        known = self._metadata.latest.topics_by_name.get(TopicName(name))
         if known is None:
             return
         count = len(known.partitions) + 1
         await admin.create_partitions({name: NewPartitions(total_count=count)}, timeout_ms=2500)
         if self._checker.knows_topic(name):
             index = PartitionIndex(count - 1)
-            if self._observer.latest.partition(TopicName(name), index) is None:
+            if self._metadata.latest.partition(TopicName(name), index) is None:
                 raise SafetyViolation(f"{name} got {count} partitions and has fewer")
 
     def _pool(self, environment: Environment) -> ConnectionPool:
@@ -202,7 +203,7 @@ class ClusterWorkload(Workload):
     def _is_coordinator(self, node: int) -> bool:
         """Whether that node leads what holds the group's offsets, by the newest image. A broker
         that was replaced and has not heard of it answers with what it knew."""
-        topic = self._observer.latest.topics_by_name.get(TopicName("__consumer_offsets"))
+        topic = self._metadata.latest.topics_by_name.get(TopicName("__consumer_offsets"))
         if topic is None:
             return False
         leader = topic.partitions[_hash(GROUP) % len(topic.partitions)].leader

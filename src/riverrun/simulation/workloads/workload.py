@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -17,25 +16,16 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.commit import OffsetFetchRequest
 
-from riverrun.simulation.checks.checker import Checker, Partition, SafetyViolation, Sent
+from riverrun.simulation.checks.client_checker import ClientChecker, PartitionKey, Sent
+from riverrun.simulation.failures import SafetyViolation
+from riverrun.simulation.workloads.plans import ProducerPlan
 from riverrun.simulation.world import Environment, World
 
 GROUP = "readers"
 BURST_RECORDS_MAX = 6
-PRODUCE_PAUSE_SECONDS_MAX = 0.8
 AUDIT_PAUSE_SECONDS = 4.0
 SILENCE_SECONDS_MAX = 8.0
 NO_ERROR, TOPIC_EXISTS, UNKNOWN_TOPIC = 0, 36, 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerPlan:
-    name: str
-    is_idempotent: bool
-    acks: str | int
-    compression: str | None
-    filler_bytes_max: int
-    pause_seconds_max: float = PRODUCE_PAUSE_SECONDS_MAX
 
 
 class Workload:
@@ -44,7 +34,7 @@ class Workload:
     def __init__(
         self,
         world: World,
-        checker: Checker,
+        checker: ClientChecker,
         *,
         bootstrap: str,
         topic: str,
@@ -59,8 +49,8 @@ class Workload:
         self.partitions = [(topic, index) for index in range(partitions)]
         self.is_producing = True
         self.last_ack: dict[str, float] = {}
-        self._positions: dict[Partition, tuple[int, int]] = {}
-        self.committed: dict[Partition, int] = {}
+        self._positions: dict[PartitionKey, tuple[int, int]] = {}
+        self.committed: dict[PartitionKey, int] = {}
         self.audits = 0
         self.commits = 0
         self.topics_created = 0
@@ -188,7 +178,7 @@ class Workload:
                 if chance.random() < 0.7:
                     await self._commit(consumer, topic_partition, records[-1].offset + 1)
 
-    def _has_read(self, partition: Partition, position: int, era: int) -> None:
+    def _has_read(self, partition: PartitionKey, position: int, era: int) -> None:
         """A reader that slept hands out old records when others of the group have read on; but
         what a loss of power took counts for nobody."""
         at = (0 if self._checker.is_synced_before_ack else era, position)
@@ -290,7 +280,7 @@ class Workload:
         finally:
             await close_quietly(admin.close())
 
-    async def _read_all(self, partition: Partition) -> list[tuple[int, bytes]]:
+    async def _read_all(self, partition: PartitionKey) -> list[tuple[int, bytes]]:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap,
             client_id="auditor",
@@ -350,10 +340,10 @@ class Workload:
 class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]
     """Follows a consumer's position: between two assignments it may neither skip nor go back."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: ClientChecker) -> None:
         self._checker = checker
         self.era = checker.era
-        self._next: dict[Partition, tuple[int, int]] = {}
+        self._next: dict[PartitionKey, tuple[int, int]] = {}
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         self._next.clear()
@@ -361,7 +351,7 @@ class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: Any) -> None:
         self._next.clear()
 
-    def check_next(self, partition: Partition, offset: int) -> None:
+    def check_next(self, partition: PartitionKey, offset: int) -> None:
         expected, era = self._next.get(partition, (offset, self._checker.era))
         is_lossless = self._checker.is_synced_before_ack or era == self._checker.era
         if offset != expected and is_lossless:

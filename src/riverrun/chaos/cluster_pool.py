@@ -1,0 +1,122 @@
+"""Clusters for scenarios: one is used again as long as it suits and is well."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from riverrun.chaos.cluster import ChaosCluster, ClusterFailed, until
+from riverrun.chaos.probe import Probe
+from riverrun.chaos.scenarios.scenario import Scenario
+
+START_SECONDS_MAX = 60.0
+LAG_SETTINGS = {"replica.lag.time.max.ms": "3000"}
+"""A slow follower leaves the in-sync set within seconds, or scenarios would take minutes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningCluster:
+    """A cluster that is up, and the probe that looks at it."""
+
+    cluster: ChaosCluster
+    probe: Probe
+    key: tuple[object, ...]
+
+    def close(self) -> None:
+        self.probe.close()
+        self.cluster.close()
+
+
+class ClusterPool:
+    """Where scenarios are played; gives each a cluster, and keeps those that went wrong."""
+
+    def __init__(
+        self,
+        *,
+        peer: str = "riverrun",
+        count: int = 3,
+        folder: Path | None = None,
+        tell: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self.peer, self.count = peer, count
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="riverrun-chaos-"))
+        self._tell = tell
+        self._built = 0
+        self._kept: list[Path] = []
+        self._current: RunningCluster | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.strike()
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def cluster_for(self, scenario: Scenario) -> RunningCluster:
+        """One that is up; raises ``ClusterFailed``, and ``NoSmallDisk`` where one is missing."""
+        key = (tuple(sorted(scenario.settings.items())), scenario.small_disk_bytes)
+        if self._current is not None and self._current.key == key:
+            return self._current
+        self.strike()
+        self._built += 1
+        folder = self._folder / f"cluster-{self._built}"
+        size = scenario.small_disk_bytes
+        cluster = ChaosCluster(
+            folder=folder,
+            count=self.count,
+            settings={**LAG_SETTINGS, **scenario.settings},
+            peer=self.peer,
+            small_disks=dict.fromkeys(range(1, self.count + 1), size) if size else {},
+        )
+        self._tell(f"starting {self.count} nodes in {folder}")
+        cluster.__enter__()
+        self._current = RunningCluster(cluster=cluster, probe=Probe(cluster), key=key)
+        try:
+            wait_until_up(cluster, self._current.probe, START_SECONDS_MAX)
+        except ClusterFailed:
+            self.keep()
+            raise
+        return self._current
+
+    def keep(self) -> Path | None:
+        """Something went wrong: end the cluster, and leave its files for people to look at."""
+        if self._current is None:
+            return None
+        folder = self._current.cluster.folder
+        self._kept.append(folder)
+        self._current.close()
+        self._current = None
+        return folder
+
+    def strike(self) -> None:
+        """End the cluster, and remove its files."""
+        if self._current is not None:
+            folder = self._current.cluster.folder
+            self._current.close()
+            self._current = None
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_up(cluster: ChaosCluster, probe: Probe, seconds: float) -> None:
+    """Until every node takes every node for alive."""
+    everybody = tuple(sorted(cluster.nodes))
+
+    def look() -> bool:
+        died = cluster.died()
+        if died:
+            raise ClusterFailed("; ".join(died))
+        known = probe.brokers()
+        return len(known) == len(everybody) and all(row == everybody for row in known.values())
+
+    until(look, seconds=seconds, what=f"{len(everybody)} nodes that know each other")

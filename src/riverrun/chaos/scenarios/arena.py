@@ -1,0 +1,238 @@
+"""What scenarios are written in: verbs that do something to the cluster and note it in the history.
+
+A scenario says what happens and what must follow; it never judges data, which the checker does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from riverrun.chaos.clients.workload import ChaosWorkload
+from riverrun.chaos.cluster import ChaosCluster, until
+from riverrun.chaos.faults.link_faults import CLIENTS, Mode
+from riverrun.chaos.history import Action, History
+from riverrun.chaos.probe import PartitionView, Probe, QuorumView
+
+PROGRESS_SECONDS_MAX = 15.0
+FIND_SECONDS_MAX = 15.0
+
+
+class PromiseBroken(Exception):
+    """Something happened that must never happen."""
+
+
+class Arena:
+    """A running cluster under load, and the hands that hurt it."""
+
+    def __init__(
+        self,
+        cluster: ChaosCluster,
+        probe: Probe,
+        history: History,
+        workload: ChaosWorkload,
+        *,
+        chance: random.Random,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.cluster, self.probe, self.history = cluster, probe, history
+        self.workload, self.chance = workload, chance
+        self._tell = tell
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self.cluster.nodes)
+
+    def others(self, *numbers: int) -> list[int]:
+        return [number for number in self.ids if number not in numbers]
+
+    # Noting
+
+    def note(self, text: str) -> None:
+        self._tell(text)
+        self.history.add("arena", Action.NOTE, text=text)
+
+    def _fault(self, node: int, state: str, text: str) -> None:
+        self._tell(text)
+        self.history.add("arena", Action.FAULT, node=node, value=state, text=text)
+
+    # Processes
+
+    def kill(self, *numbers: int) -> None:
+        for number in numbers:
+            self._fault(number, "killed", f"kill -9 node {number}")
+        self.cluster.kill_together(list(numbers))
+
+    def stop(self, number: int) -> None:
+        self._fault(number, "stopped", f"stop node {number}")
+        self.cluster.stop(number)
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers:
+            self._fault(number, "", f"start node {number}")
+            self.cluster.start(number)
+
+    def pause(self, number: int) -> None:
+        self._fault(number, "paused", f"pause node {number}")
+        self.cluster.pause(number)
+
+    def resume(self, number: int) -> None:
+        self._fault(number, "", f"resume node {number}")
+        self.cluster.resume(number)
+
+    # The network
+
+    def cut_off(self, number: int, *, clients: bool = False, mode: Mode = Mode.HOLD) -> None:
+        """Neither hears the node anybody nor anybody it; clients still may."""
+        self._fault(number, "cut off", f"cut off node {number} ({mode})")
+        for other in self.others(number):
+            self.cluster.network.separate(number, other, mode=mode)
+        if clients:
+            self.cluster.network.separate(number, CLIENTS, mode=mode)
+
+    def mute(self, number: int, *, clients: bool = False) -> None:
+        """The others do not hear the node, but it hears them."""
+        self._fault(number, "mute", f"nobody hears node {number}")
+        for other in self.others(number):
+            self.cluster.network.block(number, other)
+        if clients:
+            self.cluster.network.block(number, CLIENTS)
+
+    def deafen(self, number: int, *, clients: bool = False) -> None:
+        self._fault(number, "deaf", f"node {number} hears nobody")
+        for other in self.others(number):
+            self.cluster.network.block(other, number)
+        if clients:
+            self.cluster.network.block(CLIENTS, number)
+
+    def slow_link(self, source: int, target: int, *, bytes_per_second: int) -> None:
+        """Replication alone: the channel of controllers stays quick."""
+        self._fault(target, "slow", f"slow link from node {source} to node {target}")
+        self.cluster.network.slow(
+            source, target, bytes_per_second=bytes_per_second, channel="client"
+        )
+
+    def heal(self, *numbers: int) -> None:
+        """The network is whole again."""
+        for number in numbers or self.ids:
+            self._fault(number, "", f"heal the network of node {number}")
+        self.cluster.network.heal()
+
+    def torment(self, number: int, **how: float) -> None:
+        text = ", ".join(f"{name} {value:g}" for name, value in how.items()) or "no more"
+        self._fault(number, "tormented" if how else "", f"node {number}: {text}")
+        self.cluster.torment(number, **how)
+
+    # Finding
+
+    def partition(self, number: int = 0) -> PartitionView:
+        """With a leader."""
+        found: list[PartitionView] = []
+
+        def look() -> bool:
+            view = self.probe.topic(self.workload.topic)
+            if view is None or view.partitions[number].leader not in self.cluster.running:
+                return False
+            found.append(view.partitions[number])
+            return True
+
+        until(look, seconds=FIND_SECONDS_MAX, what=f"a leader of partition {number}")
+        return found[-1]
+
+    def leader(self, partition: int = 0) -> int:
+        return self.partition(partition).leader
+
+    def quorum(self) -> QuorumView:
+        """As most of the running nodes know it, with a leader that runs."""
+        found: list[QuorumView] = []
+
+        def look() -> bool:
+            views = [view for n in self.cluster.running if (view := self.probe.quorum(n))]
+            best = max(views, key=lambda view: (view.epoch, len(view.voters)), default=None)
+            if best is None or best.leader not in self.cluster.running:
+                return False
+            # The leader alone knows the voters' places for sure.
+            found.append(self.probe.quorum(best.leader) or best)
+            return found[-1].leader in self.cluster.running
+
+        until(look, seconds=FIND_SECONDS_MAX, what="a leader of the quorum")
+        return found[-1]
+
+    def controller(self) -> int:
+        return self.quorum().leader
+
+    # Waiting
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def expect(self, condition: Callable[[], object], *, seconds: float, what: str) -> None:
+        until(condition, seconds=seconds, what=what)
+
+    def progress(self, records: int = 50, *, seconds: float = PROGRESS_SECONDS_MAX) -> None:
+        """So many more records are acknowledged."""
+        since = self.history.now()
+        until(
+            lambda: self.workload.sent(since=since) >= records,
+            seconds=seconds,
+            what=f"{records} more records acknowledged",
+        )
+
+    def progress_everywhere(self, *, seconds: float = PROGRESS_SECONDS_MAX) -> None:
+        """A record of every partition is acknowledged."""
+        since = self.history.now()
+
+        def look() -> bool:
+            seen: dict[int, None] = {}
+            for operation in reversed(self.history.operations()):
+                if operation.time < since:
+                    break
+                if operation.is_acknowledgement:
+                    seen[operation.partition] = None
+            return len(seen) == self.workload.load.partitions
+
+        until(look, seconds=seconds, what="a record of each partition acknowledged")
+
+    def metadata_progress(self, changes: int = 3, *, seconds: float = PROGRESS_SECONDS_MAX) -> None:
+        since = self.history.now()
+        until(
+            lambda: self.workload.administered(since=since) >= changes,
+            seconds=seconds,
+            what=f"{changes} more changes of metadata confirmed",
+        )
+
+    @contextmanager
+    def nothing_acknowledged(self, *, grace_seconds: float) -> Iterator[None]:
+        """From a moment after now until the end of the block, no record may be acknowledged."""
+        began = self.history.now()
+        yield
+        late = [
+            operation
+            for operation in self.history.operations()
+            if operation.is_acknowledgement and operation.time > began + grace_seconds
+        ]
+        if late:
+            raise PromiseBroken(
+                f"{len(late)} records were acknowledged without enough replicas in sync, "
+                f"the first {late[0].time - began:.2f} s after"
+            )
+
+    def isr_is(self, count: int, *, partition: int = 0, seconds: float) -> None:
+        until(
+            lambda: len(self.partition(partition).isr) == count,
+            seconds=seconds,
+            what=f"partition {partition} has {count} replicas in sync",
+        )
+
+    def all_in_sync(self, *, seconds: float = 20.0) -> None:
+        """Every partition of the topic has all its replicas in sync again."""
+
+        def look() -> bool:
+            view = self.probe.topic(self.workload.topic)
+            return view is not None and all(
+                len(row.isr) == len(row.replicas) for row in view.partitions.values()
+            )
+
+        until(look, seconds=seconds, what="all replicas in sync")

@@ -1,0 +1,1 @@
+"""Fault schedules: drawing, injecting and shrinking them."""

@@ -1,0 +1,1 @@
+"""Bugs planted on purpose, to prove that the simulation finds them."""

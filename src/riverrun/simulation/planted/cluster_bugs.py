@@ -1,0 +1,125 @@
+"""Bugs on purpose in the code of a cluster: each is one that the simulation must see.
+
+While ``planted`` lasts, one rule of the product is replaced by what somebody might have written who
+had not heard of its reason. The product itself knows nothing of this. (To count what older leaders
+left shows only where a fetch ends between two records: the worlds of ``tests/raft`` find that.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import Enum
+from typing import Any
+
+from riverrun.cluster.partitions import leadership
+from riverrun.model.ids import Offset
+from riverrun.raft.elections import Elections
+from riverrun.raft.member import Member
+from riverrun.replication import reading
+from riverrun.replication.follower.followed_partition import FollowedPartition
+from riverrun.replication.leader_state import LeaderState
+from riverrun.replication.partition import Partition
+from riverrun.storage.log import Log
+
+
+class ClusterBug(Enum):
+    VOTES_TWICE = "a voter gives its vote of an epoch to whoever asks"
+    METADATA_IS_NOT_SYNCED = "a voter says that metadata is durable before it is synced"
+    TRUNCATES_BY_HIGH_WATERMARK = "a follower of a new leader cuts its log at its high watermark"
+    ACKS_BEFORE_ISR = "a record is acknowledged when the leader alone has it"
+    EPOCHS_ARE_NOT_CHECKED = "nobody looks at the leader epochs of fetches"
+    DUPLICATES_ARE_ACKED_AT_ONCE = "a retry is acknowledged although its original is not yet"
+    NEW_INCARNATION_STAYS_IN_ISR = "a broker that comes back is as good as the one that went"
+
+
+@contextmanager
+def planted(bug: ClusterBug | None) -> Iterator[None]:
+    """For as long as a run lasts; worlds do not run side by side in one process."""
+    with ExitStack() as stack:
+        for owner, name, replacement in _replacements(bug):
+            stack.enter_context(_replaced(owner, name, replacement))
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    sound = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, sound)
+
+
+def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
+    match bug:
+        case None:
+            return []
+        case ClusterBug.VOTES_TWICE:
+            return [(Elections, "_grants", _grants_always), (Member, "persist", _persist_anything)]
+        case ClusterBug.METADATA_IS_NOT_SYNCED:
+            return [(Log, "begin_flush", _pretend_to_flush(Log.begin_flush))]
+        case ClusterBug.TRUNCATES_BY_HIGH_WATERMARK:
+            return [(FollowedPartition, "__init__", _cut_first(FollowedPartition.__init__))]
+        case ClusterBug.ACKS_BEFORE_ISR:
+            return [(LeaderState, "replicated_offset", lambda self, held, high_watermark: held)]
+        case ClusterBug.EPOCHS_ARE_NOT_CHECKED:
+            return [
+                (Partition, "check_epoch", lambda self, epoch: None),
+                (reading, "_divergence", lambda *arguments: None),
+            ]
+        case ClusterBug.DUPLICATES_ARE_ACKED_AT_ONCE:
+            return [(Partition, "append", _do_not_wait_for_duplicates(Partition.append))]
+        case ClusterBug.NEW_INCARNATION_STAYS_IN_ISR:
+            return [(leadership, "restart", lambda *arguments, **options: [])]
+
+
+# -- The quorum --------------------------------------------------------------------------------
+
+
+def _grants_always(self: Any, request: Any) -> bool:
+    log = self._member.log
+    is_up_to_date = (request.last_epoch, request.end_offset) >= (log.last_epoch, log.end_offset)
+    return bool(is_up_to_date)
+
+
+def _persist_anything(self: Any, state: Any) -> None:
+    from riverrun.raft.effects import Persist
+
+    if state != self.state:
+        if state.epoch != self.state.epoch:
+            self._fall()
+        self.state = state
+        self.out.append(Persist(state))
+
+
+def _pretend_to_flush(begin_flush: Any) -> Any:
+    def begin(self: Any, **options: Any) -> Any:
+        job = begin_flush(self, **options)
+        if job is not None and self.partition.topic == "__cluster_metadata":
+            job.run = lambda: None
+        return job
+
+    return begin
+
+
+# -- Replication -------------------------------------------------------------------------------
+
+
+def _cut_first(initialise: Any) -> Any:
+    def begin(self: Any, partition: Any) -> None:
+        initialise(self, partition)
+        log = partition.log
+        if log.start_offset <= log.high_watermark < log.end_offset:
+            log.truncate_to(log.high_watermark)
+
+    return begin
+
+
+def _do_not_wait_for_duplicates(append: Any) -> Any:
+    def appending(self: Any, *arguments: Any, **options: Any) -> Any:
+        appended = append(self, *arguments, **options)
+        return appended._replace(last_offset=Offset(-1)) if appended.is_duplicate else appended
+
+    return appending

@@ -1,0 +1,224 @@
+"""Everything that a run consists of, drawn from a seed: settings, clients and faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from riverrun.simulation.cluster import REPLICAS_MAX, node_name
+from riverrun.simulation.failures import SimulationFailure
+from riverrun.simulation.faults.schedule import (
+    ON_CLUSTERS,
+    Fault,
+    FaultKind,
+    draw_cluster_faults,
+    draw_faults,
+)
+from riverrun.simulation.planted.cluster_bugs import ClusterBug
+from riverrun.simulation.planted.file_bugs import FileBug
+from riverrun.simulation.world import World
+
+BROKER = "broker"
+READERS = ("reader-1", "reader-2")
+ADMIN, AUDITOR = "admin", "auditor"
+FAULTS_MAX, CLUSTER_FAULTS_MAX = 12, 10
+VOTERS_MAX = 5
+PRODUCE_PAUSE_SECONDS_MAX = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPlan:
+    name: str
+    is_idempotent: bool
+    acks: str | int
+    compression: str | None
+    filler_bytes_max: int
+    pause_seconds_max: float = PRODUCE_PAUSE_SECONDS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """All that a run is made of. Equal plans give equal runs."""
+
+    seed: int
+    settings: Mapping[str, str]
+    segment_bytes: int
+    partitions: int
+    producers: tuple[ProducerPlan, ...]
+    faulty_seconds: float
+    faults: tuple[Fault, ...]
+    bug: FileBug | None = None
+
+    @property
+    def is_synced_before_ack(self) -> bool:
+        return self.settings["log.flush.before.ack"] == "true"
+
+    @property
+    def clients(self) -> list[str]:
+        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR]
+
+
+def draw_node_plan(seed: int, *, bug: FileBug | None = None) -> NodePlan:
+    with World(seed) as world:
+        chance = world.stream("plan")
+    settings = {
+        "auto.create.topics.enable": "false",
+        "log.flush.before.ack": chance.choice(("true", "false")),
+        "log.flush.interval.messages": str(chance.choice((1, 5, 20, 1000))),
+        "log.roll.ms": str(chance.choice((500, 2000, 60_000))),
+        "log.index.interval.bytes": str(chance.choice((0, 200, 4096))),
+        "log.flush.offset.checkpoint.interval.ms": str(chance.choice((200, 2000, 60_000))),
+        "log.retention.check.interval.ms": str(chance.choice((300, 5000))),
+        # Compaction of the offsets topic, often enough to happen within a run.
+        "log.cleaner.min.cleanable.ratio": chance.choice(("0.01", "0.5")),
+        "log.cleaner.backoff.ms": str(chance.choice((300, 15_000))),
+        "offsets.topic.num.partitions": str(chance.choice((1, 3))),
+        "group.initial.rebalance.delay.ms": str(chance.choice((0, 300))),
+    }
+    producers = tuple(
+        ProducerPlan(
+            name=f"writer-{number}",
+            is_idempotent=number == 1 or chance.random() < 0.5,
+            acks="all" if number == 1 else chance.choice(("all", 1)),
+            compression=chance.choice((None, None, "gzip", "zstd")),
+            filler_bytes_max=chance.choice((10, 10, 300, 2000)),
+        )
+        for number in range(1, chance.randint(1, 3) + 1)
+    )
+    # Not every producer can be idempotent with acks=1.
+    producers = tuple(
+        dataclasses.replace(p, acks="all") if p.is_idempotent else p for p in producers
+    )
+    faulty_seconds = chance.choice((5.0, 10.0, 15.0))
+    plan = NodePlan(
+        seed=seed,
+        settings=settings,
+        segment_bytes=chance.choice((1500, 8000, 100_000)),
+        partitions=chance.choice((1, 2)),
+        producers=producers,
+        faulty_seconds=faulty_seconds,
+        faults=(),
+        bug=bug,
+    )
+    faults = draw_faults(
+        chance, until=faulty_seconds, broker=BROKER, clients=plan.clients, count_max=FAULTS_MAX
+    )
+    return dataclasses.replace(plan, faults=faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """Equal plans give equal runs. The first ``controllers`` nodes vote; all are brokers."""
+
+    seed: int
+    nodes: int
+    controllers: int
+    settings: Mapping[str, str]
+    segment_bytes: int
+    partitions: int
+    producers: tuple[ProducerPlan, ...]
+    faulty_seconds: float
+    faults: tuple[Fault, ...]
+    forms_under_faults: bool = False
+    bug: ClusterBug | None = None
+
+    @property
+    def is_synced_before_ack(self) -> bool:
+        return self.settings["log.flush.before.ack"] == "true"
+
+    @property
+    def node_names(self) -> list[str]:
+        return [node_name(number) for number in range(1, self.nodes + 1)]
+
+    @property
+    def replicas(self) -> int:
+        return min(self.nodes, REPLICAS_MAX)
+
+    @property
+    def clients(self) -> list[str]:
+        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR]
+
+
+def draw_cluster_plan(seed: int, nodes: int, *, bug: ClusterBug | None = None) -> ClusterPlan:
+    with World(seed) as world:
+        chance = world.stream(f"cluster/{nodes}")
+    controllers = nodes
+    if nodes > REPLICAS_MAX:
+        controllers = chance.choice((REPLICAS_MAX, min(nodes, VOTERS_MAX)))
+    faulty_seconds = chance.choice((6.0, 10.0, 14.0))
+    plan = ClusterPlan(
+        seed=seed,
+        nodes=nodes,
+        controllers=controllers,
+        settings=_draw_settings(chance),
+        segment_bytes=chance.choice((1500, 8000, 100_000)),
+        partitions=chance.choice((1, 2, 3)),
+        producers=_draw_producers(chance),
+        faulty_seconds=faulty_seconds,
+        faults=(),
+        forms_under_faults=chance.random() < 0.15,
+        bug=bug,
+    )
+    kinds = [kind for kind in FaultKind if nodes > 1 or kind not in ON_CLUSTERS]
+    faults = draw_cluster_faults(
+        chance,
+        until=faulty_seconds,
+        nodes=plan.node_names,
+        clients=plan.clients,
+        count_max=CLUSTER_FAULTS_MAX,
+        kinds=kinds,
+    )
+    return dataclasses.replace(plan, faults=faults)
+
+
+def _draw_settings(chance: random.Random) -> dict[str, str]:
+    return {
+        "auto.create.topics.enable": "false",
+        "log.flush.before.ack": chance.choice(("true", "false")),
+        "log.flush.interval.messages": str(chance.choice((5, 20, 1000))),
+        "log.roll.ms": str(chance.choice((2000, 60_000))),
+        "log.index.interval.bytes": str(chance.choice((200, 4096))),
+        "log.flush.offset.checkpoint.interval.ms": str(chance.choice((200, 2000, 60_000))),
+        "log.retention.check.interval.ms": str(chance.choice((300, 5000))),
+        "log.cleaner.min.cleanable.ratio": chance.choice(("0.01", "0.5")),
+        "log.cleaner.backoff.ms": str(chance.choice((1000, 15_000))),
+        "offsets.topic.num.partitions": str(chance.choice((1, 3))),
+        "group.initial.rebalance.delay.ms": str(chance.choice((0, 300))),
+        "metadata.log.max.record.bytes.between.snapshots": str(chance.choice((2000, 20_971_520))),
+    }
+
+
+def _draw_producers(chance: random.Random) -> tuple[ProducerPlan, ...]:
+    producers = []
+    for number in range(1, chance.randint(1, 3) + 1):
+        is_idempotent = number == 1 or chance.random() < 0.5
+        producers.append(
+            ProducerPlan(
+                name=f"writer-{number}",
+                is_idempotent=is_idempotent,
+                acks="all" if is_idempotent else chance.choice(("all", 1)),
+                compression=chance.choice((None, None, "gzip", "zstd")),
+                filler_bytes_max=chance.choice((10, 10, 300, 2000)),
+                pause_seconds_max=chance.choice((0.8, 0.8, 0.1)),
+            )
+        )
+    return tuple(producers)
+
+
+AnyPlan = NodePlan | ClusterPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    plan: AnyPlan
+    failure: SimulationFailure | None
+    fingerprint: str
+    story: Sequence[str]
+    history: Sequence[str]
+    simulated_seconds: float
+    wall_seconds: float
+    acknowledged: int
+    reads: int
+    commits: int

@@ -1,0 +1,266 @@
+"""The checker finds every anomaly in planted histories, and none in histories that are right."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from riverrun.chaos.checks.anomalies import Anomaly
+from riverrun.chaos.checks.availability import longest_silence, silences, throughput
+from riverrun.chaos.checks.metadata_checks import check_metadata
+from riverrun.chaos.checks.record_checks import check_records
+from riverrun.chaos.history import (
+    Action,
+    History,
+    Operation,
+    OperationKind,
+    read_history,
+    write_history,
+)
+
+
+class Story:
+    """Writes a history, one operation each hundredth of a second."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+
+    def add(
+        self, process: str, action: Action, kind: OperationKind = OperationKind.OK, **more: Any
+    ) -> "Story":
+        time = len(self.operations) / 100
+        operation = Operation(time=time, process=process, action=action, kind=kind, **more)
+        self.operations.append(operation)
+        return self
+
+    def sent(self, value: str, offset: int | None, *, refused: bool = False) -> "Story":
+        partition = int(value.split("/")[1])
+        told = {"partition": partition, "value": value}
+        self.add("p", Action.SEND, OperationKind.INVOKE, **told)
+        if refused:
+            return self.add("p", Action.SEND, OperationKind.FAIL, **told)
+        if offset is None:
+            return self.add("p", Action.SEND, OperationKind.INFO, **told)
+        return self.add("p", Action.SEND, OperationKind.OK, offset=offset, **told)
+
+    def read(self, reader: str, *records: tuple[int, str], **more: Any) -> "Story":
+        return self.add(reader, Action.READ, partition=0, records=records, **more)
+
+    def read_back(self, *records: tuple[int, str], reader: str = "end") -> "Story":
+        return self.add(reader, Action.READ_BACK, partition=0, records=records)
+
+    def committed(self, offset: int) -> "Story":
+        self.add("auditor", Action.COMMITTED, OperationKind.INVOKE, group="g", partition=0)
+        return self.add("auditor", Action.COMMITTED, group="g", partition=0, offset=offset)
+
+    def commit(self, offset: int, kind: OperationKind = OperationKind.OK) -> "Story":
+        return self.add("c", Action.COMMIT, kind, group="g", partition=0, offset=offset)
+
+    def three(self) -> "Story":
+        for number in range(3):
+            self.sent(f"p/0/{number}", number)
+        return self
+
+    def anomalies(self) -> list[Anomaly]:
+        return list(check_records(self.operations).counts)
+
+    def metadata_anomalies(self) -> list[Anomaly]:
+        return list(check_metadata(self.operations).counts)
+
+
+THREE = ((0, "p/0/0"), (1, "p/0/1"), (2, "p/0/2"))
+
+
+def test_a_history_that_is_right_has_no_anomaly() -> None:
+    story = Story().three()
+    story.read("c", *THREE[:2], high_watermark=2).commit(2).committed(2)
+    story.add("c", Action.ASSIGN, partition=0).read("c", *THREE[1:], high_watermark=3)
+    story.sent("p/0/3", None).sent("p/0/4", None).sent("p/0/5", None, refused=True)
+    story.read_back(*THREE, (3, "p/0/4")).read_back(*THREE, (3, "p/0/4"), reader="other")
+    assert story.anomalies() == []
+
+
+Planting = Callable[[Story], object]
+PLANTED: list[tuple[Anomaly, Planting]] = [
+    (Anomaly.LOST, lambda s: s.three().read_back(*THREE[:2])),
+    (Anomaly.LOST, lambda s: s.three().read_back((0, "p/0/0"), (1, "p/0/2"))),
+    (Anomaly.CHANGED, lambda s: s.three().read_back(*((n + 1, v) for n, v in THREE))),
+    (Anomaly.DUPLICATED, lambda s: s.three().read_back(*THREE, (3, "p/0/1"))),
+    (
+        Anomaly.REORDERED,
+        lambda s: s.sent("p/0/0", 1).sent("p/0/1", 0).read_back((0, "p/0/1"), (1, "p/0/0")),
+    ),
+    (Anomaly.INVENTED, lambda s: s.three().read_back(*THREE, (3, "p/0/9"))),
+    (Anomaly.INVENTED, lambda s: s.sent("p/1/0", 0).read_back((0, "p/1/0"))),
+    (Anomaly.INVENTED, lambda s: s.sent("p/0/0", None, refused=True).read_back((0, "p/0/0"))),
+    (Anomaly.INCONSISTENT, lambda s: s.three().read("c", (2, "p/0/1")).read_back(*THREE)),
+    (
+        Anomaly.INCONSISTENT,
+        lambda s: s.three().sent("p/0/3", None).read("c", (3, "p/0/3")).read_back(*THREE),
+    ),
+    (
+        Anomaly.INCONSISTENT,
+        lambda s: s.three().read_back(*THREE).read_back((0, "p/0/1"), reader="other"),
+    ),
+    (
+        Anomaly.INCONSISTENT,
+        lambda s: s.three().read("c", (0, "p/0/0")).read("d", (0, "p/0/1")),
+    ),
+    (
+        Anomaly.ABOVE_HIGH_WATERMARK,
+        lambda s: s.three().read("c", *THREE, high_watermark=2).read_back(*THREE),
+    ),
+    (
+        Anomaly.NON_MONOTONIC,
+        lambda s: s.three().read("c", *THREE[:2]).read("c", *THREE[1:]).read_back(*THREE),
+    ),
+    (Anomaly.SKIPPED, lambda s: s.three().read("c", THREE[0], THREE[2]).read_back(*THREE)),
+    (Anomaly.COMMIT_WENT_BACK, lambda s: s.commit(2).committed(2).committed(1)),
+    (Anomaly.COMMIT_VANISHED, lambda s: s.commit(2).committed(-1)),
+]
+
+
+@pytest.mark.parametrize(("anomaly", "plant"), PLANTED)
+def test_a_planted_anomaly_is_found(anomaly: Anomaly, plant: Planting) -> None:
+    story = Story()
+    plant(story)
+    assert anomaly in story.anomalies()
+
+
+def test_truncation_by_the_high_watermark_is_found_as_loss() -> None:
+    """A follower that cut to its high watermark and then led lacks what was acknowledged."""
+    story = Story().three().read_back(*THREE[:2])
+    story.sent("p/0/3", 2).read_back((2, "p/0/3"))
+    assert Anomaly.LOST in story.anomalies()
+
+
+def test_an_acknowledgement_before_the_followers_have_it_is_found_as_loss() -> None:
+    story = Story().three().sent("p/0/3", 2).read_back(*THREE[:2], (2, "p/0/3"))
+    assert Anomaly.LOST in story.anomalies()
+
+
+def test_an_old_leader_without_epoch_check_is_found_by_two_values_at_an_offset() -> None:
+    story = Story().three().sent("q/0/0", 2).read("c", (2, "p/0/2"), high_watermark=3)
+    story.read_back(*THREE[:2], (2, "q/0/0"))
+    assert {Anomaly.LOST, Anomaly.INCONSISTENT} <= set(story.anomalies())
+
+
+def test_a_commit_of_unknown_fate_may_take_effect_late() -> None:
+    story = Story().commit(1, OperationKind.INFO).commit(2).committed(1)
+    assert story.anomalies() == []
+
+
+def test_a_commit_that_was_confirmed_while_somebody_asked_may_be_missing_in_the_answer() -> None:
+    story = Story().commit(1)
+    story.add("auditor", Action.COMMITTED, OperationKind.INVOKE, group="g", partition=0).commit(2)
+    story.add("auditor", Action.COMMITTED, group="g", partition=0, offset=1)
+    assert story.anomalies() == []
+
+
+def _created(story: Story, name: str) -> Story:
+    return story.add("a", Action.CREATE, value=name)
+
+
+METADATA: list[tuple[Anomaly, Planting]] = [
+    (
+        Anomaly.METADATA_LOST,
+        lambda s: _created(_created(s, "t"), "u").add("a", Action.FOUND, value="u"),
+    ),
+    (
+        Anomaly.METADATA_REVIVED,
+        lambda s: (
+            _created(s, "t")
+            .add("a", Action.DELETE, value="t")
+            .add("a", Action.FOUND, value="t")
+        ),
+    ),
+    (
+        Anomaly.METADATA_LOST,
+        lambda s: (
+            s.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=5)
+            .add("a", Action.SET, value="t", offset=5)
+            .add("a", Action.FOUND, value="t", offset=4)
+        ),
+    ),
+    (
+        Anomaly.INVENTED,
+        lambda s: (
+            s.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=5)
+            .add("a", Action.SET, value="t", offset=5)
+            .add("a", Action.FOUND, value="t", offset=6)
+        ),
+    ),
+    (
+        Anomaly.TWO_LEADERS,
+        lambda s: (
+            s.add("q", Action.LEADER, node=1, epoch=4, offset=1)
+            .add("q", Action.LEADER, node=2, epoch=4, offset=2)
+        ),
+    ),
+    (
+        Anomaly.EPOCH_WENT_BACK,
+        lambda s: (
+            s.add("q", Action.LEADER, node=1, epoch=4, offset=1)
+            .add("q", Action.LEADER, node=1, epoch=3, offset=2)
+        ),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("anomaly", "plant"), METADATA)
+def test_a_planted_wrong_of_metadata_is_found(anomaly: Anomaly, plant: Planting) -> None:
+    story = Story()
+    plant(story)
+    assert story.metadata_anomalies() == [anomaly]
+
+
+def test_metadata_that_is_right_has_no_anomaly() -> None:
+    story = _created(_created(Story(), "t"), "u").add("a", Action.DELETE, value="u")
+    story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=1).add(
+        "a", Action.SET, value="t", offset=1
+    )
+    story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=2).add(
+        "a", Action.SET, OperationKind.INFO, value="t", offset=2
+    )
+    story.add("q", Action.LEADER, node=1, epoch=3, offset=1)
+    story.add("q", Action.LEADER, node=2, epoch=4, offset=2)
+    story.add("q", Action.LEADER, node=3, epoch=4, offset=-1)
+    story.add("a", Action.FOUND, value="t", offset=2)
+    assert story.metadata_anomalies() == []
+
+
+def test_a_setting_of_unknown_fate_may_take_effect_after_a_later_one() -> None:
+    story = Story()
+    for number, kind in ((1, OperationKind.INFO), (2, OperationKind.OK)):
+        story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=number)
+        story.add("a", Action.SET, kind, value="t", offset=number)
+    story.add("a", Action.FOUND, value="t", offset=1)
+    assert story.metadata_anomalies() == []
+
+
+def test_what_was_not_read_back_is_not_called_lost() -> None:
+    assert Story().three().sent("p/1/0", 0).read_back(*THREE).anomalies() == []
+
+
+def test_a_history_survives_its_file(tmp_path: Path) -> None:
+    history = History()
+    history.add("p", Action.SEND, OperationKind.INVOKE, partition=0, value="p/0/0")
+    history.add("c", Action.READ, partition=2, records=((0, "ä"), (1, "b")), high_watermark=9)
+    operations = history.operations()
+    write_history(tmp_path / "h.jsonl", operations)
+    found = list(read_history(tmp_path / "h.jsonl"))
+    assert [o.as_line() for o in found] == [o.as_line() for o in operations]
+    assert found[1].records == ((0, "ä"), (1, "b"))
+
+
+def test_silences_are_pauses_between_acknowledgements() -> None:
+    times = [0.0, 0.1, 0.2, 2.0, 2.1]
+    operations = [
+        Operation(time=time, process="p", action=Action.SEND, partition=number % 2)
+        for number, time in enumerate(times)
+    ]
+    assert [(w.start, w.end) for w in silences(operations)] == [(0.2, 2.0)]
+    assert longest_silence(operations, until=5.0) == pytest.approx(2.9)
+    assert [w.start for w in silences(operations, partition=1)] == [0.1]
+    assert throughput(times, end=2.2, slice_seconds=1.0) == [3, 0, 2]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image

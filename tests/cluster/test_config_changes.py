@@ -4,7 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from riverrun.cluster.configs.changes import Operation, alter_configs, incremental_alter_configs
+from riverrun.cluster.configs.alter_configs import (
+    Operation,
+    alter_configs,
+    incremental_alter_configs,
+)
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages import alter_configs_request as replacing

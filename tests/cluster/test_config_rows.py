@@ -1,7 +1,7 @@
 """What DescribeConfigs shows: sources, synonyms and all the rest of KIP-226."""
 
-from riverrun.cluster.configs import rows as config_rows
-from riverrun.cluster.configs.rows import Wish
+from riverrun.cluster.configs import describe_configs as config_rows
+from riverrun.cluster.configs.describe_configs import Wish
 from riverrun.metadata.image import ConfigType
 from riverrun.model.settings import Kind
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResourceResult

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError

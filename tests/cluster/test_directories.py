@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
+from riverrun.cluster.partitions.assign_replicas_to_dirs import assign_replicas_to_dirs
 from riverrun.metadata.image import DIRECTORY_LOST, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId

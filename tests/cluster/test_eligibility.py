@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from riverrun.cluster.configs.changes import incremental_alter_configs
+from riverrun.cluster.configs.alter_configs import incremental_alter_configs
 from riverrun.metadata.image import Image
 from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterableConfig,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from riverrun.cluster.partitions.creation import create_partitions
-from riverrun.cluster.topics.changes import create_topics
+from riverrun.cluster.partitions.create_partitions import create_partitions
+from riverrun.cluster.topics.create_topics import create_topics
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName

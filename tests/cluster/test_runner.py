@@ -9,7 +9,7 @@ import pytest
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.producer_ids import allocate_producer_ids
-from riverrun.cluster.topics.changes import create_topics
+from riverrun.cluster.topics.create_topics import create_topics
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ProducerIdsRecord
 from riverrun.model.errors import ErrorCode, KafkaError

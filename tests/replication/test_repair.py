@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
+from riverrun.cluster.partitions.assign_replicas_to_dirs import assign_replicas_to_dirs
 from riverrun.metadata.image import DIRECTORY_LOST, NO_LEADER, Image, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, TopicName

@@ -21,10 +21,10 @@ import structlog
 from riverrun.cluster.brokers.heartbeats import heartbeat
 from riverrun.cluster.brokers.registration import Known, register, unregister
 from riverrun.cluster.brokers.sessions import Sessions
-from riverrun.cluster.configs.sources import Configs, is_elr_enabled
-from riverrun.cluster.counts import ControllerCounts
+from riverrun.cluster.configs.node_configs import Configs, is_elr_enabled
 from riverrun.cluster.decision import RECORDS_MAX, Decision
 from riverrun.cluster.features import elr_records
+from riverrun.cluster.metrics import ControllerCounts
 from riverrun.cluster.partitions.elections import balance
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
 from riverrun.cluster.settings import ControllerSettings

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
-from riverrun.cluster.configs.sources import (
+from riverrun.cluster.configs.node_configs import (
     CLUSTER,
     ELR_FEATURE,
     MIN_INSYNC_REPLICAS,

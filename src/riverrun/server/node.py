@@ -19,7 +19,7 @@ import structlog
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.metadata_log import MetadataLog

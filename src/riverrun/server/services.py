@@ -12,7 +12,7 @@ from riverrun.server.dispatch.response_cache import Answers
 
 if TYPE_CHECKING:
     from riverrun.cluster.active_controller import ActiveController
-    from riverrun.cluster.configs.sources import Configs
+    from riverrun.cluster.configs.node_configs import Configs
     from riverrun.coordinator.coordinators import GroupCoordinators
     from riverrun.metadata.metadata_log import MetadataLog
     from riverrun.model.ids import NodeId

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.cluster.topics.changes import create_topics
+from riverrun.cluster.topics.create_topics import create_topics
 from riverrun.metadata.image import ConfigType
 from riverrun.metadata.records import ConfigRecord, Record
 from riverrun.model.errors import ErrorCode, KafkaError

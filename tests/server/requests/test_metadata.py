@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from riverrun.cluster.topics.changes import create_topics
+from riverrun.cluster.topics.create_topics import create_topics
 from riverrun.metadata.image import Endpoint, Image
 from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode

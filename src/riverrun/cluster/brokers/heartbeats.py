@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import BrokerImage, Image

@@ -42,7 +42,7 @@ from riverrun.wire.messages.controller_registration_response import (
 from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerResponse
 
 if TYPE_CHECKING:
-    from riverrun.cluster.configs.sources import Configs
+    from riverrun.cluster.configs.node_configs import Configs
     from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
     from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
     from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from riverrun.cluster.brokers.heartbeats import check_epoch
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
+from riverrun.cluster.partitions.election_rules import rules_of
 from riverrun.cluster.partitions.partition_change import Candidates, change, election_of
-from riverrun.cluster.topics.rules import rules_of
 from riverrun.metadata import partitions
 from riverrun.metadata.image import (
     DIRECTORY_LOST,

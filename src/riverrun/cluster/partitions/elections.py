@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.partitions.election_rules import rules_of
 from riverrun.cluster.partitions.partition_change import Candidates, Election, change
-from riverrun.cluster.topics.rules import rules_of
 from riverrun.metadata.image import NO_LEADER, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
@@ -17,7 +17,7 @@ from riverrun.wire.messages.elect_leaders_response import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cluster.configs.sources import Configs
+    from riverrun.cluster.configs.node_configs import Configs
     from riverrun.metadata.records import PartitionChangeRecord
     from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from uuid import UUID
 
-from riverrun.cluster.topics.rules import TopicRules
+from riverrun.cluster.partitions.election_rules import TopicRules
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs, version 0; decided by ``cluster/partitions/directories.py``.
+"""AssignReplicasToDirs, version 0; decided by ``cluster/partitions/assign_replicas_to_dirs.py``.
 
 Served on the controller listener.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.cluster.partitions.directories import assign_replicas_to_dirs
+from riverrun.cluster.partitions.assign_replicas_to_dirs import assign_replicas_to_dirs
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest

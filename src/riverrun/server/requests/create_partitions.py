@@ -1,10 +1,10 @@
-"""CreatePartitions, versions 0 to 3; decided by ``cluster/partitions/creation.py``."""
+"""CreatePartitions, versions 0 to 3; decided by ``cluster/partitions/create_partitions.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.cluster.partitions.creation import create_partitions
+from riverrun.cluster.partitions.create_partitions import create_partitions
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices

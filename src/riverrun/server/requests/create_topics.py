@@ -1,10 +1,10 @@
-"""CreateTopics, versions 2 to 7; decided by ``cluster/topics/changes.py``."""
+"""CreateTopics, versions 2 to 7; decided by ``cluster/topics/create_topics.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.cluster.topics.changes import create_topics
+from riverrun.cluster.topics.create_topics import create_topics
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices

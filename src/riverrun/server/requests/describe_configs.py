@@ -1,17 +1,17 @@
 """DescribeConfigs, versions 1 to 4: every setting with its value, source and synonyms.
 
-The rows come from ``cluster/configs/rows.py``; here each resource finds its own, and its errors. A
-resource that is named again and again is answered once, for each costs milliseconds, and the answer
-is written piece by piece, so that a thousand topics do not keep others waiting.
+The rows come from ``cluster/configs/describe_configs.py``. A resource costs milliseconds, so one
+that is named several times is described once, and the response is encoded piece by piece to yield
+to the event loop in between.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from riverrun.cluster.configs import rows as config_rows
-from riverrun.cluster.configs.rows import Rows, Synonyms, Wish
-from riverrun.cluster.configs.sources import CLUSTER
+from riverrun.cluster.configs import describe_configs as config_rows
+from riverrun.cluster.configs.describe_configs import Rows, Synonyms, Wish
+from riverrun.cluster.configs.node_configs import CLUSTER
 from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from riverrun.cluster.topics.internal_topics import offsets_topic
+from riverrun.cluster.topics.auto_creation import offsets_topic
 from riverrun.cluster.topics.names import OFFSETS_TOPIC
 from riverrun.coordinator.hashing import partition_of
 from riverrun.metadata.image import Image

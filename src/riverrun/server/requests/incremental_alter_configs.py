@@ -1,10 +1,10 @@
-"""IncrementalAlterConfigs, versions 0 and 1; decided by ``cluster/configs/changes.py``."""
+"""IncrementalAlterConfigs, versions 0 and 1; decided by ``cluster/configs/alter_configs.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.cluster.configs.changes import incremental_alter_configs
+from riverrun.cluster.configs.alter_configs import incremental_alter_configs
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from riverrun.cluster.topics.internal_topics import creatable
+from riverrun.cluster.topics.auto_creation import creatable
 from riverrun.cluster.topics.names import INTERNAL_TOPICS, is_topic_name
 from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError

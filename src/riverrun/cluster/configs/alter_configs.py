@@ -11,9 +11,14 @@ from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
 from riverrun.cluster.configs.group_configs import check_group, check_metrics
-from riverrun.cluster.configs.sources import CLUSTER, MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
+from riverrun.cluster.configs.node_configs import (
+    CLUSTER,
+    MIN_INSYNC_REPLICAS,
+    Configs,
+    is_elr_enabled,
+)
 from riverrun.cluster.decision import Decision, check_size
-from riverrun.cluster.partitions.eligibility import with_eligibility
+from riverrun.cluster.partitions.elr import with_eligibility
 from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord

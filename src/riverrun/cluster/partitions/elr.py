@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.configs.sources import MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
+from riverrun.cluster.configs.node_configs import MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
+from riverrun.cluster.partitions.election_rules import rules_of
 from riverrun.cluster.partitions.partition_change import Candidates, change, election_of
-from riverrun.cluster.topics.rules import rules_of
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
 

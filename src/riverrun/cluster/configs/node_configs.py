@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from riverrun.cluster.configs.fixed_names import FIXED_NAMES
+from riverrun.cluster.configs.read_only_names import FIXED_NAMES
 from riverrun.cluster.configs.values import BadValue, check_texts, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model import synonyms

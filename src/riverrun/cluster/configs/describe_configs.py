@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.cluster.configs.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
-from riverrun.cluster.configs.sources import CLUSTER, Configs, Source, family
+from riverrun.cluster.configs.node_configs import CLUSTER, Configs, Source, family
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.settings import Kind, Setting

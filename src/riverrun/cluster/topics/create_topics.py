@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from riverrun.cluster.configs.rows import CreatedRows, created_rows, with_own
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.describe_configs import CreatedRows, created_rows, with_own
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
-from riverrun.cluster.partitions.creation import (
+from riverrun.cluster.partitions.create_partitions import (
     PARTITIONS_MAX,
     check_assignment,
     partition_records,

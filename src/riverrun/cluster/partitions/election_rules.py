@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from riverrun.cluster.configs.sources import CLUSTER, MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
+from riverrun.cluster.configs.node_configs import (
+    CLUSTER,
+    MIN_INSYNC_REPLICAS,
+    Configs,
+    is_elr_enabled,
+)
 from riverrun.metadata.image import ConfigType, Image, TopicImage
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from riverrun.cluster.brokers.heartbeats import check_epoch
-from riverrun.cluster.configs.sources import Configs
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.partitions.election_rules import TopicRules, rules_of
 from riverrun.cluster.partitions.partition_change import Candidates, change, election_of, is_online
-from riverrun.cluster.topics.rules import TopicRules, rules_of
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,

@@ -67,7 +67,7 @@ def test_own_stalls_condemn_nobody() -> None:
     assert sessions.expired(IMAGE, 105.0, TICK) == []  # asleep for 5 s: one round passes
     beat(sessions, ONE, 105.01)
     assert sessions.expired(IMAGE, 105.1, TICK) == []
-    assert expired(sessions, 105.1, 107.5, alive=(1,)) == {TWO: 106.9, THREE: 106.9}
+    assert expired(sessions, 105.1, 107.5, alive=(1,)) == {TWO: 107.0, THREE: 107.0}
 
 
 def test_a_fenced_broker_does_not_expire() -> None:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.model.invariants import state_change
+from riverrun.ports.aio import StallCredit
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.changes import Changes
 from riverrun.raft.effects import Effect, Flush, Follows, Persist
@@ -122,7 +123,9 @@ class Raft:
         self._leading = Leading(member, self._committed)
         self._changes = Changes(member, self._leading)
         self._is_started = False
-        self._due = float("inf")
+        self._lateness = StallCredit(
+            tolerance_seconds=STALL_SECONDS, grace_seconds=STALL_GRACE_SECONDS
+        )
         self._follows = Follows(None, LeaderEpoch(-1), None)
 
     @property
@@ -224,17 +227,17 @@ class Raft:
             if not self._is_started:
                 assert isinstance(event, Tick), f"{event} comes before the first tick"
                 self._start()
-            if now - self._due > STALL_SECONDS:
-                shift(member, now - self._due + STALL_GRACE_SECONDS)
+            if stall := self._lateness.take(now):
+                shift(member, stall)
             self._check_order(event)
             self._take(event)
             self._poll()
-            self._due = self._next_deadline()
+            self._lateness.expect(self._next_deadline())
         return member.out
 
     def next_deadline(self) -> float:
         """When the next ``Tick`` is due; infinity for never."""
-        return self._due if self._is_started else 0.0
+        return self._lateness.due or 0.0
 
     def _start(self) -> None:
         """Enter the first role. A member that led before the restart cannot lead the same epoch

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.aio import OwnedTasks
 from riverrun.ports.clock import Clock
 from riverrun.raft import effects as do
 from riverrun.raft.core import Raft
@@ -128,7 +129,7 @@ class RaftRunner:
         """Effects of the previous event. They are kept here so that a caller can continue after a
         cancelled ``run``."""
         self._wake = asyncio.Event()
-        self._asks: dict[asyncio.Task[None], None] = {}
+        self._requests = OwnedTasks(lambda _name, error: self._fail(error))
         self._flush: asyncio.Task[None] | None = None
         self._must_flush_again = False
         self._failure: BaseException | None = None
@@ -157,8 +158,7 @@ class RaftRunner:
                 await self.take_turns()
                 await self._wait()
         finally:
-            for task in list(self._asks):
-                task.cancel()
+            self._requests.cancel()
 
     async def take_turns(self) -> None:
         """Process all queued events and their effects."""
@@ -252,9 +252,7 @@ class RaftRunner:
                 assert_never(effect)
 
     def _send(self, effect: do.Send) -> None:
-        task = asyncio.get_running_loop().create_task(self._ask(effect))
-        self._asks[task] = None
-        task.add_done_callback(self._asked)
+        self._requests.start(self._ask(effect))
 
     async def _ask(self, effect: do.Send) -> None:
         try:
@@ -267,11 +265,6 @@ class RaftRunner:
             self.tell(Answered(effect.peer, effect.request, response))
             if isinstance(response, FetchResponse) and response.error is ErrorCode.NONE:
                 self._witness.leader_committed(response.high_watermark)
-
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
 
     async def _respond(self, effect: do.Respond) -> None:
         token = effect.token

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.ports.aio import Backoff
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.effects import (
     BecameLeader,
@@ -192,13 +193,19 @@ class Member:
         return self.settings.fetch_timeout_ms / 1000 + self.stagger()
 
     def election_backoff(self, losses: int) -> float:
-        longest: int = self.settings.election_backoff_max_ms * 2 ** min(losses, 10)
-        limit = min(longest, self.settings.election_timeout_ms) / 1000
-        return self._randomness.between(limit / 4, limit)
+        backoff = Backoff(
+            first_seconds=self.settings.election_backoff_max_ms / 1000,
+            max_seconds=self.settings.election_timeout_ms / 1000,
+            jitter_min=0.25,
+            jitter_max=1.0,
+        )
+        return backoff.jittered(losses + 1, self._randomness)
 
     def retry_backoff(self, failures: int) -> float:
-        wait: float = self.settings.retry_backoff_ms / 1000 * 2 ** min(failures, 10)
-        return min(wait, RETRY_SECONDS_MAX) * self._randomness.between(0.8, 1.2)
+        backoff = Backoff(
+            first_seconds=self.settings.retry_backoff_ms / 1000, max_seconds=RETRY_SECONDS_MAX
+        )
+        return backoff.jittered(failures + 1, self._randomness)
 
     def persist(self, state: QuorumState) -> None:
         assert state.epoch >= self.state.epoch, f"{state} follows {self.state}"

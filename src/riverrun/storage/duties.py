@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from riverrun.ports.files import Files, OsFiles
 from riverrun.storage.cleaning.compaction import Cleaned
 from riverrun.storage.cleaning.worker import InlineJob, InlineScrub, ProcessJob, StartJob
-from riverrun.storage.log import Log
 from riverrun.storage.scrubbing.scrub import Scrubbed, StartScrub
-
-SLICE_LOGS = 500
-"""Logs that a duty looks at before it lets others run."""
 
 
 class Duty(Struct):
@@ -22,11 +18,6 @@ class Duty(Struct):
     interval_ms: int
     due_ms: float
     work: Callable[[], object]
-
-
-def slices(logs: list[Log]) -> Iterator[list[Log]]:
-    for start in range(0, len(logs), SLICE_LOGS):
-        yield logs[start : start + SLICE_LOGS]
 
 
 def job_starter(files: Files) -> StartJob:

@@ -19,6 +19,7 @@ import structlog
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
 from riverrun.model.settings import SECOND_MS
+from riverrun.ports.aio import Yielder
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch
@@ -27,7 +28,7 @@ from riverrun.storage.cleaning.cleaner import Cleaner, Steps
 from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.cleaning.worker import StartJob
 from riverrun.storage.directory import LogDirectory, SettingsFor
-from riverrun.storage.duties import Duty, job_starter, slices
+from riverrun.storage.duties import Duty, job_starter
 from riverrun.storage.flush import FlushJob
 from riverrun.storage.log import Log
 from riverrun.storage.reading import ColdRead, Slice
@@ -365,29 +366,27 @@ class LogRunner:
         if self._directory.is_offline:
             return
         now_ms = self._clock.now_ms()
-        for logs in slices(self._all_logs()):
-            for log in logs:
-                if log.is_offline:
-                    continue
-                try:
-                    log.roll_if_due(now_ms)
-                    dropped = log.enforce_retention(now_ms)
-                    self._retained.value += len(dropped)
-                    self._remove_later(log, dropped)
-                except OSError as error:
-                    self._directory.note_write_error(error)
-                    _logger.warning(
-                        "retention failed", partition=str(log.partition), reason=str(error)
-                    )
-            await asyncio.sleep(0)
+        yielder = Yielder(self._clock)
+        for log in self._all_logs():
+            await yielder.step()
+            if log.is_offline:
+                continue
+            try:
+                log.roll_if_due(now_ms)
+                dropped = log.enforce_retention(now_ms)
+                self._retained.value += len(dropped)
+                self._remove_later(log, dropped)
+            except OSError as error:
+                self._directory.note_write_error(error)
+                _logger.warning("retention failed", partition=str(log.partition), reason=str(error))
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()
         expiration_ms = self._directory.settings.producer_expiration_ms
-        for logs in slices(self._all_logs()):
-            for log in logs:
-                log.producers.expire(now_ms, expiration_ms)
-            await asyncio.sleep(0)
+        yielder = Yielder(self._clock)
+        for log in self._all_logs():
+            await yielder.step()
+            log.producers.expire(now_ms, expiration_ms)
 
     # Files that go
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
 from riverrun.model.ids import NodeId
+from riverrun.ports.aio import StallCredit
 
 GRACE_HEARTBEATS: Final = 3
 """What a broker gets at least to find a new controller, however long it was silent before."""
@@ -44,7 +45,7 @@ class Sessions:
         self._heartbeat = settings.heartbeat_interval_ms / 1000
         self._known: dict[NodeId, Session] = {}
         self._replaced: dict[UUID, None] = {}
-        self._looked_at: float | None = None
+        self._lateness = StallCredit(tolerance_seconds=self._heartbeat)
 
     def __getitem__(self, node: NodeId) -> Session:
         return self._known[node]
@@ -56,7 +57,7 @@ class Sessions:
         """We are not the controller any more."""
         self._known.clear()
         self._replaced.clear()
-        self._looked_at = None
+        self._lateness.expect(None)
 
     def begin(self, image: Image, now: float, heard: Mapping[NodeId, float]) -> None:
         """We are the controller now. Everybody gets a full session, but for those of ``heard``:
@@ -66,7 +67,7 @@ class Sessions:
             earliest = now - self._timeout + GRACE_HEARTBEATS * self._heartbeat
             contact = min(now, max(heard.get(broker.id, now), earliest))
             self._known[broker.id] = Session(epoch=broker.epoch, contact=contact)
-        self._looked_at = now
+        self._lateness.expect(now)
 
     def opened(self, node: NodeId, epoch: int, now: float, *, instead_of: UUID | None) -> None:
         """A broker has registered, perhaps in the place of an older incarnation."""
@@ -123,9 +124,9 @@ class Sessions:
         Whoever asks late has been stalled itself: heartbeats may lie unread in its sockets. The
         gap is credited to everybody, and one round of input passes before the next judgement.
         """
-        before, self._looked_at = self._looked_at, now
-        late = 0.0 if before is None else now - before - interval
-        if late > self._heartbeat:
+        late = self._lateness.take(now)
+        self._lateness.expect(now + interval)
+        if late:
             for session in self._known.values():
                 session.contact = min(now, session.contact + late)
             return []

@@ -84,12 +84,9 @@ class Leader:
         offset: int,
         *,
         last_epoch: int = -1,
-        broker_epoch: int | None = None,
         start_offset: int = 0,
     ) -> PartitionRead:
-        """A follower's fetch, as the registered incarnation unless said otherwise."""
-        epoch = BROKER_EPOCHS[node] if broker_epoch is None else broker_epoch
-        is_counted = epoch == self.peers.epoch_of(node)
+        """Fetch as the follower's registered incarnation."""
         fetch = ReplicaFetch(
             offset=offset,
             leader_epoch=self.partition.leader_epoch,
@@ -100,7 +97,7 @@ class Leader:
             self.partition,
             node,
             fetch,
-            contact=Contact(epoch, self.now) if is_counted else None,
+            contact=Contact(BROKER_EPOCHS[node], self.now),
             max_bytes=1 << 20,
             at_least_one=True,
             is_first=True,

@@ -147,15 +147,6 @@ def test_when_the_isr_shrinks_those_who_wait_are_woken() -> None:
 # -- Fetches that count ---------------------------------------------------------------------------
 
 
-def test_a_fetch_counts_only_with_the_registered_epoch() -> None:
-    leader = Leader(isr=(ME, TWO))
-    leader.append(b"a")
-    leader.fetch(TWO, 1, broker_epoch=99)
-    assert leader.high_watermark == 0
-    leader.fetch(TWO, 1)
-    assert leader.high_watermark == 1
-
-
 def test_somebody_who_is_no_replica_is_refused() -> None:
     leader = Leader()
     with pytest.raises(KafkaError) as caught:

@@ -176,13 +176,12 @@ def read_for_replica(
     node: NodeId,
     fetch: ReplicaFetch,
     *,
-    contact: Contact | None,
+    contact: Contact,
     max_bytes: int,
     at_least_one: bool,
     is_first: bool,
 ) -> PartitionRead:
-    """Read for a follower; the first read of a request says how far it has come, and counts if it
-    comes with its session's contact.
+    """Read for a follower. The first read of a request acknowledges the records below its offset.
 
     What it holds counts only after its history was seen to be ours: a follower that diverges is
     told where, and truncates (KIP-101, KIP-279).
@@ -198,8 +197,7 @@ def read_for_replica(
                     return _offsets(partition, diverging)
             if not log.start_offset <= fetch.offset <= log.end_offset:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if contact is not None:
-                partition.follower_fetched(follower, fetch.offset, fetch.start_offset, contact)
+            partition.follower_fetched(follower, fetch.offset, fetch.start_offset, contact)
         result = _offsets(partition)
         if fetch.offset >= log.end_offset or (max_bytes <= 0 and not at_least_one):
             return result

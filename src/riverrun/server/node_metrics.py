@@ -53,7 +53,7 @@ def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
     )  # fmt: skip
     metrics.gauge(
         "riverrun_fetch_sessions", "Incremental fetch sessions.",
-        lambda: len(services.fetch_sessions),
+        lambda: len(services.fetch_sessions.consumers),
     )  # fmt: skip
     metrics.gauge(
         "riverrun_metadata_offset", "Offset of the newest metadata image.",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from riverrun.server.dispatch.forwarding import Forwarder
     from riverrun.server.dispatch.image_waits import ImageWaits
     from riverrun.server.dispatch.router import Router
-    from riverrun.server.fetch.consumer_sessions import FetchSessions
+    from riverrun.server.fetch.session_cache import FetchSessions
     from riverrun.server.network.outgoing import Outgoing
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory

@@ -32,7 +32,7 @@ from riverrun.replication.replicas import Replicas
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.lifecycle import Identity, Lifecycle
 from riverrun.server.controller_link.producer_ids import ProducerIds
-from riverrun.server.fetch.consumer_sessions import FetchSessions
+from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.node_metrics import declare_metrics
 from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic

@@ -27,7 +27,7 @@ from riverrun.replication.peers import Peers
 from riverrun.replication.repair.repairer import RepairQueue
 from riverrun.replication.replicas import Replicas
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.fetch.consumer_sessions import FetchSessions
+from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.network.outgoing import Outgoing
 from riverrun.server.requests import fetch, produce
 from riverrun.storage.settings import LogSettings

@@ -229,13 +229,11 @@ def test_a_fetch_looks_only_at_partitions_with_news() -> None:
 
     async def story() -> None:
         first = await node.ask(request(), [want(0, index) for index in range(50)])
-        session = node.services.fetch_sessions.replicas.resume(
-            first.session_id, 1, node=TWO, broker_epoch=12
-        )
+        session = node.services.fetch_sessions.replicas.resume(first.session_id, 1, (TWO, 12))
         session.epoch = 1
         assert not session.news
         node.append(b"a", index=7)
-        assert [entry.key[1] for entry in session.news] == [7]
+        assert [partition.index for partition in session.news] == [7]
         answer = await told(node.ask(request(session=(first.session_id, 1)), []))
         assert list(answer) == [7]
 
@@ -249,8 +247,8 @@ def test_a_partition_is_fetched_in_the_newest_session_alone() -> None:
     async def story() -> None:
         old = await node.ask(request(), [want(0, 0), want(0, 1)])
         await node.ask(request(), [want(0, 0)])
-        kept = sessions.resume(old.session_id, 1, node=TWO, broker_epoch=12)
-        assert [key[1] for key in kept.entries] == [1]
+        kept = sessions.resume(old.session_id, 1, (TWO, 12))
+        assert [key[1] for key in kept.partitions] == [1]
         await node.ask(request(), [want(0, 1)])
         assert len(sessions) == 3
         await node.ask(request(), [want(0, 0)])

@@ -9,8 +9,8 @@ from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.storage.log import Log
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.recovery.recovery import Situation, recover
+from riverrun.storage.recovery.log_recovery import RecoverySituation, recover
+from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.settings import LogSettings
 
 PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIndex(0))
@@ -35,7 +35,7 @@ def open_log(files: Files, path: str, settings: MetadataSettings, clock: Clock) 
         cleanup_policy=(),
         retention_ms=-1,
     )
-    situation = Situation(
+    situation = RecoverySituation(
         path=path,
         settings=log_settings,
         start_offset=0,

@@ -15,7 +15,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests import fetch
-from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.headers import body_position, read_request_header, response_start
@@ -71,7 +71,7 @@ class FollowingNode:
         self.fetchers = Fetchers(
             node_id=node_id,
             replicas=self.replicas,
-            log_runner=LogRunner(directory, clock=clock, metrics=Metrics()),
+            log_runner=LogManager(directory, clock=clock, metrics=Metrics()),
             endpoint_of=lambda _: ("node1", 9092),
             broker_epoch=lambda: image.brokers[node_id].epoch,
             cluster_id="cluster",

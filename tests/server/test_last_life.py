@@ -14,7 +14,7 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.server.controller_link.clean_shutdown import UNKNOWN, continued_epoch, remember
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, PARTITION, TOPIC_ID, Machine, batch
 from tests.storage.virtual_loop import VirtualLoop, run
@@ -25,9 +25,9 @@ LOG = "00000000000000000000.log"
 SETTINGS = LogSettings()
 
 
-async def started(machine: Machine) -> tuple[LogRunner, LogDirectory]:
+async def started(machine: Machine) -> tuple[LogManager, LogDirectory]:
     directory = machine.start()
-    runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+    runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
     await runner.recover(lambda _: SETTINGS)
     return runner, directory
 

@@ -19,7 +19,7 @@ from riverrun.simulation.disks.disk import CAPACITY_BYTES
 from riverrun.simulation.world import Environment, World
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.reading import Slice
+from riverrun.storage.segment.reader import Slice
 from riverrun.storage.settings import LogSettings
 
 PARTITION = TopicPartition(TopicName("orders"), PartitionIndex(0))

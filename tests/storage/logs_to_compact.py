@@ -5,8 +5,19 @@ from dataclasses import dataclass, field
 from riverrun.records.batch import BatchHeader, batches, crc_matches
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, Record, build_batch, read_records
-from riverrun.storage.cleaning.compaction import Cleaned, LastRecord, Source, Task, compact
-from riverrun.storage.index import AbortedTransaction, OffsetIndex, TimeIndex, parse_transactions
+from riverrun.storage.cleaning.compaction import (
+    CompactionResult,
+    CompactionTask,
+    LastRecord,
+    SourceSegment,
+    compact,
+)
+from riverrun.storage.segment.index import (
+    AbortedTransaction,
+    OffsetIndex,
+    TimeIndex,
+    parse_transactions,
+)
 
 from .files_in_memory import MemoryFiles
 
@@ -82,11 +93,13 @@ class LogToCompact:
         content += batch
         self.next_offset = next_offset
 
-    def task(self, *, now_ms: int = 0, first_dirty_offset: int = 0, **changes: object) -> Task:
+    def task(
+        self, *, now_ms: int = 0, first_dirty_offset: int = 0, **changes: object
+    ) -> CompactionTask:
         self.roll()
         ends = [*self.bases[1:], self.next_offset]
         sources = tuple(
-            Source(
+            SourceSegment(
                 base_offset=base,
                 next_offset=end,
                 size=len(self.files.contents[self.path(base)]),
@@ -102,9 +115,9 @@ class LogToCompact:
             "map_load_factor": 0.9, "last_records": dict(self.last_records),
             "aborted": tuple(self.aborted),
         }  # fmt: skip
-        return Task(**{**values, **changes})  # type: ignore[arg-type]
+        return CompactionTask(**{**values, **changes})  # type: ignore[arg-type]
 
-    def compact(self, task: Task) -> list[Cleaned]:
+    def compact(self, task: CompactionTask) -> list[CompactionResult]:
         """Compact and put the new segments in place, as the cleaner does."""
         results = []
         for cleaned in compact(self.files, task):
@@ -123,7 +136,7 @@ class LogToCompact:
         self.bases.sort()
         return results
 
-    def check_cleaned(self, cleaned: Cleaned) -> None:
+    def check_cleaned(self, cleaned: CompactionResult) -> None:
         """A new segment and its indexes agree with each other."""
         base = cleaned.base_offset
         data = self.files.contents[self.path(base, ".log.cleaned")]

@@ -12,7 +12,7 @@ from riverrun.simulation.disks.disk import Disk
 from riverrun.storage.append import Appended
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.reading import ColdRead, Slice
+from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 PARTITION = TopicPartition(TopicName("topic"), PartitionIndex(0))

@@ -24,11 +24,11 @@ from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import NewRecord, Record, build_batch, read_records
 from riverrun.storage.cleaning.cleaner import Cleaner, judge
 from riverrun.storage.cleaning.compaction import CompactionAborted
-from riverrun.storage.cleaning.worker import InlineJob
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.reading import ColdRead
-from riverrun.storage.segment import Segment
+from riverrun.storage.segment.reader import ColdRead
+from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import CleanerSettings, LogSettings
+from riverrun.storage.worker import InlineCompaction
 
 from .files_in_memory import MemoryFiles
 from .volatile_files import Halt, VolatileFiles
@@ -84,7 +84,7 @@ class Node:
             "/data",
             clock=self.clock,
             settings=CleanerSettings(),
-            start_job=lambda task, _: InlineJob(files, task),
+            start_job=lambda task, _: InlineCompaction(files, task),
             metrics=self.metrics,
             discard=lambda _, segments: self.dropped.extend(segments),
         )

@@ -10,7 +10,12 @@ from riverrun.records.batch import CorruptBatch
 from riverrun.records.compression import Compression
 from riverrun.records.record import NewRecord
 from riverrun.storage.cleaning.cleaned_segment import discard_cleaned
-from riverrun.storage.cleaning.compaction import CompactionAborted, LastRecord, Task, compact
+from riverrun.storage.cleaning.compaction import (
+    CompactionAborted,
+    CompactionTask,
+    LastRecord,
+    compact,
+)
 
 from .logs_to_compact import DIRECTORY, LogToCompact
 
@@ -281,7 +286,7 @@ def test_tasks_can_be_sent_to_another_process() -> None:
     log = LogToCompact()
     log.write(put("a", "1"), producer=3)
     task = log.task()
-    again: Task = pickle.loads(pickle.dumps(task))
+    again: CompactionTask = pickle.loads(pickle.dumps(task))
     assert again == task
 
 

@@ -15,11 +15,11 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.cleaning.cleaner import Cleaner
-from riverrun.storage.cleaning.worker import ProcessJob
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.settings import CleanerSettings, LogSettings
+from riverrun.storage.worker import ProcessJob
 from tests.peers import find_java, find_kafka, need
 
 from .test_cleaner import drive

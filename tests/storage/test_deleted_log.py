@@ -7,7 +7,7 @@ import pytest
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CorruptBatch
 from riverrun.storage.cleaning.compaction import CompactionAborted
-from riverrun.storage.reading import ColdRead
+from riverrun.storage.segment.reader import ColdRead
 
 from .machines import Machine
 from .test_cleaner import COMPACT, PARTITION, Node, filled

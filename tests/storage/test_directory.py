@@ -9,6 +9,7 @@ import pytest
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.files import OsFiles, read_whole
 from riverrun.storage.checkpoints import (
+    CorruptCheckpoint,
     encode_offsets,
     encode_partition_metadata,
     encode_uuid,
@@ -17,7 +18,6 @@ from riverrun.storage.checkpoints import (
     parse_uuid,
 )
 from riverrun.storage.directory import UNKNOWN_TOPIC_ID, LogDirectory
-from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.identity import DirectoryError
 from riverrun.storage.settings import LogSettings
 

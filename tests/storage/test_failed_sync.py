@@ -10,7 +10,7 @@ from riverrun.ports.metrics import Metrics
 from riverrun.storage.directory import DOUBT
 from riverrun.storage.flush import FlushJob
 from riverrun.storage.log import Log
-from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all
@@ -19,9 +19,9 @@ from .virtual_loop import VirtualLoop, run
 SETTINGS = LogSettings(flush_before_ack=True, segment_bytes=1 << 20)
 
 
-async def started(machine: Machine) -> tuple[LogRunner, Log]:
+async def started(machine: Machine) -> tuple[LogManager, Log]:
     directory = machine.start()
-    runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+    runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
     await runner.recover(lambda _: SETTINGS)
     log = directory.logs.get(PARTITION) or directory.create(PARTITION, TOPIC_ID, SETTINGS)
     return runner, log

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.storage.index import (
+from riverrun.storage.segment.index import (
     AbortedTransaction,
     OffsetIndex,
     TimeIndex,

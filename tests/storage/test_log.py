@@ -9,7 +9,7 @@ from riverrun.records.batch import read_header
 from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.log import Log
 from riverrun.storage.producers import AppendOrigin
-from riverrun.storage.reading import ColdRead
+from riverrun.storage.segment.reader import ColdRead
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 from .machines import (

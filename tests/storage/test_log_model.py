@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from riverrun.model.ids import LeaderEpoch
-from riverrun.storage.reading import ColdRead
+from riverrun.storage.segment.reader import ColdRead
 from riverrun.storage.settings import LogSettings
 
 from .machines import NOW_MS, Machine, batch, flush, read, stop_cleanly, values_of

@@ -9,8 +9,8 @@ from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from riverrun.storage.producers import (
     AppendOrigin,
     CorruptSnapshot,
-    Marker,
     Producers,
+    TransactionMarker,
 )
 
 NOW_MS = 1_000_000
@@ -135,10 +135,15 @@ def test_transactions_hold_back_until_their_end_is_committed() -> None:
     producers.replay(header(0, producer=1, transactional=True), 10, b"", NOW_MS)
     producers.replay(header(0, producer=2, transactional=True), 11, b"", NOW_MS)
     assert producers.first_unstable_offset() == 10
-    ended = producers.end_transaction(header(-1, producer=1), 12, Marker(False, 0), NOW_MS)
+    ended = producers.end_transaction(
+        header(-1, producer=1), 12, TransactionMarker(False, 0), NOW_MS
+    )
     assert ended is not None
     assert (ended.first_offset, ended.last_offset, ended.last_stable_offset) == (10, 12, 11)
-    assert producers.end_transaction(header(-1, producer=2), 13, Marker(True, 0), NOW_MS) is None
+    assert (
+        producers.end_transaction(header(-1, producer=2), 13, TransactionMarker(True, 0), NOW_MS)
+        is None
+    )
     assert producers.first_unstable_offset() == 10
     producers.settle(13)
     assert producers.first_unstable_offset() == 11
@@ -148,9 +153,9 @@ def test_transactions_hold_back_until_their_end_is_committed() -> None:
 
 def test_a_coordinator_that_was_replaced_cannot_end_a_transaction() -> None:
     producers = Producers()
-    producers.end_transaction(header(-1), 0, Marker(True, 7), NOW_MS)
+    producers.end_transaction(header(-1), 0, TransactionMarker(True, 7), NOW_MS)
     with pytest.raises(KafkaError) as refused:
-        producers.refuse_stale_marker(header(-1), Marker(True, 6))
+        producers.refuse_stale_marker(header(-1), TransactionMarker(True, 6))
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 

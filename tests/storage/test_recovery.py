@@ -8,7 +8,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch
 from riverrun.records.batch import batches
 from riverrun.storage.log import Log
-from riverrun.storage.scan import CHUNK_BYTES
+from riverrun.storage.segment.scan import CHUNK_BYTES
 from riverrun.storage.settings import LogSettings
 
 from .machines import (

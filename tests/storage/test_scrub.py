@@ -8,14 +8,14 @@ import pytest
 from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import batches
-from riverrun.storage.cleaning.worker import ProcessJob
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.log_manager import LogRunner
-from riverrun.storage.recovery.recovery import LOSS
-from riverrun.storage.scrubbing.scrub import Scrubbed, ScrubTask, extent_of, scrub
-from riverrun.storage.scrubbing.scrubber import ScrubRunner
+from riverrun.storage.log_manager import LogManager
+from riverrun.storage.recovery.loss import LOSS
+from riverrun.storage.scrubbing.scrub import ScrubResult, ScrubTask, extent_of, scrub
+from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.storage.settings import LogSettings, ScrubSettings
+from riverrun.storage.worker import ProcessJob
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all
 from .virtual_loop import VirtualLoop, run
@@ -45,7 +45,7 @@ def rot(machine: Machine, name: str = FIRST, offset: int = ROT_OFFSET) -> None:
             content[at + header.size - 1] ^= 0x40
 
 
-def findings(machine: Machine, log: Log) -> list[Scrubbed]:
+def findings(machine: Machine, log: Log) -> list[ScrubResult]:
     extent = extent_of(log)
     assert extent is not None
     return list(scrub(machine.files, ScrubTask((extent,)), lambda _: True))
@@ -100,14 +100,14 @@ def test_the_worker_process_finds_what_is_found_here(tmp_path: Path) -> None:
     moved = ScrubTask(
         (type(extent)(directory=str(tmp_path), pieces=extent.pieces, may_have_gaps=False),)
     )
-    job: ProcessJob[Scrubbed] = ProcessJob(moved, 100 << 20)
+    job: ProcessJob[ScrubResult] = ProcessJob(moved, 100 << 20)
     assert job.next() == next(iter(scrub(OsFiles(), moved, lambda _: True)))
     assert job.next() is None
 
 
 async def scrubbing(machine: Machine, directory: LogDirectory, seconds: float) -> Metrics:
     metrics = Metrics()
-    runner = ScrubRunner(
+    runner = Scrubber(
         directory, ScrubSettings(interval_ms=60_000), clock=machine.clock,
         randomness=machine.randomness, metrics=metrics,
     )  # fmt: skip
@@ -188,7 +188,7 @@ def test_damage_goes_with_what_is_cut_off() -> None:
 
     async def story(_: VirtualLoop) -> None:
         directory, log = filled(machine)
-        runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+        runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
         rot(machine)
         await scrubbing(machine, directory, 100)
         assert log.damaged_at is not None
@@ -204,9 +204,9 @@ def test_damage_goes_with_what_is_cut_off() -> None:
 # What is lost at the start
 
 
-async def restarted(machine: Machine) -> tuple[LogRunner, LogDirectory]:
+async def restarted(machine: Machine) -> tuple[LogManager, LogDirectory]:
     directory = machine.start()
-    runner = LogRunner(directory, clock=machine.clock, metrics=Metrics())
+    runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
     await runner.recover(lambda _: SETTINGS)
     return runner, directory
 

@@ -10,13 +10,13 @@ import pytest
 
 from riverrun.records.batch import CorruptBatch
 from riverrun.records.record import NewRecord
-from riverrun.storage.cleaning.compaction import Cleaned, CompactionAborted, Task
-from riverrun.storage.cleaning.worker import InlineJob, Job, ProcessJob
+from riverrun.storage.cleaning.compaction import CompactionAborted, CompactionResult, CompactionTask
+from riverrun.storage.worker import CompactionJob, InlineCompaction, ProcessJob
 
 from .logs_to_compact import LogToCompact
 
 
-def task_in(tmp_path: Path) -> tuple[LogToCompact, Task]:
+def task_in(tmp_path: Path) -> tuple[LogToCompact, CompactionTask]:
     log = LogToCompact()
     for number in range(6):
         log.write(NewRecord(b"%d" % number, b"key-%d" % (number % 2), 5), producer=3)
@@ -26,7 +26,7 @@ def task_in(tmp_path: Path) -> tuple[LogToCompact, Task]:
     return log, log.task(directory=str(tmp_path), segment_bytes_max=150)
 
 
-def results(job: Job) -> list[Cleaned]:
+def results(job: CompactionJob) -> list[CompactionResult]:
     found = []
     while (cleaned := job.next()) is not None:
         found.append(cleaned)
@@ -35,7 +35,7 @@ def results(job: Job) -> list[Cleaned]:
 
 def test_worker_process_writes_what_compaction_here_writes(tmp_path: Path) -> None:
     log, task = task_in(tmp_path)
-    inline = InlineJob(log.files, log.task(segment_bytes_max=150))
+    inline = InlineCompaction(log.files, log.task(segment_bytes_max=150))
     found = results(ProcessJob(task, 0))
     assert len(found) == 3
     assert found == results(inline)
@@ -67,7 +67,7 @@ def test_job_that_is_aborted_ends(tmp_path: Path) -> None:
     early.abort()
     with pytest.raises(CompactionAborted):
         early.next()
-    inline = InlineJob(log.files, log.task())
+    inline = InlineCompaction(log.files, log.task())
     inline.abort()
     with pytest.raises(CompactionAborted):
         inline.next()
@@ -78,7 +78,7 @@ def test_worker_process_ends_with_its_parent(tmp_path: Path) -> None:
     not_its_parent = 2**22
     request = pickle.dumps((task, not_its_parent, 0))
     done = subprocess.run(
-        [sys.executable, "-m", "riverrun.storage.cleaning.worker"],
+        [sys.executable, "-m", "riverrun.storage.worker"],
         input=request,
         capture_output=True,
         check=True,

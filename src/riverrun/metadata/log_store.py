@@ -43,8 +43,8 @@ from riverrun.records.batch import CorruptBatch, batches, read_header
 from riverrun.records.record import NewRecord, build_batch
 from riverrun.storage.append import Appended
 from riverrun.storage.log import Log
-from riverrun.storage.reading import ColdRead
-from riverrun.storage.segment import DELETED_SUFFIX, Segment
+from riverrun.storage.segment.reader import ColdRead
+from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from riverrun.ports.files import Buffer
 from riverrun.replication.follower_progress import Contact
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
-from riverrun.storage.index import AbortedTransaction
-from riverrun.storage.reading import ColdRead, Slice
+from riverrun.storage.segment.index import AbortedTransaction
+from riverrun.storage.segment.reader import ColdRead, Slice
 
 
 class PartitionRead(Struct):

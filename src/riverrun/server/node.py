@@ -52,7 +52,7 @@ from riverrun.server.services import BrokerServices
 from riverrun.server.serving import Serving
 from riverrun.server.settings import Address, NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.log_manager import LogManager
 from riverrun.wire.apis import CONTROLLER_ROUTES, ApiKey
 
 log = structlog.get_logger("riverrun")
@@ -91,7 +91,7 @@ class Node:
         self.is_serving = False
         self._tasks = OwnedTasks(self._part_failed)
         self._directory: LogDirectory | None = None
-        self._log_runner: LogRunner | None = None
+        self._log_runner: LogManager | None = None
         self._network: QuorumNetwork | None = None
         self._metadata: MetadataLog | None = None
         self._serving: Serving | None = None
@@ -187,7 +187,7 @@ class Node:
             stopping=self._ending,
             sockets=self._sockets,
         ).form()
-        log_runner = self._log_runner = LogRunner(
+        log_runner = self._log_runner = LogManager(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
         )
         metadata = self._metadata = await self._open_metadata(directory, formed)

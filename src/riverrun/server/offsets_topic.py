@@ -15,9 +15,9 @@ from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
-from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.log_manager import LogManager
 from riverrun.storage.producers import AppendOrigin
-from riverrun.storage.reading import ColdRead
+from riverrun.storage.segment.reader import ColdRead
 
 TOPIC: Final = "__consumer_offsets"
 READ_BYTES_MAX: Final = 1024 * 1024
@@ -27,7 +27,7 @@ ACKS_ALL: Final = -1
 class PartitionLog:
     """One partition of the topic, as its coordinator sees it."""
 
-    def __init__(self, partition: Partition, runner: LogRunner, clock: Clock) -> None:
+    def __init__(self, partition: Partition, runner: LogManager, clock: Clock) -> None:
         self._partition = partition
         self._runner = runner
         self._clock = clock
@@ -89,7 +89,7 @@ class PartitionLog:
 class OffsetsTopic:
     """Tells the coordinators which partitions this node leads."""
 
-    def __init__(self, groups: GroupCoordinators, runner: LogRunner, clock: Clock) -> None:
+    def __init__(self, groups: GroupCoordinators, runner: LogManager, clock: Clock) -> None:
         self._groups = groups
         self._runner = runner
         self._clock = clock

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from riverrun.server.network.outgoing import Outgoing
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
-    from riverrun.storage.log_manager import LogRunner
+    from riverrun.storage.log_manager import LogManager
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class NodeServices:
     configs: Configs
     controller: ActiveController
     logs: LogDirectory
-    log_runner: LogRunner
+    log_runner: LogManager
     outgoing: Outgoing
     image_waits: ImageWaits
     answers: Answers = field(default_factory=Answers)

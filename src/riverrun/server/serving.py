@@ -38,8 +38,8 @@ from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.services import BrokerServices
 from riverrun.storage.log import Log
-from riverrun.storage.recovery import recovery
-from riverrun.storage.scrubbing.scrubber import ScrubRunner
+from riverrun.storage.recovery.loss import remove_loss
+from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
@@ -189,7 +189,7 @@ class Serving:
 
         async def forget_loss(log: Log) -> None:
             files, path = services.logs.files, log.path
-            await services.log_runner.in_thread(lambda: recovery.forget_loss(files, path))
+            await services.log_runner.in_thread(lambda: remove_loss(files, path))
 
         return Repairer(
             self._repair_queue,
@@ -239,7 +239,7 @@ class Serving:
         assert self._isr_changes is not None, "started before it was built"
         assert self._repairs is not None, "started before it was built"
         self._own("repairs", self._repairs.run())
-        scrub = ScrubRunner(
+        scrub = Scrubber(
             services.logs,
             services.settings.scrub,
             clock=services.clock,

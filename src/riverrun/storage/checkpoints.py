@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from riverrun.model.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.files import Files, read_whole, write_atomically
-from riverrun.storage.epochs import CorruptCheckpoint
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -21,6 +20,10 @@ PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 _VERSION = 0
+
+
+class CorruptCheckpoint(Exception):
+    """A checkpoint file that cannot be parsed."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:

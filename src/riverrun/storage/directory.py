@@ -34,13 +34,14 @@ from riverrun.storage.checkpoints import (
     RECOVERY_POINTS,
     START_OFFSETS,
     Checkpoint,
+    CorruptCheckpoint,
 )
-from riverrun.storage.epochs import CorruptCheckpoint
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.recovery.recovery import Situation, begin, recover, write_loss
+from riverrun.storage.recovery.log_recovery import RecoverySituation, begin, recover
+from riverrun.storage.recovery.loss import write_loss
 from riverrun.storage.removal import Removal
+from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.settings import DirectorySettings, LogSettings
 from riverrun.storage.space_monitor import SpaceMonitor, is_disk_full
 
@@ -68,7 +69,7 @@ class MetadataLogSettings(Protocol):
     def segment_ms(self) -> int: ...
 
 
-class Space(Struct, frozen=True):
+class DiskSpace(Struct, frozen=True):
     """Of the disk on which the directory lies."""
 
     total_bytes: int
@@ -260,9 +261,9 @@ class LogDirectory:
             self.files.unlink(os.path.join(self.path, DOUBT))
             self.files.sync_directory(self.path)
 
-    def space(self) -> Space:
+    def space(self) -> DiskSpace:
         """May wait for the disk."""
-        return Space(self.files.total_bytes(self.path), self.files.free_bytes(self.path))
+        return DiskSpace(self.files.total_bytes(self.path), self.files.free_bytes(self.path))
 
     # Loading
 
@@ -310,7 +311,7 @@ class LogDirectory:
         is_new: bool = False,
     ) -> Log:
         path = self._path_of(partition)
-        situation = Situation(
+        situation = RecoverySituation(
             path=path, settings=settings, now_ms=self._clock.now_ms(), was_clean=self.was_clean,
             is_doubtful=self._is_doubtful,
             start_offset=self._start_offsets.get(partition, 0),

@@ -14,18 +14,18 @@ from collections.abc import Mapping, Sequence
 from riverrun.model.ids import Offset
 from riverrun.ports.files import Files, write_atomically
 from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
-from riverrun.storage.epochs import LeaderEpochs
-from riverrun.storage.open_files import Handle
+from riverrun.storage.leader_epochs import LeaderEpochs
 from riverrun.storage.producer_snapshots import ProducerSnapshots
 from riverrun.storage.producers import Producers
-from riverrun.storage.recovery.recovery import Recovered
-from riverrun.storage.segment import (
+from riverrun.storage.recovery.log_recovery import RecoveredLog
+from riverrun.storage.segment.open_files import Handle
+from riverrun.storage.segment.segment import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
 )
-from riverrun.storage.segments import Segments
+from riverrun.storage.segment.segments import Segments
 
 
 class SideFiles:
@@ -117,7 +117,7 @@ class LogFlusher:
         directory: str,
         segments: Segments,
         snapshots: ProducerSnapshots,
-        recovered: Recovered,
+        recovered: RecoveredLog,
         is_metadata_durable: bool,
     ) -> None:
         self._files = files

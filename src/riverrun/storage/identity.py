@@ -20,7 +20,7 @@ class DirectoryError(Exception):
     """The data directory cannot be used; the message says what to do about it."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class DirectoryIdentity(Struct, frozen=True, kw_only=True):
     node_id: NodeId
     directory_id: UUID
     cluster_id: str | None
@@ -33,18 +33,20 @@ class Identity(Struct, frozen=True, kw_only=True):
         return "\n".join([*lines, ""]).encode()
 
 
-def write_identity(files: Files, directory: str, identity: Identity) -> None:
+def write_identity(files: Files, directory: str, identity: DirectoryIdentity) -> None:
     write_atomically(files, os.path.join(directory, META_PROPERTIES), identity.encode())
 
 
 def establish_identity(
     files: Files, directory: str, node_id: NodeId, randomness: Randomness
-) -> Identity:
+) -> DirectoryIdentity:
     """Read who owns a directory, or take it over if it is empty; raises ``DirectoryError``."""
     path = os.path.join(directory, META_PROPERTIES)
     if not files.exists(path):
         _refuse_without_identity(files, directory)
-        identity = Identity(node_id=node_id, directory_id=randomness.uuid(), cluster_id=None)
+        identity = DirectoryIdentity(
+            node_id=node_id, directory_id=randomness.uuid(), cluster_id=None
+        )
         write_identity(files, directory, identity)
         return identity
     identity = _parse(path, read_whole(files, path))
@@ -66,7 +68,7 @@ def _refuse_without_identity(files: Files, directory: str) -> None:
             )
 
 
-def _parse(path: str, data: bytes) -> Identity:
+def _parse(path: str, data: bytes) -> DirectoryIdentity:
     found = _properties(path, data)
     version = found.get("version", "0")
     if version != "1":
@@ -76,7 +78,7 @@ def _parse(path: str, data: bytes) -> Identity:
             f"or another data directory"
         )
     try:
-        return Identity(
+        return DirectoryIdentity(
             node_id=NodeId(int(found["node.id"])),
             directory_id=parse_uuid(found["directory.id"]),
             cluster_id=found.get("cluster.id"),

@@ -26,20 +26,19 @@ from riverrun.records.batch import (
     stamp,
 )
 from riverrun.records.validate import check_produced
-from riverrun.storage.append import Appended, AppendPolicy, duplicate_of
+from riverrun.storage.append import Appended, AppendPolicy, duplicate_of, sound_batches
 from riverrun.storage.cleaning.retention import discardable
 from riverrun.storage.flush import FlushJob, LogFlusher
-from riverrun.storage.index import AbortedTransaction
 from riverrun.storage.log_reader import LogReader
-from riverrun.storage.lookup import OffsetAt
-from riverrun.storage.open_files import OpenFiles
 from riverrun.storage.producer_snapshots import ProducerSnapshots
 from riverrun.storage.producers import AppendOrigin, Producers
-from riverrun.storage.reading import ColdRead, Slice
-from riverrun.storage.received import sound_batches
-from riverrun.storage.recovery.recovery import Recovered
-from riverrun.storage.segment import Segment
-from riverrun.storage.segments import Segments
+from riverrun.storage.recovery.log_recovery import RecoveredLog
+from riverrun.storage.segment.index import AbortedTransaction
+from riverrun.storage.segment.open_files import OpenFiles
+from riverrun.storage.segment.reader import ColdRead, Slice
+from riverrun.storage.segment.segment import Segment
+from riverrun.storage.segment.segments import Segments
+from riverrun.storage.segment.time_search import OffsetAt
 from riverrun.storage.settings import LogSettings
 
 __all__ = ["AppendOrigin", "Appended", "Log"]
@@ -53,7 +52,7 @@ class Log:
         self,
         files: Files,
         open_files: OpenFiles,
-        recovered: Recovered,
+        recovered: RecoveredLog,
         *,
         partition: TopicPartition,
         topic_id: UUID,

@@ -9,12 +9,13 @@ offline; a disk that is full fails appends until there is room again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 import structlog
+from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
@@ -26,16 +27,15 @@ from riverrun.records.batch import CorruptBatch
 from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from riverrun.storage.cleaning.cleaner import Cleaner, Steps
 from riverrun.storage.cleaning.compaction import CompactionAborted
-from riverrun.storage.cleaning.worker import StartJob
 from riverrun.storage.directory import LogDirectory, SettingsFor
-from riverrun.storage.duties import Duty, job_starter
 from riverrun.storage.flush import FlushJob
 from riverrun.storage.log import Log
-from riverrun.storage.reading import ColdRead, Slice
 from riverrun.storage.removal import unlink_all
-from riverrun.storage.segment import DELETED_SUFFIX, Segment
+from riverrun.storage.segment.reader import ColdRead, Slice
+from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.settings import CleanerSettings
 from riverrun.storage.space_monitor import is_disk_full
+from riverrun.storage.worker import StartCompaction, compaction_starter
 
 Result = TypeVar("Result")
 
@@ -49,7 +49,13 @@ OPEN_LOGS = 20
 _logger = structlog.get_logger("riverrun.storage")
 
 
-class LogRunner:
+class PeriodicTask(Struct):
+    interval_ms: int
+    due_ms: float
+    work: Callable[[], Awaitable[object]]
+
+
+class LogManager:
     """The awaiting side of one ``LogDirectory``. ``recover`` first, then ``run`` until ``stop``."""
 
     def __init__(
@@ -59,7 +65,7 @@ class LogRunner:
         clock: Clock,
         metrics: Metrics,
         cleaner: CleanerSettings | None = None,
-        start_job: StartJob | None = None,
+        start_job: StartCompaction | None = None,
     ) -> None:
         self._directory = directory
         self._files = directory.files
@@ -74,7 +80,7 @@ class LogRunner:
         self._last_flushed_ms: dict[Log, int] = {}
         self._cleaner = Cleaner(
             self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
-            start_job=start_job or job_starter(self._files), metrics=metrics,
+            start_job=start_job or compaction_starter(self._files), metrics=metrics,
             discard=self._remove_later,
         )  # fmt: skip
         self._flush_seconds = metrics.histogram(
@@ -274,18 +280,18 @@ class LogRunner:
     # What recurs
 
     async def run(self) -> None:
-        """Do the duties until cancelled."""
-        duties = self._duties()
+        """Run the periodic tasks until cancelled."""
+        tasks = self._periodic_tasks()
         tick = min(TICK_SECONDS, self._directory.settings.flush_check_interval_ms / SECOND_MS)
         cleaning = asyncio.create_task(self._clean(), name="compaction")
         try:
             while True:
                 await asyncio.sleep(tick)
                 now = self._clock.monotonic() * SECOND_MS
-                for duty in duties:
-                    if now >= duty.due_ms:
-                        duty.due_ms = now + duty.interval_ms
-                        await _finish(duty.work())
+                for task in tasks:
+                    if now >= task.due_ms:
+                        task.due_ms = now + task.interval_ms
+                        await task.work()
                 if cleaning.done():
                     cleaning.result()
         finally:
@@ -293,7 +299,7 @@ class LogRunner:
             cleaning.cancel()
             await asyncio.gather(cleaning, return_exceptions=True)
 
-    def _duties(self) -> list[Duty]:
+    def _periodic_tasks(self) -> list[PeriodicTask]:
         settings = self._directory.settings
         now = self._clock.monotonic() * SECOND_MS
         retention_ms = settings.retention_check_interval_ms
@@ -301,16 +307,16 @@ class LogRunner:
         checkpoint_ms = settings.recovery_point_interval_ms
         start_ms = settings.start_offset_interval_ms
         return [
-            Duty(0, now, self._flush_due_logs),
-            Duty(0, now, self._remove_files),
-            Duty(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
-            Duty(expiration_ms, now + expiration_ms, self._expire_producers),
-            Duty(
+            PeriodicTask(0, now, self._flush_due_logs),
+            PeriodicTask(0, now, self._remove_files),
+            PeriodicTask(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
+            PeriodicTask(expiration_ms, now + expiration_ms, self._expire_producers),
+            PeriodicTask(
                 checkpoint_ms,
                 now + checkpoint_ms,
                 partial(self.checkpoint, RECOVERY_POINTS, HIGH_WATERMARKS),
             ),
-            Duty(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
+            PeriodicTask(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
         ]
 
     def _all_logs(self) -> list[Log]:
@@ -373,12 +379,12 @@ class LogRunner:
                 continue
             try:
                 log.roll_if_due(now_ms)
-                dropped = log.enforce_retention(now_ms)
-                self._retained.value += len(dropped)
-                self._remove_later(log, dropped)
+                discarded = log.enforce_retention(now_ms)
+                self._retained.value += len(discarded)
+                self._remove_later(log, discarded)
             except OSError as error:
                 self._directory.note_write_error(error)
-                _logger.warning("retention failed", partition=str(log.partition), reason=str(error))
+                _logger.warning("retention failed", partition=str(log.partition), error=str(error))
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()
@@ -476,8 +482,3 @@ def _largest_unflushed(logs: Iterable[Log], bytes_max: int) -> list[Log]:
         chosen.append(log)
         total -= size
     return chosen
-
-
-async def _finish(result: object) -> None:
-    if asyncio.iscoroutine(result):
-        await result

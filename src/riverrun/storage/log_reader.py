@@ -14,12 +14,12 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
 from riverrun.ports.files import Files
 from riverrun.records.batch import CorruptBatch
-from riverrun.storage.index import AbortedTransaction
-from riverrun.storage.lookup import OffsetAt, TimedView, first_at_or_after, latest
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.reading import ColdRead, SegmentView, Slice, read_batches, sound_prefix
-from riverrun.storage.segment import TIME_INDEX_SUFFIX, Segment
-from riverrun.storage.segments import Segments
+from riverrun.storage.segment.index import AbortedTransaction
+from riverrun.storage.segment.open_files import OpenFiles
+from riverrun.storage.segment.reader import ColdRead, SegmentView, Slice, read_batches, sound_prefix
+from riverrun.storage.segment.segment import TIME_INDEX_SUFFIX, Segment
+from riverrun.storage.segment.segments import Segments
+from riverrun.storage.segment.time_search import OffsetAt, TimedView, first_at_or_after, latest
 
 _HINTS_MAX = 32
 

@@ -14,12 +14,12 @@ import structlog
 
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import BatchHeader
-from riverrun.storage.epochs import LeaderEpochs
+from riverrun.storage.leader_epochs import LeaderEpochs
 from riverrun.storage.producers import BATCHES_KEPT, CorruptSnapshot, Producers
-from riverrun.storage.reading import find_batch, load_index
-from riverrun.storage.scan import ReplayedState, headers
-from riverrun.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
-from riverrun.storage.segments import Segments
+from riverrun.storage.segment.reader import find_batch, load_index
+from riverrun.storage.segment.scan import ReplayedState, headers
+from riverrun.storage.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from riverrun.storage.segment.segments import Segments
 
 _EARLIER_BYTES = (1 << 17, 5 << 20)
 """How far before a snapshot to look for a producer's last five batches, at first and at most."""

@@ -17,7 +17,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
 from riverrun.records.checksum import crc32c
 from riverrun.records.record import ControlType, read_records
-from riverrun.storage.index import AbortedTransaction
+from riverrun.storage.segment.index import AbortedTransaction
 
 BATCHES_KEPT = 5
 """As many as a producer may have in flight."""
@@ -52,21 +52,21 @@ class KnownBatch(NamedTuple):
     timestamp: int
 
 
-class Marker(NamedTuple):
+class TransactionMarker(NamedTuple):
     """The end of a transaction, from a control batch."""
 
     is_commit: bool
     coordinator_epoch: int
 
 
-def read_marker(batch: Buffer) -> Marker | None:
+def read_marker(batch: Buffer) -> TransactionMarker | None:
     """The transaction marker in a control batch; None if it is of another type."""
     for record in read_records(batch):
         kind = ControlType.of(record.key)
         if kind in (ControlType.ABORT, ControlType.COMMIT):
             value = record.value or b""
             coordinator_epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= 6 else -1
-            return Marker(kind is ControlType.COMMIT, coordinator_epoch)
+            return TransactionMarker(kind is ControlType.COMMIT, coordinator_epoch)
     return None
 
 
@@ -197,7 +197,7 @@ class Producers:
             self._open[first_offset] = header.producer_id
 
     def end_transaction(
-        self, header: BatchHeader, offset: int, marker: Marker, seen_ms: int
+        self, header: BatchHeader, offset: int, marker: TransactionMarker, seen_ms: int
     ) -> AbortedTransaction | None:
         """Account for a marker that was appended; what readers must skip, if it aborts."""
         producer = self.known.get(header.producer_id)
@@ -217,7 +217,7 @@ class Producers:
         stable = min(self._open, default=offset + 1)
         return AbortedTransaction(header.producer_id, start, offset, stable)
 
-    def refuse_stale_marker(self, header: BatchHeader, marker: Marker) -> None:
+    def refuse_stale_marker(self, header: BatchHeader, marker: TransactionMarker) -> None:
         """A coordinator that was replaced must not end transactions."""
         producer = self.known.get(header.producer_id)
         if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:

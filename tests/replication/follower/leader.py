@@ -14,7 +14,7 @@ from uuid import UUID
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch
 from riverrun.storage.log import Log
-from riverrun.storage.reading import ColdRead
+from riverrun.storage.segment.reader import ColdRead
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import decode_request, encode_response
 from riverrun.wire.fetch import (

@@ -19,7 +19,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.log_manager import LogRunner
+from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import FixedClock, Machine, read_all
 
@@ -51,7 +51,7 @@ class Story:
         self.machine = machine
         self.settings = settings
         self.directory: LogDirectory = machine.start()
-        self.runner = LogRunner(self.directory, clock=machine.clock, metrics=Metrics())
+        self.runner = LogManager(self.directory, clock=machine.clock, metrics=Metrics())
         self.replicas = Replicas(self.directory, ME, lambda *_: settings, lambda _: None)
         self.metrics = Metrics()
         self.epoch = 7

@@ -21,7 +21,7 @@ from riverrun.ports.randomness import Randomness
 from riverrun.raft.types import Voter
 from riverrun.server.formation.decision import LISTENER, FormationError, FoundingProposal
 from riverrun.storage.checkpoints import encode_uuid, parse_uuid
-from riverrun.storage.identity import META_PROPERTIES, Identity
+from riverrun.storage.identity import META_PROPERTIES, DirectoryIdentity
 
 PROMISE = "formation.json"
 VERSION = 1
@@ -111,7 +111,9 @@ def promise_for_all(
     for voter, directory in zip(founders, directories, strict=True):
         assert voter.directory_id is not None
         files.make_directory(str(directory))
-        identity = Identity(node_id=voter.id, directory_id=voter.directory_id, cluster_id=None)
+        identity = DirectoryIdentity(
+            node_id=voter.id, directory_id=voter.directory_id, cluster_id=None
+        )
         write_atomically(files, str(directory / META_PROPERTIES), identity.encode())
     for directory in directories:
         write_promise(files, str(directory), Promise(proposal=proposal))

@@ -16,7 +16,7 @@ from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.leaders import missing
 from riverrun.server.services import BrokerServices
-from riverrun.storage.lookup import OffsetAt
+from riverrun.storage.segment.time_search import OffsetAt
 from riverrun.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest
 from riverrun.wire.messages.list_offsets_response import (
     ListOffsetsPartitionResponse,

@@ -10,8 +10,8 @@ import os
 
 from riverrun.ports.files import File, Files
 from riverrun.records.batch import NO_TIMESTAMP, read_header
-from riverrun.storage.index import AbortedTransaction, OffsetIndex, TimeIndex
-from riverrun.storage.segment import (
+from riverrun.storage.segment.index import AbortedTransaction, OffsetIndex, TimeIndex
+from riverrun.storage.segment.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

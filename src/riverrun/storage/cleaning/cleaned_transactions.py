@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from riverrun.records.batch import BatchHeader
 from riverrun.records.record import ControlType, read_records
-from riverrun.storage.index import AbortedTransaction
+from riverrun.storage.segment.index import AbortedTransaction
 
 
 class CleanedTransactions:

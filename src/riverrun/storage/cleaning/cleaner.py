@@ -19,22 +19,26 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch
-from riverrun.storage.checkpoints import CLEANER_OFFSETS, read_offsets, write_offsets
+from riverrun.storage.checkpoints import (
+    CLEANER_OFFSETS,
+    CorruptCheckpoint,
+    read_offsets,
+    write_offsets,
+)
 from riverrun.storage.cleaning.cleaned_segment import discard_cleaned
 from riverrun.storage.cleaning.compaction import (
-    Cleaned,
     CompactionAborted,
+    CompactionResult,
+    CompactionTask,
     LastRecord,
-    Source,
-    Task,
+    SourceSegment,
 )
 from riverrun.storage.cleaning.swap import Swap
-from riverrun.storage.cleaning.worker import Job, StartJob
-from riverrun.storage.epochs import CorruptCheckpoint
-from riverrun.storage.index import TIME_ENTRY
 from riverrun.storage.log import Log
-from riverrun.storage.segment import Segment
+from riverrun.storage.segment.index import TIME_ENTRY
+from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import CleanerSettings
+from riverrun.storage.worker import CompactionJob, StartCompaction
 
 Steps = Generator[Callable[[], object], object, bool]
 """Yields what is to be run in a thread, is sent what that returned."""
@@ -43,7 +47,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _logger = structlog.get_logger("riverrun.storage")
 
 
-class Candidate(Struct, frozen=True):
+class CompactionCandidate(Struct, frozen=True):
     """A log that may be compacted, and how much that is needed."""
 
     log: Log
@@ -53,7 +57,7 @@ class Candidate(Struct, frozen=True):
     is_overdue: bool
 
 
-def judge(log: Log, first_dirty_offset: int, now_ms: int) -> Candidate | None:
+def judge(log: Log, first_dirty_offset: int, now_ms: int) -> CompactionCandidate | None:
     """What could be compacted of a log, if it has anything new since the last time.
 
     Never the active segment, nothing above the high watermark or inside an open transaction, and
@@ -77,7 +81,7 @@ def judge(log: Log, first_dirty_offset: int, now_ms: int) -> Candidate | None:
         return None
     begun = [segment.first_timestamp for segment in dirty if segment.first_timestamp is not None]
     oldest = min((timestamp for timestamp in begun if timestamp >= 0), default=now_ms)
-    return Candidate(
+    return CompactionCandidate(
         log,
         tuple(segments),
         first_dirty_offset,
@@ -87,7 +91,7 @@ def judge(log: Log, first_dirty_offset: int, now_ms: int) -> Candidate | None:
     )
 
 
-def choose(candidates: Iterable[Candidate]) -> Candidate | None:
+def choose(candidates: Iterable[CompactionCandidate]) -> CompactionCandidate | None:
     """The one that is overdue or the dirtiest, if any is dirty enough."""
     due = [
         each
@@ -107,7 +111,7 @@ class Cleaner:
         *,
         clock: Clock,
         settings: CleanerSettings,
-        start_job: StartJob,
+        start_job: StartCompaction,
         metrics: Metrics,
         discard: Callable[[Log, list[Segment]], None],
     ) -> None:
@@ -118,7 +122,7 @@ class Cleaner:
         self._start_job = start_job
         self._discard = discard
         """Takes segments that were replaced; their files are to go after file.delete.delay.ms."""
-        self._job: Job | None = None
+        self._job: CompactionJob | None = None
         self.uncleanable: dict[Log, str] = {}
         """Logs with damage that must not be copied, and what it is."""
         self._layouts: dict[Log, int] = {}
@@ -188,14 +192,14 @@ class Cleaner:
         return True
 
     def _compact(
-        self, candidate: Candidate, now_ms: int
-    ) -> Generator[Callable[[], object], object, Cleaned | None]:
+        self, candidate: CompactionCandidate, now_ms: int
+    ) -> Generator[Callable[[], object], object, CompactionResult | None]:
         """Put one new segment after the other in place; the last one, or None if it failed."""
         log = candidate.log
         rate = int(min(self.settings.read_bytes_per_second_max, LONG_MAX))
         job = self._start_job(self._task(candidate, now_ms), 0 if rate == LONG_MAX else rate)
         self._job = job
-        last: Cleaned | None = None
+        last: CompactionResult | None = None
         try:
             while True:
                 try:
@@ -210,7 +214,7 @@ class Cleaner:
                     return None
                 if cleaned is None:
                     return last
-                assert isinstance(cleaned, Cleaned)
+                assert isinstance(cleaned, CompactionResult)
                 swap = Swap(self._files, log, cleaned)
                 try:
                     if swap.can_enter():
@@ -234,11 +238,11 @@ class Cleaner:
             self._job = None
             job.abort()
 
-    def _task(self, candidate: Candidate, now_ms: int) -> Task:
+    def _task(self, candidate: CompactionCandidate, now_ms: int) -> CompactionTask:
         log, settings = candidate.log, candidate.log.settings
         interval = max(settings.index_interval_bytes, 1)
         sources = tuple(
-            Source(
+            SourceSegment(
                 base_offset=segment.base_offset,
                 next_offset=segment.next_offset,
                 size=segment.size,
@@ -246,7 +250,7 @@ class Cleaner:
             )
             for segment in candidate.segments
         )
-        return Task(
+        return CompactionTask(
             directory=log.path,
             sources=sources,
             first_dirty_offset=candidate.first_dirty_offset,

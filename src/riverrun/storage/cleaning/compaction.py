@@ -42,13 +42,13 @@ from riverrun.records.record import (
 from riverrun.storage.cleaning.cleaned_segment import CleanedSegment
 from riverrun.storage.cleaning.cleaned_transactions import CleanedTransactions
 from riverrun.storage.cleaning.offset_map import OffsetMap
-from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
-from riverrun.storage.segment import LOG_SUFFIX, file_name
+from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, AbortedTransaction
+from riverrun.storage.segment.segment import LOG_SUFFIX, file_name
 
 _READ_BYTES = 1 << 20
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class SourceSegment(Struct, frozen=True, kw_only=True):
     """A segment to be compacted; never the active one."""
 
     base_offset: int
@@ -64,11 +64,11 @@ class LastRecord(Struct, frozen=True, kw_only=True):
     epoch: int
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class CompactionTask(Struct, frozen=True, kw_only=True):
     """All that compaction needs to know, as values that can be sent to another process."""
 
     directory: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     """All segments that may be cleaned, from the log's first on."""
     first_dirty_offset: int
     now_ms: int
@@ -86,7 +86,7 @@ class Task(Struct, frozen=True, kw_only=True):
         return self.sources[-1].next_offset
 
 
-class Cleaned(Struct, frozen=True, kw_only=True):
+class CompactionResult(Struct, frozen=True, kw_only=True):
     """One new segment, lying beside those that it is to replace."""
 
     base_offset: int
@@ -109,8 +109,8 @@ class CompactionAborted(Exception):
 
 
 def compact(
-    files: Files, task: Task, go_on: Callable[[int], bool] = lambda _: True
-) -> Iterator[Cleaned]:
+    files: Files, task: CompactionTask, go_on: Callable[[int], bool] = lambda _: True
+) -> Iterator[CompactionResult]:
     """Write the new segments, oldest first, each when the one before has been taken.
 
     ``go_on`` is asked before each read, with its size; it may slow the work down, or end it.
@@ -123,13 +123,13 @@ def compact(
         yield _clean_group(files, task, group, offsets, cleaned_to, transactions, go_on)
 
 
-def _path(task: Task, source: Source) -> str:
+def _path(task: CompactionTask, source: SourceSegment) -> str:
     return os.path.join(task.directory, file_name(source.base_offset, LOG_SUFFIX))
 
 
-def _groups(sources: list[Source], task: Task) -> Iterator[list[Source]]:
+def _groups(sources: list[SourceSegment], task: CompactionTask) -> Iterator[list[SourceSegment]]:
     """Neighbours that fit into one segment together, so that segments do not dwindle."""
-    group: list[Source] = []
+    group: list[SourceSegment] = []
     for source in sources:
         if group and (
             sum(member.size for member in group) + source.size > task.segment_bytes_max
@@ -181,7 +181,9 @@ def _check(header: BatchHeader, path: str, position: int, size: int) -> None:
         raise CorruptBatch(f"no batch at {position} of {path}")
 
 
-def _map_keys(files: Files, task: Task, go_on: Callable[[int], bool]) -> tuple[OffsetMap, int]:
+def _map_keys(
+    files: Files, task: CompactionTask, go_on: Callable[[int], bool]
+) -> tuple[OffsetMap, int]:
     """The latest offset of each key in the dirty part, as far as memory allows, and how far."""
     dirty = [source for source in task.sources if source.next_offset > task.first_dirty_offset]
     capacity = OffsetMap.capacity_of(task.map_bytes_max, task.map_load_factor)
@@ -214,18 +216,18 @@ def _map_keys(files: Files, task: Task, go_on: Callable[[int], bool]) -> tuple[O
 
 def _clean_group(
     files: Files,
-    task: Task,
-    group: list[Source],
+    task: CompactionTask,
+    group: list[SourceSegment],
     offsets: OffsetMap,
     cleaned_to: int,
     transactions: CleanedTransactions,
     go_on: Callable[[int], bool],
-) -> Cleaned:
+) -> CompactionResult:
     new = CleanedSegment(
         files, task.directory, group[0].base_offset, interval_bytes=task.index_interval_bytes
     )
     with contextlib.closing(new) as output:
-        judge = _Judge(task, offsets, cleaned_to, transactions)
+        judge = _RecordFilter(task, offsets, cleaned_to, transactions)
         for header, batch, is_last in _read_group(files, task, group, go_on):
             kept = judge.keep(header, batch, must_remain=is_last)
             if kept is not None:
@@ -237,7 +239,7 @@ def _clean_group(
             raise CompactionAborted(task.directory)
         output.finish(transactions.kept)
         transactions.kept = []
-    return Cleaned(
+    return CompactionResult(
         base_offset=group[0].base_offset,
         next_offset=output.next_offset,
         size=output.size,
@@ -253,7 +255,7 @@ def _clean_group(
 
 
 def _read_group(
-    files: Files, task: Task, group: list[Source], go_on: Callable[[int], bool]
+    files: Files, task: CompactionTask, group: list[SourceSegment], go_on: Callable[[int], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
     """Every batch of a group, and whether it is the last."""
     previous: tuple[BatchHeader, memoryview] | None = None
@@ -267,12 +269,12 @@ def _read_group(
         yield *previous, True
 
 
-class _Judge:
+class _RecordFilter:
     """Decides what stays of each batch."""
 
     def __init__(
         self,
-        task: Task,
+        task: CompactionTask,
         offsets: OffsetMap,
         cleaned_to: int,
         transactions: CleanedTransactions,

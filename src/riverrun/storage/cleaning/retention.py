@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from riverrun.storage.segment import Segment
+from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import LogSettings
 
 

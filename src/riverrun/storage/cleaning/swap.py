@@ -17,9 +17,9 @@ from __future__ import annotations
 import os
 
 from riverrun.ports.files import Files
-from riverrun.storage.cleaning.compaction import Cleaned
+from riverrun.storage.cleaning.compaction import CompactionResult
 from riverrun.storage.log import Log
-from riverrun.storage.segment import (
+from riverrun.storage.segment.segment import (
     CLEANED_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
@@ -31,7 +31,7 @@ from riverrun.storage.segment import (
 class Swap:
     """One new segment for one or more old ones."""
 
-    def __init__(self, files: Files, log: Log, cleaned: Cleaned) -> None:
+    def __init__(self, files: Files, log: Log, cleaned: CompactionResult) -> None:
         self._files = files
         self._log = log
         self._directory = log.path

@@ -13,8 +13,8 @@ import re
 
 from riverrun.ports.files import Files
 from riverrun.records.batch import CorruptBatch
-from riverrun.storage.scan import headers
-from riverrun.storage.segment import (
+from riverrun.storage.segment.scan import headers
+from riverrun.storage.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from riverrun.ports.files import File, Files
-from riverrun.storage.index import OFFSETS_SPAN_MAX
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.scan import OffsetRules, ReplayedState, scan
-from riverrun.storage.segment import Segment
+from riverrun.storage.segment.index import OFFSETS_SPAN_MAX
+from riverrun.storage.segment.open_files import OpenFiles
+from riverrun.storage.segment.scan import OffsetRules, ReplayedState, scan
+from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import LogSettings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ GoOn = Callable[[int], bool]
 """Told how many bytes were read; says whether to read on, perhaps after a pause."""
 
 
-class Piece(Struct, frozen=True, kw_only=True):
+class SegmentExtent(Struct, frozen=True, kw_only=True):
     """A segment, or the part of one that was written when the task was made."""
 
     base_offset: int
@@ -40,11 +40,11 @@ class Piece(Struct, frozen=True, kw_only=True):
     """Where the next segment begins, if there is one."""
 
 
-class Extent(Struct, frozen=True, kw_only=True):
+class LogExtent(Struct, frozen=True, kw_only=True):
     """What there is of one log."""
 
     directory: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SegmentExtent, ...]
     may_have_gaps: bool
 
     @property
@@ -55,10 +55,10 @@ class Extent(Struct, frozen=True, kw_only=True):
 class ScrubTask(Struct, frozen=True):
     """Some logs, since a process is too dear for each."""
 
-    logs: tuple[Extent, ...]
+    logs: tuple[LogExtent, ...]
 
 
-class Scrubbed(Struct, frozen=True, kw_only=True):
+class ScrubResult(Struct, frozen=True, kw_only=True):
     """What was found in one piece."""
 
     place: int
@@ -76,7 +76,7 @@ class ScrubAborted(Exception):
 class ScrubJob(Protocol):
     """``next`` waits, so it belongs in a thread; ``abort`` does not."""
 
-    def next(self) -> Scrubbed | None:
+    def next(self) -> ScrubResult | None:
         """What was found in the next piece; None when there are no more."""
         ...
 
@@ -89,26 +89,28 @@ StartScrub = Callable[[ScrubTask, int], ScrubJob]
 """Makes the job of a task that reads at most so many bytes a second."""
 
 
-def extent_of(log: Log) -> Extent | None:
+def extent_of(log: Log) -> LogExtent | None:
     """All that the log holds now; None while compaction gives its files other names."""
-    pieces: list[Piece] = []
+    pieces: list[SegmentExtent] = []
     if any(segment.alias for segment in log.segments):
         return None
     for place, segment in enumerate(log.segments):
         following = log.segments[place + 1 : place + 2]
         if segment.size:
             pieces.append(
-                Piece(
+                SegmentExtent(
                     base_offset=segment.base_offset,
                     size=segment.size,
                     next_offset=segment.next_offset,
                     bound=following[0].base_offset if following else None,
                 )
             )
-    return Extent(directory=log.path, pieces=tuple(pieces), may_have_gaps=log.settings.is_compacted)
+    return LogExtent(
+        directory=log.path, pieces=tuple(pieces), may_have_gaps=log.settings.is_compacted
+    )
 
 
-def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[Scrubbed]:
+def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[ScrubResult]:
     """Read all of it, of each log up to where it is not sound. Raises ``ScrubAborted``."""
     open_files = OpenFiles(files, 1)
     for place, extent in enumerate(task.logs):
@@ -121,7 +123,7 @@ def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[Scrubbed]:
                 # A sector that cannot be read is damage like any other: others have what it held.
                 # If the whole disk is gone, whoever writes will meet it, too.
                 problem = f"{segment.path} cannot be read: {error.strerror or error}"
-            yield Scrubbed(
+            yield ScrubResult(
                 place=place, size=segment.size, problem=problem, offset=segment.next_offset
             )
             if problem is not None:
@@ -129,7 +131,7 @@ def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[Scrubbed]:
 
 
 def _read(
-    files: Files, segment: Segment, piece: Piece, go_on: GoOn, *, may_have_gaps: bool
+    files: Files, segment: Segment, piece: SegmentExtent, go_on: GoOn, *, may_have_gaps: bool
 ) -> str | None:
     with contextlib.closing(files.open(segment.path)) as file:
         problem = scan(

@@ -18,18 +18,18 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.duties import scrub_starter
 from riverrun.storage.log import Log
 from riverrun.storage.scrubbing.scrub import (
-    Extent,
+    LogExtent,
     ScrubAborted,
-    Scrubbed,
     ScrubJob,
+    ScrubResult,
     ScrubTask,
     StartScrub,
     extent_of,
 )
 from riverrun.storage.settings import ScrubSettings
+from riverrun.storage.worker import scrub_starter
 
 TICK_SECONDS = 1.0
 FIRST_MS_MAX = 10 * MINUTE_MS
@@ -39,7 +39,7 @@ HANDFUL_BYTES = 256 * MiB
 _logger = structlog.get_logger("riverrun.storage")
 
 
-class ScrubRunner:
+class Scrubber:
     """Scrubs the logs of one directory. ``run`` until cancelled."""
 
     def __init__(
@@ -127,14 +127,14 @@ class ScrubRunner:
             job.abort()
             self._job = None
 
-    def _begin(self, log: Log) -> Extent | None:
+    def _begin(self, log: Log) -> LogExtent | None:
         interval_ms = max(self._settings.interval_ms, TICK_SECONDS * SECOND_MS)
         self._due_ms[log] = self._clock.monotonic() * SECOND_MS + interval_ms
         log.is_suspect = False
         extent = None if log.is_offline else extent_of(log)
         return extent if extent is not None and extent.pieces else None
 
-    def _report(self, log: Log, result: Scrubbed) -> None:
+    def _report(self, log: Log, result: ScrubResult) -> None:
         if log.is_offline or log.damage is not None:
             return
         assert result.problem is not None, "nothing to report"

@@ -11,7 +11,7 @@ import os
 
 from riverrun.ports.files import Buffer, Files, read_whole
 from riverrun.records.batch import NO_TIMESTAMP
-from riverrun.storage.index import (
+from riverrun.storage.segment.index import (
     OFFSET_ENTRY,
     OFFSETS_SPAN_MAX,
     TIME_ENTRY,
@@ -20,8 +20,8 @@ from riverrun.storage.index import (
     TimeIndex,
     parse_transactions,
 )
-from riverrun.storage.open_files import Handle, OpenFiles
-from riverrun.storage.reading import SegmentView
+from riverrun.storage.segment.open_files import Handle, OpenFiles
+from riverrun.storage.segment.reader import SegmentView
 from riverrun.storage.settings import LogSettings
 
 INDEX_PIECE_BYTES = 4096

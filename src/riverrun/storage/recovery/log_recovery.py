@@ -16,21 +16,22 @@ import os
 import structlog
 from msgspec import Struct
 
-from riverrun.ports.files import File, Files, read_whole, write_atomically
-from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
-from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
-from riverrun.storage.index import OFFSETS_SPAN_MAX, parse_transactions
-from riverrun.storage.index_files import (
+from riverrun.ports.files import File, Files, read_whole
+from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, CorruptCheckpoint
+from riverrun.storage.leader_epochs import LeaderEpochs
+from riverrun.storage.producer_snapshots import load_snapshot, recall_earlier, replay, snapshot_path
+from riverrun.storage.producers import Producers
+from riverrun.storage.recovery.leftovers import tidy
+from riverrun.storage.recovery.loss import read_loss, write_loss
+from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, parse_transactions
+from riverrun.storage.segment.index_files import (
     describe,
     load_indexed_part,
     write_anew,
 )
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.producer_snapshots import load_snapshot, recall_earlier, replay, snapshot_path
-from riverrun.storage.producers import Producers
-from riverrun.storage.recovery.leftovers import tidy
-from riverrun.storage.scan import OffsetRules, ReplayedState, scan
-from riverrun.storage.segment import (
+from riverrun.storage.segment.open_files import OpenFiles
+from riverrun.storage.segment.scan import OffsetRules, ReplayedState, scan
+from riverrun.storage.segment.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -43,8 +44,6 @@ from riverrun.storage.segment import (
 from riverrun.storage.settings import LogSettings
 
 DAMAGED_SUFFIX = ".damaged"
-LOSS = "replica-loss"
-"""In a partition's directory: it lost what it had synced, and its cluster may not know yet."""
 _COPY_BYTES = 4 << 20
 _EVER = 2**63 - 1
 _FIRST_LOG = file_name(0, LOG_SUFFIX)
@@ -57,7 +56,7 @@ _BLANK_NAMES = (
 _logger = structlog.get_logger("riverrun.storage")
 
 
-class Situation(Struct, kw_only=True):
+class RecoverySituation(Struct, kw_only=True):
     """What is known about a log before its files are read."""
 
     path: str
@@ -72,7 +71,7 @@ class Situation(Struct, kw_only=True):
     """Whether others have copies, and must hear of a loss. The quorum has rules of its own."""
 
 
-class Recovered(Struct, kw_only=True):
+class RecoveredLog(Struct, kw_only=True):
     """What a log starts from."""
 
     segments: list[Segment]
@@ -90,32 +89,12 @@ class Recovered(Struct, kw_only=True):
     """Whether the names of the files are known to survive a power cut."""
 
 
-def recover(files: Files, open_files: OpenFiles, situation: Situation) -> Recovered:
+def recover(files: Files, open_files: OpenFiles, situation: RecoverySituation) -> RecoveredLog:
     """Everything about the log of one partition, from its files."""
     return _blank(files, open_files, situation) or _Recovery(files, open_files, situation).run()
 
 
-def write_loss(files: Files, path: str, what: str) -> None:
-    """Durable when it returns."""
-    write_atomically(files, os.path.join(path, LOSS), what.encode())
-
-
-def read_loss(files: Files, path: str) -> str | None:
-    """What a replica lost that was not reported before the last process ended, if anything."""
-    name = os.path.join(path, LOSS)
-    if not files.exists(name):
-        return None
-    return read_whole(files, name).decode(errors="replace") or "lost"
-
-
-def forget_loss(files: Files, path: str) -> None:
-    """It is known where it must be. Waits for the disk."""
-    with contextlib.suppress(FileNotFoundError):
-        files.unlink(os.path.join(path, LOSS))
-        files.sync_directory(path)
-
-
-def begin(open_files: OpenFiles, situation: Situation) -> Recovered:
+def begin(open_files: OpenFiles, situation: RecoverySituation) -> RecoveredLog:
     """What a log starts from that has a directory and nothing in it."""
     segment = Segment(open_files, situation.path, 0)
     segment.created_ms = situation.now_ms
@@ -123,8 +102,8 @@ def begin(open_files: OpenFiles, situation: Situation) -> Recovered:
     return _begun(segment)
 
 
-def _begun(segment: Segment, *, is_durable: bool = False) -> Recovered:
-    return Recovered(
+def _begun(segment: Segment, *, is_durable: bool = False) -> RecoveredLog:
+    return RecoveredLog(
         segments=[segment],
         producers=Producers(),
         epochs=LeaderEpochs(),
@@ -135,7 +114,9 @@ def _begun(segment: Segment, *, is_durable: bool = False) -> Recovered:
     )
 
 
-def _blank(files: Files, open_files: OpenFiles, situation: Situation) -> Recovered | None:
+def _blank(
+    files: Files, open_files: OpenFiles, situation: RecoverySituation
+) -> RecoveredLog | None:
     """Of a log to which nothing was ever appended, and in which nothing is to be checked.
 
     A node may hold ten thousand of them, which would take seconds to check.
@@ -156,7 +137,7 @@ def _blank(files: Files, open_files: OpenFiles, situation: Situation) -> Recover
 
 
 class _Recovery:
-    def __init__(self, files: Files, open_files: OpenFiles, situation: Situation) -> None:
+    def __init__(self, files: Files, open_files: OpenFiles, situation: RecoverySituation) -> None:
         self._files = files
         self._open_files = open_files
         self._situation = situation
@@ -165,7 +146,7 @@ class _Recovery:
         self._damage: str | None = None
         self._damaged_at: int | None = None
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveredLog:
         situation = self._situation
         names = tidy(self._files, self._path)
         segments = self._find_segments(names)
@@ -195,7 +176,7 @@ class _Recovery:
         end = segments[-1].next_offset
         start = max(situation.start_offset, segments[0].base_offset)
         was_clean = situation.was_clean and self._damage is None
-        return Recovered(
+        return RecoveredLog(
             segments=segments,
             producers=state.producers,
             epochs=state.epochs,

@@ -8,10 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from riverrun.model.ids import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-
-
-class CorruptCheckpoint(Exception):
-    """A checkpoint file that cannot be read."""
+from riverrun.storage.checkpoints import CorruptCheckpoint
 
 
 class LeaderEpochs:

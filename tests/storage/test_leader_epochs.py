@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.storage.epochs import CorruptCheckpoint, LeaderEpochs
+from riverrun.storage.checkpoints import CorruptCheckpoint
+from riverrun.storage.leader_epochs import LeaderEpochs
 
 histories = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 20)), max_size=12).map(
     lambda steps: [

@@ -24,10 +24,10 @@ from riverrun.records.batch import (
     read_header,
 )
 from riverrun.records.checksum import crc32c
-from riverrun.storage.epochs import LeaderEpochs
-from riverrun.storage.index import OFFSETS_SPAN_MAX, AbortedTransaction
+from riverrun.storage.leader_epochs import LeaderEpochs
 from riverrun.storage.producers import Producers
-from riverrun.storage.segment import Segment
+from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, AbortedTransaction
+from riverrun.storage.segment.segment import Segment
 
 CHUNK_BYTES = 1 << 18
 """Fits a processor's cache, so that what is read is checksummed there."""

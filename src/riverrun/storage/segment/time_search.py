@@ -15,9 +15,9 @@ from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.records.batch import BatchHeader
 from riverrun.records.record import Record, read_records
-from riverrun.storage.index import TIME_ENTRY, TimeIndex
-from riverrun.storage.reading import SegmentView, find_batch, load_index
-from riverrun.storage.scan import headers
+from riverrun.storage.segment.index import TIME_ENTRY, TimeIndex
+from riverrun.storage.segment.reader import SegmentView, find_batch, load_index
+from riverrun.storage.segment.scan import headers
 
 
 class OffsetAt(Struct, frozen=True):

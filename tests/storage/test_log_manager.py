@@ -11,8 +11,8 @@ from riverrun.model.ids import PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.log_manager import LogRunner
-from riverrun.storage.reading import ColdRead
+from riverrun.storage.log_manager import LogManager
+from riverrun.storage.segment.reader import ColdRead
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 from .machines import (
@@ -42,7 +42,7 @@ class Node:
         self.machine = machine
         self.settings = settings or LogSettings()
         self.directory: LogDirectory = machine.start(directory_settings)
-        self.runner = LogRunner(self.directory, clock=machine.clock, metrics=Metrics())
+        self.runner = LogManager(self.directory, clock=machine.clock, metrics=Metrics())
 
     async def start(self) -> Log:
         await self.runner.recover(lambda _: self.settings)

@@ -16,8 +16,8 @@ from msgspec import Struct
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.files import Buffer, Files
 from riverrun.records.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, CorruptBatch, crc_matches
-from riverrun.storage.index import OFFSET_ENTRY, OffsetIndex
-from riverrun.storage.open_files import Handle
+from riverrun.storage.segment.index import OFFSET_ENTRY, OffsetIndex
+from riverrun.storage.segment.open_files import Handle
 
 Reader = Callable[[int, int], Buffer | None]
 
@@ -46,7 +46,7 @@ class SegmentView(Struct):
     index: OffsetIndex | None
 
 
-class Readable(Protocol):
+class ReadableSegment(Protocol):
     """A segment or a view of one."""
 
     @property
@@ -59,7 +59,7 @@ class Readable(Protocol):
 
 def read_batches(
     read: Reader,
-    view: Readable,
+    view: ReadableSegment,
     offset: int,
     position: int | None,
     *,
@@ -110,7 +110,7 @@ def read_batches(
 
 
 def _cut(
-    view: Readable, data: Buffer, position: int, boundary: int, end: int
+    view: ReadableSegment, data: Buffer, position: int, boundary: int, end: int
 ) -> tuple[int, int | None]:
     """Where the whole batches below ``end`` stop, given that one begins at ``boundary``.
 
@@ -130,7 +130,7 @@ def _cut(
     return at, next_offset
 
 
-def _first_batch(read: Reader, view: Readable, position: int, end: int) -> Slice | None:
+def _first_batch(read: Reader, view: ReadableSegment, position: int, end: int) -> Slice | None:
     """One batch that is larger than what was asked for; nothing if it ends above ``end``."""
     header = read(position, HEADER_BYTES)
     if header is None:

@@ -17,9 +17,9 @@ from riverrun.records.batch import (
     crc_matches,
     read_header,
 )
-from riverrun.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
-from riverrun.storage.scan import ReplayedState, scan
-from riverrun.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from riverrun.storage.segment.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from riverrun.storage.segment.scan import ReplayedState, scan
+from riverrun.storage.segment.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from riverrun.storage.settings import LogSettings
 
 _logger = structlog.get_logger("riverrun.storage")

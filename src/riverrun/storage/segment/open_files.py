@@ -43,7 +43,7 @@ class Handle:
         self.file.close()
 
 
-class Holder(Protocol):
+class HandleOwner(Protocol):
     """Whoever has an open file and can do without."""
 
     handle: Handle | None
@@ -64,13 +64,13 @@ class OpenFiles:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self._limit = limit
-        self._holders: deque[Holder] = deque()
-        self._indexes: deque[Holder] = deque()
+        self._holders: deque[HandleOwner] = deque()
+        self._indexes: deque[HandleOwner] = deque()
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def open(self, holder: Holder, path: str, *, create: bool = False) -> Handle:
+    def open(self, holder: HandleOwner, path: str, *, create: bool = False) -> Handle:
         """Open a file for a holder that has none."""
         assert holder.handle is None, f"{path} is open"
         self._make_room()
@@ -80,13 +80,13 @@ class OpenFiles:
         self._holders.append(holder)
         return handle
 
-    def note_index(self, holder: Holder) -> None:
+    def note_index(self, holder: HandleOwner) -> None:
         """Somebody has an index in memory that lies in a file as well; the oldest of many goes."""
         self._indexes.append(holder)
         if len(self._indexes) > INDEXES_MAX:
             self._indexes.popleft().drop_index()
 
-    def close(self, holder: Holder) -> None:
+    def close(self, holder: HandleOwner) -> None:
         """Give up a holder's file, if it has one."""
         handle = holder.handle
         if handle is not None:

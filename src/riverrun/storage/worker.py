@@ -22,23 +22,28 @@ from typing import IO, Generic, Protocol, TypeVar, cast
 
 from riverrun.ports.files import Files, OsFiles
 from riverrun.records.batch import CorruptBatch
-from riverrun.storage.cleaning.compaction import Cleaned, CompactionAborted, Task, compact
-from riverrun.storage.scrubbing.scrub import ScrubAborted, Scrubbed, ScrubTask, scrub
+from riverrun.storage.cleaning.compaction import (
+    CompactionAborted,
+    CompactionResult,
+    CompactionTask,
+    compact,
+)
+from riverrun.storage.scrubbing.scrub import ScrubAborted, ScrubResult, ScrubTask, StartScrub, scrub
 
 _LENGTH = struct.Struct(">I")
 _NICENESS = 19
 _PR_SET_PDEATHSIG = 1
 _PAUSE_SECONDS_MAX = 1.0
 
-Answer = Cleaned | Scrubbed | Exception | None
+Answer = CompactionResult | ScrubResult | Exception | None
 """A result, what went wrong, or None at the end."""
-Result = TypeVar("Result", Cleaned, Scrubbed)
+Result = TypeVar("Result", CompactionResult, ScrubResult)
 
 
-class Job(Protocol):
+class CompactionJob(Protocol):
     """A compaction under way. ``next`` waits, so it belongs in a thread; ``abort`` does not."""
 
-    def next(self) -> Cleaned | None:
+    def next(self) -> CompactionResult | None:
         """The next new segment; None when there are no more."""
         ...
 
@@ -47,21 +52,21 @@ class Job(Protocol):
         ...
 
 
-StartJob = Callable[[Task, int], Job]
+StartCompaction = Callable[[CompactionTask, int], CompactionJob]
 """Makes the job of a task, that reads at most so many bytes a second (0: as it likes)."""
 
 
-class InlineJob:
+class InlineCompaction:
     """In the caller's own process, on any ``Files``: for the simulation and for tests."""
 
-    def __init__(self, files: Files, task: Task) -> None:
+    def __init__(self, files: Files, task: CompactionTask) -> None:
         self._is_aborted = False
         self._results = compact(files, task, self._go_on)
 
     def _go_on(self, _: int) -> bool:
         return not self._is_aborted
 
-    def next(self) -> Cleaned | None:
+    def next(self) -> CompactionResult | None:
         return next(self._results, None)
 
     def abort(self) -> None:
@@ -69,23 +74,36 @@ class InlineJob:
 
 
 class InlineScrub:
-    """As ``InlineJob``; as fast as it can, for simulated time does not pass in it."""
+    """As ``InlineCompaction``; as fast as it can, for simulated time does not pass in it."""
 
     def __init__(self, files: Files, task: ScrubTask) -> None:
         self._is_aborted = False
         self._results = scrub(files, task, lambda _: not self._is_aborted)
 
-    def next(self) -> Scrubbed | None:
+    def next(self) -> ScrubResult | None:
         return next(self._results, None)
 
     def abort(self) -> None:
         self._is_aborted = True
 
 
+def compaction_starter(files: Files) -> StartCompaction:
+    """Worker processes see the real file system only."""
+    if isinstance(files, OsFiles):
+        return ProcessJob[CompactionResult]
+    return lambda task, _: InlineCompaction(files, task)
+
+
+def scrub_starter(files: Files) -> StartScrub:
+    if isinstance(files, OsFiles):
+        return ProcessJob[ScrubResult]
+    return lambda task, _: InlineScrub(files, task)
+
+
 class ProcessJob(Generic[Result]):
     """In a worker process, on the real file system."""
 
-    def __init__(self, task: Task | ScrubTask, bytes_per_second_max: int) -> None:
+    def __init__(self, task: CompactionTask | ScrubTask, bytes_per_second_max: int) -> None:
         self._request = pickle.dumps((task, os.getpid(), bytes_per_second_max))
         self._process: subprocess.Popen[bytes] | None = None
         self._is_aborted = False
@@ -94,7 +112,7 @@ class ProcessJob(Generic[Result]):
         process = self._process or self._start()
         assert process.stdout is not None
         answer = _receive(process.stdout)
-        if isinstance(answer, Cleaned | Scrubbed):
+        if isinstance(answer, CompactionResult | ScrubResult):
             return cast("Result", answer)
         self._end(process)
         if answer is not None:
@@ -105,7 +123,7 @@ class ProcessJob(Generic[Result]):
         if self._is_aborted:
             raise CompactionAborted("before it began")
         process = subprocess.Popen(
-            [sys.executable, "-m", "riverrun.storage.cleaning.worker"],
+            [sys.executable, "-m", "riverrun.storage.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # The directory that we happen to be in is not to be searched for modules.
@@ -151,7 +169,7 @@ def _send(stream: IO[bytes], answer: Answer) -> None:
     stream.flush()
 
 
-class _Pace:
+class _Throttle:
     """Says whether to go on, after as long a pause as the limit of bytes a second asks for."""
 
     def __init__(self, parent: int, bytes_per_second_max: int) -> None:
@@ -170,7 +188,7 @@ class _Pace:
         return os.getppid() == self._parent
 
 
-def _answers(task: Task | ScrubTask, pace: _Pace) -> Iterator[Answer]:
+def _answers(task: CompactionTask | ScrubTask, pace: _Throttle) -> Iterator[Answer]:
     try:
         if isinstance(task, ScrubTask):
             yield from scrub(OsFiles(), task, pace)
@@ -193,7 +211,7 @@ def main() -> None:
     os.nice(_NICENESS)
     task, parent, bytes_per_second_max = pickle.loads(sys.stdin.buffer.read())
     with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
-        for answer in _answers(task, _Pace(parent, bytes_per_second_max)):
+        for answer in _answers(task, _Throttle(parent, bytes_per_second_max)):
             _send(sys.stdout.buffer, answer)
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from riverrun.ports.files import Files
-from riverrun.storage.index_files import load_indexed_part
-from riverrun.storage.open_files import OpenFiles
-from riverrun.storage.scan import OffsetRules, ReplayedState, scan
-from riverrun.storage.segment import DELETED_SUFFIX, Segment
+from riverrun.storage.segment.index_files import load_indexed_part
+from riverrun.storage.segment.open_files import OpenFiles
+from riverrun.storage.segment.scan import OffsetRules, ReplayedState, scan
+from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.settings import LogSettings
 
 

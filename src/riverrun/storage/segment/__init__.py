@@ -1,0 +1,1 @@
+"""One segment: its files, its indexes, reading and scanning."""

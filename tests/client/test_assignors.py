@@ -13,7 +13,7 @@ from aiokafka.coordinator.protocol import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riverrun.client.assignors import ASSIGNORS, Subscriber, assign_in_turn, assign_ranges
+from riverrun.client.assignors import ASSIGNORS, Subscriber, assign_ranges, assign_round_robin
 from riverrun.client.consumer_protocol import (
     NotConsumerProtocol,
     read_assignment,
@@ -39,7 +39,7 @@ def test_ranges_give_the_first_members_one_more_of_each_topic() -> None:
 
 def test_turns_go_on_from_topic_to_topic() -> None:
     members = [member("m2", "a", "b"), member("m1", "a", "b")]
-    assert assign_in_turn(members, {"a": 3, "b": 3}) == {
+    assert assign_round_robin(members, {"a": 3, "b": 3}) == {
         "m1": {"a": (0, 2), "b": (1,)},
         "m2": {"a": (1,), "b": (0, 2)},
     }
@@ -48,7 +48,7 @@ def test_turns_go_on_from_topic_to_topic() -> None:
 def test_more_members_than_partitions_leave_some_without() -> None:
     members = [member(name, "a") for name in ("m1", "m2", "m3")]
     assert assign_ranges(members, {"a": 2}) == {"m1": {"a": (0,)}, "m2": {"a": (1,)}, "m3": {}}
-    assert assign_in_turn(members, {"a": 2})["m3"] == {}
+    assert assign_round_robin(members, {"a": 2})["m3"] == {}
 
 
 def test_static_members_come_first_by_their_lasting_name() -> None:
@@ -93,7 +93,7 @@ def test_agrees_with_aiokafka(wanted: dict[str, list[str]], partitions: dict[str
 
     for theirs, ours in (
         (RangePartitionAssignor, assign_ranges),
-        (RoundRobinPartitionAssignor, assign_in_turn),
+        (RoundRobinPartitionAssignor, assign_round_robin),
     ):
         reference = theirs.assign(
             Cluster(), {name: theirs.metadata(topics) for name, topics in wanted.items()}

@@ -128,7 +128,7 @@ def test_each_change_has_its_line_while_somebody_can_read_them(partitions: int, 
 
     with capture_logs() as lines:
         play(node, story)
-    told = [line for line in lines if line["event"] == "in-sync replicas changed"]
+    told = [line for line in lines if line["event"] == "ISR changed"]
     assert len([line for line in told if "partition" in line]) == named
     assert named or [line["partitions"] for line in told] == [partitions]
 

@@ -51,7 +51,7 @@ def state_of(
         (ME, (ME,), (), DAMAGED, Step.WAIT),
         (NO_LEADER, (), (), DAMAGED, Step.REPORT),
         (TWO, (TWO,), (ME,), DAMAGED, Step.REFETCH),
-        (TWO, (TWO,), (ME,), replace(DAMAGED, is_cut=True), Step.ACCEPT),
+        (TWO, (TWO,), (ME,), replace(DAMAGED, is_truncated=True), Step.ACCEPT),
         (NO_LEADER, (), (ME,), DAMAGED, Step.WAIT),
         (TWO, (TWO, ME), (ME,), DAMAGED, Step.WAIT),
         (TWO, (TWO,), (ME,), SOUND, Step.WAIT),

@@ -12,7 +12,7 @@ from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage,
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
 from riverrun.replication.flusher import Flusher
-from riverrun.replication.replicas import CREATED_PER_TURN, Replicas
+from riverrun.replication.replicas import LOGS_PER_STEP, Replicas
 from riverrun.storage.log import Log
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, Machine, batch
@@ -44,7 +44,7 @@ def replicas_on(machine: Machine) -> Replicas:
 
 def test_logs_are_made_in_steps_before_anybody_sees_the_topic() -> None:
     replicas = replicas_on(Machine())
-    topic = topic_of(10 * CREATED_PER_TURN)
+    topic = topic_of(10 * LOGS_PER_STEP)
     steps = sum(1 for _ in replicas.prepare(image_of(topic), topic))
     assert steps == 10
     assert replicas.find("topic", 0) is None
@@ -97,4 +97,4 @@ def test_a_sync_that_a_deletion_overtook_is_no_failure(capsys: pytest.CaptureFix
         await asyncio.gather(*flusher._running.values())
 
     asyncio.run(story())
-    assert "sync failed" not in capsys.readouterr().out
+    assert "flush failed" not in capsys.readouterr().out

@@ -176,7 +176,7 @@ def test_yaml_errors_have_lines_too(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ('input = "large"', 'input = "lage"', "there is no source or transform lage; did you mean"),
-        ('bootstrap = "127.0.0.1:9092"', 'bootstrap = "here"', "'here' is no address"),
+        ('bootstrap = "127.0.0.1:9092"', 'bootstrap = "here"', "'here' is not an address"),
         ('delay = "10 minutes"', 'delay = "soon"', "'soon' is no duration"),
         ('topic = "large-orders"', 'topic = "orders"', "would feed itself for ever"),
         ("FROM orders", "FROM nothing", "reads from no source"),

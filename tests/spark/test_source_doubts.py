@@ -56,7 +56,7 @@ class FakePool:
     async def try_again(self, operation: Any) -> Any:
         return await operation()
 
-    async def turn_to_another(self) -> None:
+    async def switch_node(self) -> None:
         self.turns += 1
 
 

@@ -58,7 +58,7 @@ def test_offsets_in_checkpoints_round_trip() -> None:
     ("options", "words"),
     [
         ({"subscribe": "a"}, "kafka.bootstrap.servers is missing"),
-        ({"kafka.bootstrap.servers": "nowhere", "subscribe": "a"}, "'nowhere' is no address"),
+        ({"kafka.bootstrap.servers": "nowhere", "subscribe": "a"}, "'nowhere' is not an address"),
         (CLUSTER, "exactly one of subscribe, subscribePattern and assign"),
         (READ | {"assign": '{"a": [0]}'}, "given: subscribe and assign"),
         (CLUSTER | {"subscribe": " , "}, "names no topic"),

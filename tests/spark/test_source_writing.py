@@ -59,7 +59,7 @@ class FakePool:
     async def node_connection(self, _: int) -> "FakePool":
         return self
 
-    def version_of(self, *_: object) -> int:
+    def version_of(self, *_: object, **__: object) -> int:
         return 9
 
     async def request_parts(self, *_: object) -> Any:

@@ -165,7 +165,7 @@ async def _look_elsewhere(pool: ConnectionPool, looks: int, topics: Iterable[str
     for topic in topics:
         pool.cluster.topics.pop(topic, None)
     await asyncio.sleep(pool.retry.backoff.exact(looks))
-    await pool.turn_to_another()
+    await pool.switch_node()
 
 
 async def _find(pool: ConnectionPool, subscription: Subscription) -> Found:

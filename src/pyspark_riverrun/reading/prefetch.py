@@ -176,7 +176,7 @@ class _Fetcher:
         connection = await self._connected()
         topic_id = self._topic_id()
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
-        version = connection.version_of(ApiKey.FETCH, VERSION_MIN, VERSION_MAX)
+        version = connection.version_of(ApiKey.FETCH, at_least=VERSION_MIN, at_most=VERSION_MAX)
         wanted = FetchPartition(
             partition=self._at.partition,
             fetch_offset=self.position,

@@ -330,7 +330,9 @@ class _Lane:
         leader = await self.pool.leader(self.at.topic, self.at.partition)
         connection = await self.pool.node_connection(leader)
         topic_id = self.pool.cluster.topic_id(self.at.topic)
-        version = connection.version_of(ApiKey.PRODUCE, BY_NAME_MAX if topic_id is None else None)
+        version = connection.version_of(
+            ApiKey.PRODUCE, at_most=BY_NAME_MAX if topic_id is None else None
+        )
         before, behind = produce_request_around(
             version,
             acks=self.options.acks,

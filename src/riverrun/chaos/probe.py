@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.chaos.cluster import ChaosCluster, NodeState
 from riverrun.chaos.history import Action, History
 from riverrun.client.connection import Connection, UnsupportedApi
@@ -104,7 +106,7 @@ class Probe:
         """As a node knows it; None when it does not answer."""
         return self._call(self._quorum(number))
 
-    async def _ask(self, number: int, key: ApiKey, message: object, *, controller: bool) -> Any:
+    async def _ask(self, number: int, key: ApiKey, message: Struct, *, controller: bool) -> Any:
         place = self._cluster.nodes[number].place
         address = place.controller if controller else place.client
         connection = self._connections.get((address, number))
@@ -169,7 +171,7 @@ class Probe:
             observers=tuple(sorted(replica.replica_id for replica in row.observers)),
         )
 
-    def ask_controller(self, number: int, key: ApiKey, message: object) -> Future[ErrorCode]:
+    def ask_controller(self, number: int, key: ApiKey, message: Struct) -> Future[ErrorCode]:
         """Ask without waiting; the code of the answer comes later, if it does."""
 
         async def ask() -> ErrorCode:

@@ -1,7 +1,7 @@
-"""Who reads which partition: the two assignors that all clients have, as Kafka defines them.
+"""The range and roundrobin assignors, as Kafka defines them.
 
-The leader of a group computes this for members of any client, so the result must be what their own
-leaders would compute; then a group does not care who leads it.
+The leader of a group assigns partitions to members that may use other clients, so the result must
+equal what those clients would compute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from riverrun.client.consumer_protocol import Assignment
 
 
 class Subscriber(Struct, frozen=True, kw_only=True):
-    """A member as its leader sees it."""
+    """A member with its subscription, as the leader of the group receives it."""
 
     member_id: str
     instance_id: str | None
@@ -22,7 +22,7 @@ class Subscriber(Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """Static members come first, by the name that survives their restarts (KIP-345)."""
+        """Static members come first, ordered by instance id, which survives restarts (KIP-345)."""
         is_dynamic = self.instance_id is None
         return is_dynamic, self.member_id if self.instance_id is None else self.instance_id
 
@@ -34,8 +34,8 @@ Assignor = Callable[[Sequence[Subscriber], Mapping[str, int]], dict[str, Assignm
 def assign_ranges(
     members: Sequence[Subscriber], counts: Mapping[str, int]
 ) -> dict[str, Assignment]:
-    """Each topic in neighbouring runs, the first members get one more where it does not divide."""
-    given: dict[str, dict[str, tuple[int, ...]]] = {member.member_id: {} for member in members}
+    """Contiguous ranges of each topic. The first members get the remainder, one partition each."""
+    assigned: dict[str, dict[str, tuple[int, ...]]] = {member.member_id: {} for member in members}
     ranked = sorted(members, key=lambda member: member.rank)
     for topic, count in sorted(counts.items()):
         readers = [member for member in ranked if topic in member.topics]
@@ -43,16 +43,16 @@ def assign_ranges(
         for place, member in enumerate(readers):
             size = count // len(readers) + (place < count % len(readers))
             if size:
-                given[member.member_id][topic] = tuple(range(start, start + size))
+                assigned[member.member_id][topic] = tuple(range(start, start + size))
             start += size
-    return dict(given)
+    return dict(assigned)
 
 
-def assign_in_turn(
+def assign_round_robin(
     members: Sequence[Subscriber], counts: Mapping[str, int]
 ) -> dict[str, Assignment]:
-    """All partitions of all topics in turn, passing over members that do not want the topic."""
-    given: dict[str, dict[str, list[int]]] = {member.member_id: {} for member in members}
+    """All partitions of all topics in turn, skipping members that do not subscribe to the topic."""
+    assigned: dict[str, dict[str, list[int]]] = {member.member_id: {} for member in members}
     ranked = sorted(members, key=lambda member: member.rank)
     turn = 0
     for topic, count in sorted(counts.items()):
@@ -61,13 +61,13 @@ def assign_in_turn(
         for partition in range(count):
             while topic not in ranked[turn % len(ranked)].topics:
                 turn += 1
-            given[ranked[turn % len(ranked)].member_id].setdefault(topic, []).append(partition)
+            assigned[ranked[turn % len(ranked)].member_id].setdefault(topic, []).append(partition)
             turn += 1
     return {
         member_id: {topic: tuple(partitions) for topic, partitions in topics.items()}
-        for member_id, topics in given.items()
+        for member_id, topics in assigned.items()
     }
 
 
-ASSIGNORS: Mapping[str, Assignor] = {"range": assign_ranges, "roundrobin": assign_in_turn}
-"""By the names that all clients know, the preferred one first."""
+ASSIGNORS: Mapping[str, Assignor] = {"range": assign_ranges, "roundrobin": assign_round_robin}
+"""By protocol name, the preferred one first."""

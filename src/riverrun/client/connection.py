@@ -1,16 +1,22 @@
-"""One connection to a broker: requests go out, answers find who waits for them.
+"""A connection to a broker that sends requests and matches responses to them.
 
-Versions are agreed on when it opens (KIP-511): the newest that both sides know. Requests may be
-pipelined. A request that times out ends the connection, for nothing that follows it could be
-trusted to be answered either; retries are left to the pool. What was not sent by then is never sent
-(a node that was paused would take it later, and the retry was taken by another).
+``BrokerProtocol`` holds the part that every connection needs: connecting, and agreeing on the API
+versions that both sides support (KIP-511). ``Connection`` pipelines requests of any API and decodes
+their responses. ``stream.py`` has the other kind of connection, for large fetch responses.
+
+A request that times out aborts the connection, because later responses cannot be expected either.
+Bytes that are unsent by then are never sent: a paused node would execute the request after it
+resumes, although the retry was already executed by another node. The pool retries.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self, cast
+
+from msgspec import Struct
 
 import riverrun
 from riverrun.model.errors import ErrorCode
@@ -31,24 +37,19 @@ CORRELATION_ID_MAX = 2**31 - 1
 
 
 class UnsupportedApi(Exception):
-    """The broker does not serve what we would ask."""
+    """The broker does not serve the API, or no version of it that we support."""
 
 
-class Connection(asyncio.Protocol):
-    """Made by ``connect``."""
+class BrokerProtocol(asyncio.BaseProtocol, ABC):
+    """The transport of a connection, and the API versions that the broker serves."""
 
     def __init__(self, address: str, client_id: str, timeout_s: float) -> None:
         self.address = address
-        self._client_id = client_id
+        self.client_id = client_id
+        self.versions: dict[int, tuple[int, int]] = {}
+        """(oldest, newest) version by API key, known once ``connect`` returns."""
         self._timeout_s = timeout_s
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._next_id = 0
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._versions: dict[int, tuple[int, int]] = {}
-        self._may_write = asyncio.Event()
-        self._may_write.set()
-        self._lost = asyncio.Event()
 
     @classmethod
     async def connect(
@@ -60,7 +61,7 @@ class Connection(asyncio.Protocol):
         timeout_s: float = 30.0,
         connect_timeout_s: float = 5.0,
     ) -> Self:
-        """Open a connection and learn what the broker speaks; OSError or TimeoutError if not."""
+        """Connect and agree on API versions. Raises OSError (TimeoutError) or UnsupportedApi."""
         address = f"{host}:{port}"
         loop = asyncio.get_running_loop()
         connection: Self | None = None
@@ -69,16 +70,14 @@ class Connection(asyncio.Protocol):
                 _, connection = await loop.create_connection(
                     lambda: cls(address, client_id, timeout_s), host, port
                 )
-                await connection._agree_on_versions()
-        except TimeoutError:
+                connection._note_versions(await connection._request_versions())
+        except BaseException as error:
+            # Also after a cancellation: the caller never gets the connection, so close it here.
             if connection is not None:
                 connection.abort()
-            text = f"{address} did not answer within {connect_timeout_s:g} s"
-            raise TimeoutError(text) from None
-        except BaseException:
-            # Also when whoever wanted it waits no more: nobody else would close it.
-            if connection is not None:
-                connection.close()
+            if isinstance(error, TimeoutError):
+                text = f"{address} did not answer within {connect_timeout_s:g} s"
+                raise TimeoutError(text) from None
             raise
         return connection
 
@@ -86,15 +85,53 @@ class Connection(asyncio.Protocol):
     def is_closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    def close(self) -> None:
-        """When all that was written is sent."""
-        if self._transport is not None:
-            self._transport.close()
-
     def abort(self) -> None:
-        """At once: a peer that does not read would hold us, and all who wait, for ever."""
+        """Close at once. A peer that does not read would otherwise keep us and all waiters."""
         if self._transport is not None:
             self._transport.abort()
+
+    def version_of(self, key: ApiKey, *, at_least: int = 0, at_most: int | None = None) -> int:
+        """The newest version that both sides support; raises ``UnsupportedApi``."""
+        ours = KNOWN_APIS[key]
+        if key not in self.versions:
+            raise UnsupportedApi(f"{self.address} does not serve {ours.title}")
+        low, high = self.versions[key]
+        oldest = max(ours.min_version, at_least)
+        newest = ours.max_version if at_most is None else min(ours.max_version, at_most)
+        if min(newest, high) < max(oldest, low):
+            text = f"versions {low} to {high} of {ours.title}, we need {oldest} to {newest}"
+            raise UnsupportedApi(f"{self.address} serves {text}")
+        return min(newest, high)
+
+    @abstractmethod
+    async def _request_versions(self) -> ApiVersionsResponse: ...
+
+    def _note_versions(self, response: ApiVersionsResponse) -> None:
+        if response.error_code is not ErrorCode.NONE:
+            raise ConnectionError(f"{self.address} rejected us: {response.error_code.name}")
+        for api in response.api_keys:
+            self.versions[api.api_key] = (api.min_version, api.max_version)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+
+class Connection(BrokerProtocol, asyncio.Protocol):
+    """Created by ``connect``."""
+
+    def __init__(self, address: str, client_id: str, timeout_s: float) -> None:
+        super().__init__(address, client_id, timeout_s)
+        self._buffer = bytearray()
+        self._next_id = 0
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._lost = asyncio.Event()
+
+    def close(self) -> None:
+        """Close after all written bytes are sent."""
+        if self._transport is not None:
+            self._transport.close()
 
     async def wait_closed(self) -> None:
         try:
@@ -104,110 +141,84 @@ class Connection(asyncio.Protocol):
             self.abort()
             await self._lost.wait()
 
-    def version_of(self, key: ApiKey, at_most: int | None = None) -> int:
-        """The newest version that both sides know; raises ``UnsupportedApi``."""
-        ours = KNOWN_APIS[key]
-        if key not in self._versions:
-            raise UnsupportedApi(f"{self.address} does not serve {ours.title}")
-        low, high = self._versions[key]
-        newest = min(high, ours.max_version)
-        if at_most is not None:
-            newest = min(newest, at_most)
-        if newest < max(low, ours.min_version):
-            text = f"versions {low} to {high} of {ours.title}, we speak "
-            text += f"{ours.min_version} to {ours.max_version}"
-            raise UnsupportedApi(f"{self.address} speaks {text}")
-        return newest
+    # Requests. A response has the type that belongs to the API key.
 
     async def request(
         self,
         key: ApiKey,
-        message: Any,
+        message: Struct,
         *,
         version: int | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request and wait for its answer. Raises OSError, TimeoutError, UnsupportedApi."""
+        """Send a request and wait for its response. Raises OSError or UnsupportedApi."""
         used = self.version_of(key) if version is None else version
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        await self._wait_to_write(key, limit_s)
-        body = (encode_request(key, used, message),)
-        return await self._answer(key, used, self._write(key, used, body), limit_s)
+        return await self._request(key, used, (encode_request(key, used, message),), limit_s)
 
     async def request_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> Any:
-        """The same with a body in parts, which are sent from where they lie: nobody changes them
-        until the answer is there, nor afterwards.
+        """``request`` with an encoded body in parts, which are sent without a copy. The caller must
+        never change them.
         """
-        await self._wait_to_write(key, self._timeout_s)
-        correlation_id = self._write(key, version, body)
-        loop = asyncio.get_running_loop()
-        self._waiting[correlation_id] = future = loop.create_future()
-        # ``asyncio.timeout`` costs more than all else that is done here for a small request.
-        watch = loop.call_later(self._timeout_s, self._give_up, future, key)
-        try:
-            frame = await future
-        finally:
-            watch.cancel()
-            self._waiting.pop(correlation_id, None)
-        return self._decode(key, version, frame)
+        return await self._request(key, version, body, self._timeout_s)
 
-    def _give_up(self, future: asyncio.Future[bytes], key: ApiKey) -> None:
-        if not future.done():
-            future.set_exception(TimeoutError(self._late(key, self._timeout_s)))
-            self.abort()
-
-    def _late(self, key: ApiKey, limit_s: float) -> str:
-        return f"{self.address} did not answer {KNOWN_APIS[key].title} within {limit_s:g} s"
-
-    async def _answer(self, key: ApiKey, used: int, correlation_id: int, limit_s: float) -> Any:
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = future
-        try:
-            async with asyncio.timeout(limit_s):
-                frame = await future
-        except TimeoutError:
-            self.abort()
-            raise TimeoutError(self._late(key, limit_s)) from None
-        finally:
-            self._waiting.pop(correlation_id, None)
-        return self._decode(key, used, frame)
-
-    async def send(self, key: ApiKey, message: Any, *, version: int | None = None) -> None:
-        """Send a request that is not answered: Produce with acks=0."""
-        await self._send(key, self.version_of(key) if version is None else version, message)
+    async def send(self, key: ApiKey, message: Struct, *, version: int | None = None) -> None:
+        """Send a request that has no response: Produce with acks=0."""
+        used = self.version_of(key) if version is None else version
+        await self.send_parts(key, used, (encode_request(key, used, message),))
 
     async def send_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> None:
-        """The same with a body in parts."""
+        """``send`` with an encoded body in parts."""
         await self._wait_to_write(key, self._timeout_s)
         self._write(key, version, body)
 
-    async def _send(self, key: ApiKey, version: int, message: Any) -> int:
-        await self._wait_to_write(key, self._timeout_s)
-        return self._write(key, version, (encode_request(key, version, message),))
+    async def _request(
+        self, key: ApiKey, version: int, body: Sequence[Buffer], limit_s: float
+    ) -> Any:
+        await self._wait_to_write(key, limit_s)
+        correlation_id = self._write(key, version, body)
+        loop = asyncio.get_running_loop()
+        self._pending[correlation_id] = future = loop.create_future()
+        # ``asyncio.timeout`` costs more than the rest of a small request.
+        timer = loop.call_later(limit_s, self._time_out, future, key, limit_s)
+        try:
+            frame = await future
+        finally:
+            timer.cancel()
+            self._pending.pop(correlation_id, None)
+        return self._decode(key, version, frame)
+
+    def _time_out(self, future: asyncio.Future[bytes], key: ApiKey, limit_s: float) -> None:
+        if not future.done():
+            future.set_exception(self._timeout_error(key, limit_s))
+            self.abort()
+
+    def _timeout_error(self, key: ApiKey, limit_s: float) -> TimeoutError:
+        title = KNOWN_APIS[key].title
+        return TimeoutError(f"{self.address} did not answer {title} within {limit_s:g} s")
 
     async def _wait_to_write(self, key: ApiKey, limit_s: float) -> None:
-        """Until the peer has read enough of what came before."""
+        """Wait until the peer has read enough of the earlier requests."""
         if not self._may_write.is_set():
             try:
                 async with asyncio.timeout(limit_s):
                     await self._may_write.wait()
             except TimeoutError:
                 self.abort()
-                raise TimeoutError(self._late(key, limit_s)) from None
-        if self._transport is None or self._transport.is_closing():
+                raise self._timeout_error(key, limit_s) from None
+        if self.is_closed:
             raise ConnectionResetError(f"the connection to {self.address} is closed")
 
     def _write(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> int:
-        """At once after ``_wait_to_write``."""
-        assert self._transport is not None, "the connection was looked at before"
+        """Call directly after ``_wait_to_write``. Returns the correlation id."""
+        assert self._transport is not None, "_wait_to_write has checked the transport"
         self._next_id = correlation_id = (self._next_id + 1) & CORRELATION_ID_MAX
         size = sum(len(part) for part in body)
-        api = KNOWN_APIS[key]
-        start = request_start(api, version, correlation_id, self._client_id, size)
+        start = request_start(KNOWN_APIS[key], version, correlation_id, self.client_id, size)
         if len(body) == 1:
             self._transport.write(start + body[0])
         else:
-            # An empty part would never be sent, and keep the connection from closing (3.12).
+            # Python 3.12 never sends an empty part, and then never closes the connection.
             self._transport.writelines((start, *(part for part in body if len(part))))
         return correlation_id
 
@@ -218,47 +229,43 @@ class Connection(asyncio.Protocol):
             return decode_response(key, version, frame, at)
         except MalformedRequest as error:
             self.close()
-            raise ConnectionError(f"{self.address} gave a strange answer: {error}") from error
+            raise ConnectionError(f"malformed response from {self.address}: {error}") from error
 
-    async def _agree_on_versions(self) -> None:
+    async def _request_versions(self) -> ApiVersionsResponse:
         key = ApiKey.API_VERSIONS
         message = ApiVersionsRequest(
             client_software_name="riverrun", client_software_version=riverrun.__version__
         )
         version = KNOWN_APIS[key].max_version
         while True:
-            correlation_id = await self._send(key, version, message)
+            await self._wait_to_write(key, self._timeout_s)
+            correlation_id = self._write(key, version, (encode_request(key, version, message),))
             future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            self._waiting[correlation_id] = future
+            self._pending[correlation_id] = future
             frame = await future
-            # A broker that does not know the version says so in the form of version 0.
-            is_unknown = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
-            response: ApiVersionsResponse = self._decode(key, 0 if is_unknown else version, frame)
-            if not is_unknown:
-                break
+            # A broker that does not support the version responds in version 0.
+            is_unsupported = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+            response: ApiVersionsResponse = self._decode(
+                key, 0 if is_unsupported else version, frame
+            )
+            if not is_unsupported:
+                return response
             if version == 0:
-                raise UnsupportedApi(f"{self.address} speaks no version of ApiVersions that we do")
-            known = [api.max_version for api in response.api_keys if api.api_key == key]
-            version = min(known[0], version - 1) if known else 0
-        if response.error_code is not ErrorCode.NONE:
-            raise ConnectionError(f"{self.address} refused us: {response.error_code.name}")
-        for api in response.api_keys:
-            self._versions[api.api_key] = (api.min_version, api.max_version)
+                raise UnsupportedApi(f"{self.address} serves no version of ApiVersions that we use")
+            served = [api.max_version for api in response.api_keys if api.api_key == key]
+            version = min(served[0], version - 1) if served else 0
 
-    # What the transport tells us
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    # Callbacks of the transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        reason = f"the connection to {self.address} was closed" + (f": {error}" if error else "")
+        text = f"the connection to {self.address} was closed" + (f": {error}" if error else "")
         self._transport = None
         self._lost.set()
         self._may_write.set()
-        for future in self._waiting.values():
+        for future in self._pending.values():
             if not future.done():
-                future.set_exception(ConnectionResetError(reason))
-        self._waiting.clear()
+                future.set_exception(ConnectionResetError(text))
+        self._pending.clear()
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -280,7 +287,7 @@ class Connection(asyncio.Protocol):
                 break
             frame = bytes(memoryview(buffer)[at + 4 : at + 4 + size])
             at += 4 + size
-            future = self._waiting.pop(LENGTH.unpack_from(frame, 0)[0], None)
+            future = self._pending.pop(LENGTH.unpack_from(frame, 0)[0], None)
             if future is not None and not future.done():
                 future.set_result(frame)
         if at:

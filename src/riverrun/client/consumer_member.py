@@ -1,8 +1,8 @@
-"""A member of a classic consumer group: joins, keeps its place by heartbeats, commits and leaves.
+"""A member of a classic consumer group: joins, sends heartbeats, commits offsets and leaves.
 
-Speaks the protocol that all clients share (range and roundrobin, eager), so it can be in one group
-with any of them, as leader too. Reading records is left to the fetcher: on a connection of its own,
-for answers come in order and a heartbeat must not wait behind a long poll.
+It uses the protocol that all clients share (range and roundrobin, eager), so it can be in a group
+with any of them, also as leader. A ``Fetcher`` reads the records on another connection: responses
+arrive in order, and a heartbeat must not wait behind a long poll.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from riverrun.client.assignors import ASSIGNORS, Subscriber
 from riverrun.client.consumer_protocol import (
@@ -41,19 +43,19 @@ PROTOCOL_TYPE = "consumer"
 SESSION_TIMEOUT_MS = 10_000
 REBALANCE_TIMEOUT_MS = 60_000
 HEARTBEAT_S = 1.0
-TOPICS_LOOK_S = 10.0
+TOPICS_CHECK_S = 10.0
 LEAVE_S_MAX = 3.0
-ANSWER_S_MAX = 10.0
+RESPONSE_S_MAX = 10.0
 ROUNDS_MAX = 100
 
-_LOST_PLACE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-_JOIN_AGAIN = _LOST_PLACE | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED}
+_LOST_MEMBERSHIP = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_JOIN_AGAIN = _LOST_MEMBERSHIP | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED}
 
 
 class ConsumerMember:
-    """``join``, then read what ``assignment`` says until ``must_rejoin`` is set, then join again.
+    """``join``, read the partitions of ``assignment`` until ``must_rejoin`` is set, and join again.
 
-    ``keep_alive`` runs beside the reading, as a task of the caller. The pool is the member's own.
+    The caller runs ``keep_alive`` as a task. The pool must not be shared with other users.
     """
 
     def __init__(self, pool: ConnectionPool, group: str, topics: Sequence[str]) -> None:
@@ -70,7 +72,7 @@ class ConsumerMember:
         self.must_rejoin = asyncio.Event()
 
     async def join(self) -> Assignment:
-        """Take part in a rebalance, as often as needed, until there is an assignment."""
+        """Take part in rebalances until there is an assignment."""
         self._is_joining = True
         for _ in range(ROUNDS_MAX):
             joined = await self._join_once()
@@ -83,25 +85,25 @@ class ConsumerMember:
             self.must_rejoin.clear()
             self._is_joining = False
             return self.assignment
-        text = f"group {self._group} found no rest in {ROUNDS_MAX} rebalances"
+        text = f"group {self._group} has no assignment after {ROUNDS_MAX} rebalances"
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
 
     async def keep_alive(self) -> None:
-        """Heartbeats until cancelled; the leader also looks whether the topics have grown."""
+        """Send heartbeats until cancelled. The leader also checks for new partitions."""
         loop = asyncio.get_running_loop()
-        look_at = loop.time() + TOPICS_LOOK_S
+        check_at = loop.time() + TOPICS_CHECK_S
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             if self.must_rejoin.is_set() or self.generation < 0:
                 continue
-            await self._beat()
-            if self._is_leader and loop.time() >= look_at:
-                look_at = loop.time() + TOPICS_LOOK_S
+            await self._send_heartbeat()
+            if self._is_leader and loop.time() >= check_at:
+                check_at = loop.time() + TOPICS_CHECK_S
                 if await self._count_partitions() != self._counts:
                     self.must_rejoin.set()
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """False when the place in the group was lost: another member may be reading on already."""
+        """Returns False if the membership was lost: another member may read the partitions now."""
         if not offsets:
             return True
         try:
@@ -115,12 +117,12 @@ class ConsumerMember:
         except KafkaError as error:
             if error.code not in _JOIN_AGAIN:
                 raise
-            self._note(error.code)
+            self._note_error(error.code)
             return False
         return True
 
     async def leave(self) -> None:
-        """Say goodbye, so that the others need not wait for the session to end."""
+        """Leave the group, so that the others need not wait until the session expires."""
         if not self.member_id:
             return
         identity = MemberIdentity(member_id=self.member_id, reason="the consumer is closed")
@@ -129,11 +131,11 @@ class ConsumerMember:
         )
         self.member_id, self.generation = "", -1
         if self._is_joining:
-            # Answers come in order, so ours would wait until the others have joined.
+            # Responses arrive in order: this one would wait until all other members have joined.
             await self._pool.close()
         with contextlib.suppress(OSError, KafkaError):
             async with asyncio.timeout(LEAVE_S_MAX):
-                await self._ask(ApiKey.LEAVE_GROUP, message, timeout_s=LEAVE_S_MAX)
+                await self._request(ApiKey.LEAVE_GROUP, message, timeout_s=LEAVE_S_MAX)
 
     # Requests
 
@@ -149,25 +151,27 @@ class ConsumerMember:
                 JoinGroupRequestProtocol(name=name, metadata=subscription) for name in ASSIGNORS
             ),
         )
-        # The answer comes when all members have joined, or have failed to.
-        limit_s = REBALANCE_TIMEOUT_MS / 1000 + ANSWER_S_MAX
-        answer: JoinGroupResponse = await self._ask(ApiKey.JOIN_GROUP, message, timeout_s=limit_s)
-        if answer.error_code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id  # KIP-394
+        # The response arrives when all members have joined or timed out.
+        limit_s = REBALANCE_TIMEOUT_MS / 1000 + RESPONSE_S_MAX
+        response: JoinGroupResponse = await self._request(
+            ApiKey.JOIN_GROUP, message, timeout_s=limit_s
+        )
+        if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id  # KIP-394
             return None
-        if not self._goes_on(answer.error_code):
+        if not self._succeeded(response.error_code):
             return None
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        self._is_leader = answer.leader == answer.member_id
-        return answer
+        self.member_id, self.generation = response.member_id, response.generation_id
+        self._is_leader = response.leader == response.member_id
+        return response
 
     async def _sync_once(self, joined: JoinGroupResponse) -> SyncGroupResponse | None:
         assignments: tuple[SyncGroupRequestAssignment, ...] = ()
         if self._is_leader and not joined.skip_assignment:
-            given = await self._assign(joined)
+            assigned = await self._assign(joined)
             assignments = tuple(
                 SyncGroupRequestAssignment(member_id=member, assignment=write_assignment(topics))
-                for member, topics in given.items()
+                for member, topics in assigned.items()
             )
         message = SyncGroupRequest(
             group_id=self._group,
@@ -177,9 +181,11 @@ class ConsumerMember:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        limit_s = REBALANCE_TIMEOUT_MS / 1000 + ANSWER_S_MAX
-        answer: SyncGroupResponse = await self._ask(ApiKey.SYNC_GROUP, message, timeout_s=limit_s)
-        return answer if self._goes_on(answer.error_code) else None
+        limit_s = REBALANCE_TIMEOUT_MS / 1000 + RESPONSE_S_MAX
+        response: SyncGroupResponse = await self._request(
+            ApiKey.SYNC_GROUP, message, timeout_s=limit_s
+        )
+        return response if self._succeeded(response.error_code) else None
 
     async def _assign(self, joined: JoinGroupResponse) -> dict[str, Assignment]:
         members = []
@@ -198,59 +204,59 @@ class ConsumerMember:
         self._counts = await self._count_partitions()
         assignor = ASSIGNORS.get(joined.protocol_name or "")
         if assignor is None:
-            text = f"group {self._group} chose {joined.protocol_name}, which we did not offer"
+            text = f"group {self._group} chose the unsupported assignor {joined.protocol_name}"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
         return assignor(members, self._counts)
 
     async def _count_partitions(self) -> dict[str, int]:
-        """Of what any member wants; a topic that is not there has none."""
+        """Partitions of each topic that any member subscribes to; missing topics are left out."""
 
         async def once() -> dict[str, int]:
-            answer = await self._pool.metadata(self._topics_of_group)
+            response = await self._pool.metadata(self._topics_of_group)
             return {
                 topic.name: len(topic.partitions)
-                for topic in answer.topics
+                for topic in response.topics
                 if topic.name is not None and topic.error_code is ErrorCode.NONE
             }
 
         return await self._pool.try_again(once)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         generation = self.generation
         message = HeartbeatRequest(
             group_id=self._group, generation_id=generation, member_id=self.member_id
         )
-        answer = await self._ask(ApiKey.HEARTBEAT, message, timeout_s=ANSWER_S_MAX)
-        code: ErrorCode = answer.error_code
+        response = await self._request(ApiKey.HEARTBEAT, message, timeout_s=RESPONSE_S_MAX)
+        code: ErrorCode = response.error_code
         if generation != self.generation:
-            return  # We have joined anew meanwhile, and the answer is about the past.
+            return  # We have joined again meanwhile: the response belongs to the old generation.
         if code in _JOIN_AGAIN:
-            self._note(code)
+            self._note_error(code)
         elif code is not ErrorCode.NONE:
             raise KafkaError(code, f"group {self._group}: {code.name}")
 
-    async def _ask(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
+    async def _request(self, key: ApiKey, message: Struct, *, timeout_s: float) -> Any:
         async def once() -> Any:
             coordinator = await self._pool.coordinator(self._group)
-            answer = await self._pool.request_node(coordinator, key, message, timeout_s=timeout_s)
-            if answer.error_code in RETRIABLE:
-                code = answer.error_code
+            response = await self._pool.request_node(coordinator, key, message, timeout_s=timeout_s)
+            if response.error_code in RETRIABLE:
+                code = response.error_code
                 raise KafkaError(code, f"group {self._group}: {code.name}")
-            return answer
+            return response
 
         return await self._pool.try_again(once, group=self._group)
 
-    def _goes_on(self, code: ErrorCode) -> bool:
-        """Whether a step succeeded; False to begin again, KafkaError when that cannot help."""
+    def _succeeded(self, code: ErrorCode) -> bool:
+        """Whether a step succeeded. False: join again. Other errors are raised as KafkaError."""
         if code is ErrorCode.NONE:
             return True
         if code not in _JOIN_AGAIN:
             raise KafkaError(code, f"group {self._group}: {code.name}")
-        self._note(code)
+        self._note_error(code)
         return False
 
-    def _note(self, code: ErrorCode) -> None:
-        if code in _LOST_PLACE:
+    def _note_error(self, code: ErrorCode) -> None:
+        if code in _LOST_MEMBERSHIP:
             self.generation = -1
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""

@@ -1,9 +1,9 @@
-"""What members of a consumer group say to each other inside JoinGroup and SyncGroup.
+"""The messages that members of a consumer group exchange inside JoinGroup and SyncGroup.
 
-Subscription (which topics) and assignment (which partitions), in Kafka's encoding. We write version
-0, which every client reads; later versions only add fields at the end that matter to cooperative
-and sticky assignors, so we read the beginning of any. The bytes come from other clients by way of
-the broker: whatever is no such message raises ``NotConsumerProtocol``.
+Subscriptions (topics) and assignments (partitions), in Kafka's encoding. We write version 0, which
+every client reads. Later versions append fields for cooperative and sticky assignors, so we read
+the beginning of any version. The bytes come from other clients: malformed ones raise
+``NotConsumerProtocol``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_USER_DATA = _INT32.pack(-1)
 
 
 class NotConsumerProtocol(ValueError):
-    """Bytes that are no subscription or assignment; the group may be of another kind."""
+    """The bytes are not a subscription or assignment; the group may have another protocol type."""
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
@@ -31,7 +31,7 @@ def write_subscription(topics: Iterable[str]) -> bytes:
 
 
 def read_subscription(data: bytes) -> tuple[str, ...]:
-    """The topics that a member wants."""
+    """The topics that a member subscribes to."""
     reader = _MessageReader(data)
     return tuple(reader.text() for _ in range(reader.count(item_bytes_min=2)))
 
@@ -44,7 +44,7 @@ def write_assignment(assignment: Assignment) -> bytes:
 
 
 def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
-    """What a member was given; nothing at all is an empty assignment."""
+    """The partitions assigned to a member. Empty bytes are an empty assignment."""
     if not data:
         return {}
     reader = _MessageReader(data)
@@ -62,7 +62,7 @@ def _text(text: str) -> bytes:
 
 
 class _MessageReader:
-    """Reads on from behind the version."""
+    """Checks the version and reads the fields after it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -84,7 +84,7 @@ class _MessageReader:
         size = self._number(_INT16)
         end = self._at + size
         if size < 0 or end > len(self._data):
-            raise NotConsumerProtocol(f"a text of {size} bytes")
+            raise NotConsumerProtocol(f"a string of {size} bytes")
         try:
             text = self._data[self._at : end].decode()
         except UnicodeDecodeError as error:
@@ -94,7 +94,7 @@ class _MessageReader:
 
     def _number(self, form: struct.Struct) -> int:
         if self._at + form.size > len(self._data):
-            raise NotConsumerProtocol(f"cut short at {self._at}")
+            raise NotConsumerProtocol(f"truncated at byte {self._at}")
         number: int = form.unpack_from(self._data, self._at)[0]
         self._at += form.size
         return number

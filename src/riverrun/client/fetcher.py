@@ -1,7 +1,6 @@
-"""Reads many partitions: one long poll to each leader, records in order within each partition.
+"""Reads many partitions with one long poll to each leader, in order within each partition.
 
-The fetcher knows positions and nothing of groups. It leaves the records inside their batches until
-they are asked for; control batches are passed over.
+The fetcher tracks positions; it is independent of consumer groups. Control batches are skipped.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from msgspec import Struct
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
 from riverrun.client.pool import ConnectionPool
-from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.aio import run_together
 from riverrun.records.batch import CorruptBatch, batches, crc_matches
 from riverrun.records.record import Record, read_records
 from riverrun.wire.apis import ApiKey
@@ -29,18 +28,18 @@ WAIT_MS = 500
 
 
 class FetchedRecords(Struct, frozen=True, kw_only=True):
-    """What one fetch brought of one partition."""
+    """The records of one partition from one fetch."""
 
     partition: TopicPartition
     records: list[Record]
     next_offset: int
-    """Where to read on: behind the last record or control batch."""
+    """The next position: after the last record or control batch."""
     end_offset: int
     """The high watermark."""
 
 
 class Fetcher:
-    """``poll`` again and again; ``seek`` says what to read from where."""
+    """``seek`` sets the positions; call ``poll`` repeatedly."""
 
     def __init__(
         self,
@@ -49,7 +48,9 @@ class Fetcher:
         wait_ms: int = WAIT_MS,
         lost: Callable[[TopicPartition, int, int], None] = lambda _partition, _old, _new: None,
     ) -> None:
-        """``lost`` hears of (partition, old, new position) when what we would read next is gone."""
+        """``lost`` is called with (partition, old position, new position) when the next records
+        were deleted by retention.
+        """
         self._pool = pool
         self._wait_ms = wait_ms
         self._lost = lost
@@ -59,8 +60,8 @@ class Fetcher:
         self.positions = dict(positions)
 
     async def poll(self) -> list[FetchedRecords]:
-        """What has come; empty if nothing did for a while. KafkaError and OSError when the cluster
-        does not answer within the limits of the pool.
+        """The next records; empty after a long poll without any. Raises KafkaError or OSError when
+        the limits of the pool are reached.
         """
         return await self._pool.try_again(self._poll_once)
 
@@ -68,23 +69,24 @@ class Fetcher:
         by_leader: dict[int, list[TopicPartition]] = {}
         for at in self.positions:
             by_leader.setdefault(await self._pool.leader(at.topic, at.partition), []).append(at)
-        answers = await together(
-            self._ask(leader, places, is_alone=len(by_leader) == 1)
+        responses = await run_together(
+            self._fetch(leader, places, is_alone=len(by_leader) == 1)
             for leader, places in by_leader.items()
         )
-        rows = {at: row for answer in answers for at, row in answer.items()}
-        portions = [
-            portion
+        rows = {at: row for response in responses for at, row in response.items()}
+        found = [
+            fetched
             for at, row in rows.items()
-            if row.error_code is ErrorCode.NONE and (portion := self._take(at, row)) is not None
+            if row.error_code is ErrorCode.NONE and (fetched := self._take(at, row)) is not None
         ]
-        # What was taken must reach the caller: errors come again when we ask again.
-        if not portions:
+        # Positions have moved, so these records must reach the caller. Errors repeat on the
+        # next poll.
+        if not found:
             for at, row in rows.items():
                 await self._recover(at, row.error_code)
-        return portions
+        return found
 
-    async def _ask(
+    async def _fetch(
         self, leader: int, places: list[TopicPartition], *, is_alone: bool
     ) -> dict[TopicPartition, PartitionData]:
         topics: dict[str, list[FetchPartition]] = {}
@@ -98,7 +100,7 @@ class Fetcher:
         connection = await self._pool.node_connection(leader)
         ids = {name: self._pool.cluster.topic_id(name) for name in topics}
         message = FetchRequest(
-            # A quiet leader must not hold back what the others have.
+            # A leader without records must not delay the records of the others.
             max_wait_ms=self._wait_ms if is_alone else min(self._wait_ms, 100),
             min_bytes=1,
             max_bytes=RESPONSE_BYTES_MAX,
@@ -108,18 +110,18 @@ class Fetcher:
             ),
         )
         at_most = BY_NAME_FETCH_MAX if None in ids.values() else None
-        answer: FetchResponse = await connection.request(
+        response: FetchResponse = await connection.request(
             ApiKey.FETCH,
             message,
-            version=connection.version_of(ApiKey.FETCH, at_most),
+            version=connection.version_of(ApiKey.FETCH, at_most=at_most),
             timeout_s=self._wait_ms / 1000 + self._pool.request_timeout_s,
         )
-        if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, f"fetch: {answer.error_code.name}")
+        if response.error_code is not ErrorCode.NONE:
+            raise KafkaError(response.error_code, f"fetch: {response.error_code.name}")
         names: dict[UUID | None, str] = {topic_id: name for name, topic_id in ids.items()}
         return {
             _place(topic.topic or names[topic.topic_id], row.partition_index): row
-            for topic in answer.responses
+            for topic in response.responses
             for row in topic.partitions
         }
 
@@ -128,7 +130,7 @@ class Fetcher:
         records, next_offset = read_from(row.records or b"", position)
         if next_offset == position:
             return None
-        # To the end of the row: an answer is filled from its beginning, and all shall have a turn.
+        # Move to the end: a response is filled in request order, and no partition may starve.
         del self.positions[at]
         self.positions[at] = next_offset
         return FetchedRecords(
@@ -137,7 +139,7 @@ class Fetcher:
 
     async def _recover(self, at: TopicPartition, code: ErrorCode) -> None:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Retention has removed what we would read next; the oldest that is left is next.
+            # Retention has deleted the next records: continue with the oldest remaining one.
             old = self.positions[at]
             earliest = (await offsets_at(self._pool, {at: EARLIEST}))[at]
             self.positions[at] = earliest
@@ -147,7 +149,7 @@ class Fetcher:
 
 
 def read_from(data: bytes, position: int) -> tuple[list[Record], int]:
-    """The records from a position on, and the position behind them; raises CorruptBatch."""
+    """The records from a position, and the position after them. Raises CorruptBatch."""
     records: list[Record] = []
     for at, header in batches(data):
         if header.next_offset <= position:
@@ -162,7 +164,7 @@ def read_from(data: bytes, position: int) -> tuple[list[Record], int]:
 
 
 def _from(records: list[Record], position: int) -> Iterator[Record]:
-    """A fetch inside a batch brings the whole batch."""
+    """A fetch from inside a batch returns the whole batch."""
     return (record for record in records if record.offset >= position)
 
 

@@ -1,19 +1,21 @@
-"""Offsets of many partitions at once: of the log, and those that a group has committed.
+"""Offsets of many partitions: those of the logs, and those committed by a group.
 
-One request to each leader instead of one for each partition. Requests name topics, not ids
-(OffsetCommit and OffsetFetch up to version 9), since people name topics too.
+One request goes to each leader, not to each partition. OffsetCommit and OffsetFetch use at most
+version 9, the last one with topic names, because callers have names and not topic ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
 
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE
-from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.aio import run_together
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.list_offsets_request import (
     ListOffsetsPartition,
@@ -33,6 +35,7 @@ from riverrun.wire.messages.offset_fetch_request import (
 )
 from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponse
 
+Result = TypeVar("Result")
 BY_NAME_COMMIT_MAX = 9
 NO_GENERATION = -1
 
@@ -43,10 +46,10 @@ async def offsets_at(
     *,
     is_committed_only: bool = False,
 ) -> dict[TopicPartition, int]:
-    """For each partition the first offset at or after its time; -1 where nothing is that young.
+    """The first offset at or after a timestamp for each partition; -1 if there is none.
 
-    ``EARLIEST`` and ``LATEST`` of ``client.partitions`` are times too. The latest of what is
-    committed is the last stable offset (KIP-98).
+    ``EARLIEST`` and ``LATEST`` of ``client.partitions`` are timestamps too. With
+    ``is_committed_only``, the latest offset is the last stable offset (KIP-98).
     """
     left = dict(timestamps)
     found: dict[TopicPartition, int] = {}
@@ -57,8 +60,8 @@ async def offsets_at(
             leader = await pool.leader(at.topic, at.partition)
             wanted = ListOffsetsPartition(partition_index=at.partition, timestamp=timestamp)
             by_leader.setdefault(leader, {}).setdefault(at.topic, []).append(wanted)
-        for rows in await together(
-            _ask_leader(pool, leader, topics, is_committed_only)
+        for rows in await run_together(
+            _list_offsets(pool, leader, topics, is_committed_only)
             for leader, topics in by_leader.items()
         ):
             for at, (code, offset) in rows.items():
@@ -68,14 +71,16 @@ async def offsets_at(
                 elif left.get(at) is not None and code not in RETRIABLE:
                     raise KafkaError(code, f"{at}: {code.name}")
         if left:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no leader answers for {min(left)}")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader of {min(left)} is not known"
+            )
 
     if left:
         await pool.try_again(once)
     return found
 
 
-async def _ask_leader(
+async def _list_offsets(
     pool: ConnectionPool,
     leader: int,
     topics: Mapping[str, list[ListOffsetsPartition]],
@@ -88,26 +93,26 @@ async def _ask_leader(
             ListOffsetsTopic(name=name, partitions=tuple(rows)) for name, rows in topics.items()
         ),
     )
-    answer: ListOffsetsResponse = await pool.request_node(leader, ApiKey.LIST_OFFSETS, message)
+    response: ListOffsetsResponse = await pool.request_node(leader, ApiKey.LIST_OFFSETS, message)
     return {
         _place(topic.name, row.partition_index): (row.error_code, row.offset)
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     }
 
 
 async def committed_offsets(pool: ConnectionPool, group: str) -> dict[TopicPartition, int]:
-    """All that a group has committed; empty for a group that nobody knows."""
+    """All committed offsets of a group; empty for an unknown group."""
     message = OffsetFetchRequest(
         group_id=group,
         topics=None,
         groups=(OffsetFetchRequestGroup(group_id=group, topics=None),),
     )
-    answer: OffsetFetchResponse = await _ask_coordinator(
+    response: OffsetFetchResponse = await _request_coordinator(
         pool, group, ApiKey.OFFSET_FETCH, message, _error_of_fetch
     )
-    topics: Iterable[Any] = answer.groups[0].topics if answer.groups else answer.topics
-    code = _error_of_fetch(answer)
+    topics = response.groups[0].topics if response.groups else response.topics
+    code = _error_of_fetch(response)
     if code is not ErrorCode.NONE:
         raise KafkaError(code, f"group {group}: {code.name}")
     return {
@@ -126,7 +131,7 @@ async def commit_offsets(
     generation: int = NO_GENERATION,
     member_id: str = "",
 ) -> None:
-    """Commit as a member, or from outside while the group has none; KafkaError if refused."""
+    """Commit as a member, or from outside while the group has no members. Raises KafkaError."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for at, offset in offsets.items():
         row = OffsetCommitRequestPartition(
@@ -142,40 +147,44 @@ async def commit_offsets(
             for name, rows in topics.items()
         ),
     )
-    answer: OffsetCommitResponse = await _ask_coordinator(
+    response: OffsetCommitResponse = await _request_coordinator(
         pool, group, ApiKey.OFFSET_COMMIT, message, _error_of_commit
     )
-    for topic in answer.topics:
-        for row_answer in topic.partitions:
-            code = row_answer.error_code
+    for topic in response.topics:
+        for row_response in topic.partitions:
+            code = row_response.error_code
             if code is not ErrorCode.NONE:
-                place = f"{topic.name}-{row_answer.partition_index}"
+                place = f"{topic.name}-{row_response.partition_index}"
                 raise KafkaError(code, f"group {group}, {place}: {code.name}")
 
 
-async def _ask_coordinator(
-    pool: ConnectionPool, group: str, key: ApiKey, message: Any, error_of: Any
-) -> Any:
-    """As ``ConnectionPool.group_request``, in a version that has names of topics."""
+async def _request_coordinator(
+    pool: ConnectionPool,
+    group: str,
+    key: ApiKey,
+    message: Struct,
+    error_of: Callable[[Result], ErrorCode],
+) -> Result:
+    """``ConnectionPool.group_request`` in a version with topic names."""
 
-    async def once() -> Any:
+    async def once() -> Result:
         connection = await pool.node_connection(await pool.coordinator(group))
-        version = connection.version_of(key, BY_NAME_COMMIT_MAX)
-        answer = await connection.request(key, message, version=version)
-        code = error_of(answer)
+        version = connection.version_of(key, at_most=BY_NAME_COMMIT_MAX)
+        response: Result = await connection.request(key, message, version=version)
+        code = error_of(response)
         if code in RETRIABLE and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise KafkaError(code, f"group {group}: {code.name}")
-        return answer
+        return response
 
     return await pool.try_again(once, group=group)
 
 
-def _error_of_fetch(answer: OffsetFetchResponse) -> ErrorCode:
-    return answer.groups[0].error_code if answer.groups else answer.error_code
+def _error_of_fetch(response: OffsetFetchResponse) -> ErrorCode:
+    return response.groups[0].error_code if response.groups else response.error_code
 
 
-def _error_of_commit(answer: OffsetCommitResponse) -> ErrorCode:
-    codes = (row.error_code for topic in answer.topics for row in topic.partitions)
+def _error_of_commit(response: OffsetCommitResponse) -> ErrorCode:
+    codes = (row.error_code for topic in response.topics for row in topic.partitions)
     return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
 
 

@@ -1,6 +1,7 @@
-"""Which partition a record goes to: Kafka's hash for keys, one partition per batch without a key.
+"""The partition of a record: by Kafka's hash of its key, or one partition per batch without a key.
 
-The hash must be Kafka's own, or records with one key would part when written by two clients.
+The hash must equal that of other clients. Otherwise records with one key would be spread over
+partitions.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def partition_of_key(key: bytes, count: int) -> int:
 
 
 class StickyChoice:
-    """One partition for all records without a key, until ``move`` picks another (KIP-480): full
-    batches to one partition instead of a few records to each.
+    """One partition for all records without a key, until ``move`` picks another (KIP-480). This
+    fills batches, instead of sending a few records to each partition.
     """
 
     def __init__(self, partitions: Sequence[int], randomness: Randomness) -> None:

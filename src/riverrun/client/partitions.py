@@ -1,4 +1,4 @@
-"""Batches to a partition and back, through the pool that knows its leader."""
+"""Produce and fetch batches of one partition through its leader."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MAY_BE_WRITTEN = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
-"""Answers after which a batch may be in the log all the same."""
+"""Errors after which the batch may be in the log nevertheless."""
 
 
 class Produced(Struct, frozen=True, kw_only=True):
-    """Where a batch went."""
+    """The position of a batch in the log."""
 
     base_offset: int
     log_append_time_ms: int
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """What a fetch brought; ``records`` may begin before the asked offset."""
+    """A fetch response; ``records`` may start before the requested offset."""
 
     records: bytes
     high_watermark: int
@@ -60,8 +60,8 @@ async def produce(
     timeout_ms: int = 30_000,
     may_create: bool = False,
 ) -> Produced:
-    """Write one batch. A batch without a producer id is not sent again when it is unclear whether
-    it was written, for that could write it twice; one with a producer id is.
+    """Write one batch. If it is unknown whether the batch was written, it is sent again only if it
+    has a producer id. Without one, that could write it twice.
     """
     is_idempotent = read_header(batch).producer_id != NO_PRODUCER_ID
 
@@ -76,20 +76,20 @@ async def produce(
         )
         message = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=(data,))
         at_most = BY_NAME_PRODUCE_MAX if topic_id is None else None
-        version = connection.version_of(ApiKey.PRODUCE, at_most)
+        version = connection.version_of(ApiKey.PRODUCE, at_most=at_most)
         if acks == 0:
             await connection.send(ApiKey.PRODUCE, message, version=version)
             return Produced(base_offset=-1, log_append_time_ms=-1)
         try:
-            answer: ProduceResponse = await connection.request(
+            response: ProduceResponse = await connection.request(
                 ApiKey.PRODUCE, message, version=version
             )
         except OSError as error:
             if is_idempotent:
                 raise
-            text = f"it is not known whether {topic}-{partition} has the batch: {error}"
+            text = f"it is unknown whether {topic}-{partition} has the batch: {error}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text) from error
-        result = answer.responses[0].partition_responses[0]
+        result = response.responses[0].partition_responses[0]
         if result.error_code is not ErrorCode.NONE:
             text = result.error_message or f"{topic}-{partition}: {result.error_code.name}"
             raise KafkaError(result.error_code, text)
@@ -111,7 +111,7 @@ async def fetch(
     min_bytes: int = 1,
     is_committed_only: bool = False,
 ) -> Fetched:
-    """Read from an offset on; waits up to ``max_wait_ms`` for something to come."""
+    """Read from an offset. Waits up to ``max_wait_ms`` for records."""
 
     async def once() -> Fetched:
         connection = await pool.node_connection(await pool.leader(topic, partition))
@@ -127,14 +127,14 @@ async def fetch(
             topics=(FetchTopic(topic=topic, topic_id=topic_id, partitions=(wanted,)),),
         )
         at_most = BY_NAME_FETCH_MAX if topic_id is None else None
-        answer: FetchResponse = await connection.request(
+        response: FetchResponse = await connection.request(
             ApiKey.FETCH,
             message,
-            version=connection.version_of(ApiKey.FETCH, at_most),
+            version=connection.version_of(ApiKey.FETCH, at_most=at_most),
             timeout_s=max_wait_ms / 1000 + pool.request_timeout_s,
         )
-        _check(answer.error_code, topic, partition)
-        result = answer.responses[0].partitions[0]
+        _check(response.error_code, topic, partition)
+        result = response.responses[0].partitions[0]
         _check(result.error_code, topic, partition)
         return Fetched(
             records=result.records or b"",

@@ -38,7 +38,7 @@ class ClusterUnreachable(ConnectionError):
 
 
 class Cluster(Struct):
-    """What the last Metadata answers said."""
+    """The cluster according to the last Metadata responses."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -46,10 +46,10 @@ class Cluster(Struct):
     topics: dict[str, MetadataResponseTopic] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> MetadataResponsePartition:
-        """Raises KafkaError when it is not there or has no leader."""
+        """Raises KafkaError if the partition does not exist."""
         found = self.topics.get(topic)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
         if found.error_code is not ErrorCode.NONE:
             raise KafkaError(found.error_code, f"topic {topic}: {found.error_code.name}")
         for partition in found.partitions:
@@ -71,12 +71,12 @@ class Cluster(Struct):
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """``host:port,host:port``; ValueError in words."""
+    """Parse ``host:port,host:port``. Raises ValueError with a message for people."""
     addresses = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{part.strip()!r} is no address; one looks like 127.0.0.1:9092")
+            raise ValueError(f"{part.strip()!r} is not an address like 127.0.0.1:9092")
         addresses.append((host.strip("[]"), int(port)))
     return addresses
 
@@ -105,8 +105,8 @@ class ConnectionPool:
         self._locks: dict[Address, asyncio.Lock] = {}
         self._coordinators: dict[str, int] = {}
         self.cluster = Cluster()
-        self.tried: Callable[[KafkaError | OSError], None] = lambda _failure: None
-        """Hears of each failure after which something is tried again."""
+        self.on_retry: Callable[[KafkaError | OSError], None] = lambda _failure: None
+        """Called with each failure that is retried."""
 
     async def __aenter__(self) -> ConnectionPool:
         return self
@@ -126,15 +126,15 @@ class ConnectionPool:
     async def request(
         self,
         key: ApiKey,
-        message: Any,
+        message: Struct,
         *,
         is_repeatable: bool = True,
         timeout_s: float | None = None,
     ) -> Any:
-        """Ask any node; error codes inside the answer are the caller's.
+        """Send a request to any node. The caller handles error codes in the response.
 
-        A request that is repeatable is asked again when the network fails, any other only when it
-        was not sent: it may have been carried out although its answer is lost.
+        A repeatable request is retried when the network fails. Another request is retried only
+        while it is unsent: it may have been executed although its response is lost.
         """
 
         async def once() -> Any:
@@ -147,25 +147,25 @@ class ConnectionPool:
         return await connection.request(key, message, timeout_s=timeout_s)
 
     async def request_node(
-        self, node_id: int, key: ApiKey, message: Any, *, timeout_s: float | None = None
+        self, node_id: int, key: ApiKey, message: Struct, *, timeout_s: float | None = None
     ) -> Any:
-        """Ask one node, once."""
+        """Send a request to one node, without retries."""
         connection = await self.node_connection(node_id)
         return await connection.request(key, message, timeout_s=timeout_s)
 
     async def group_request(
-        self, group: str, key: ApiKey, message: Any, error_of: Callable[[Any], ErrorCode]
-    ) -> Any:
-        """Ask the coordinator of a group. ``error_of`` finds the error code in the answer; one
-        that may pass is tried again, others are left to the caller.
+        self, group: str, key: ApiKey, message: Struct, error_of: Callable[[Result], ErrorCode]
+    ) -> Result:
+        """Send a request to the coordinator of a group. ``error_of`` returns the error code of a
+        response. Retriable codes are retried; the caller handles the others.
         """
 
-        async def once() -> Any:
-            answer = await self.request_node(await self.coordinator(group), key, message)
-            code = error_of(answer)
+        async def once() -> Result:
+            response: Result = await self.request_node(await self.coordinator(group), key, message)
+            code = error_of(response)
             if code in RETRIABLE:
                 raise KafkaError(code, f"group {group}: {code.name}")
-            return answer
+            return response
 
         return await self.try_again(once, group=group)
 
@@ -178,7 +178,7 @@ class ConnectionPool:
     ) -> Result:
         """Run an operation until it succeeds or the limits of ``retry`` are reached.
 
-        Codes in ``final`` are raised though they may pass: asking again could do harm.
+        Codes in ``final`` are not retried, because a repeated operation could do harm.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self.retry.total_s_max
@@ -204,13 +204,13 @@ class ConnectionPool:
             tries_max = self.retry.tries_max_after(failure)
             if tries >= tries_max or loop.time() + wait_s > give_up_at:
                 raise failure
-            self.tried(failure)
+            self.on_retry(failure)
             await asyncio.sleep(wait_s)
 
     # Connections
 
     async def any_connection(self) -> Connection:
-        """An open connection, or a new one to the first node that answers."""
+        """An open connection, or a new one to the first node that can be reached."""
         for connection in self._connections.values():
             if not connection.is_closed:
                 return connection
@@ -220,13 +220,13 @@ class ConnectionPool:
                 try:
                     return await self._connection(address)
                 except OSError as error:
-                    failures[address] = _in_words(error)
+                    failures[address] = _describe(error)
         tried = ", ".join(f"{host}:{port} ({why})" for (host, port), why in failures.items())
         raise ClusterUnreachable(f"no node answers: {tried}")
 
-    async def turn_to_another(self) -> None:
-        """Let any other node answer from now on what any node may answer, if one can be reached:
-        the one that did so far may be behind.
+    async def switch_node(self) -> None:
+        """Use another node for requests that any node serves, if one can be reached. The metadata
+        of the current node may be stale.
         """
         asked = next((at for at, one in self._connections.items() if not one.is_closed), None)
         addresses = [at for _, at in sorted(self.cluster.nodes.items())]
@@ -245,14 +245,14 @@ class ConnectionPool:
         if node_id not in self.cluster.nodes:
             await self.metadata(())
         if node_id not in self.cluster.nodes:
-            # Whoever was sent here knows an old leader or coordinator, and has to ask anew.
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"there is no node {node_id}")
+            # The caller has a stale leader or coordinator: a retriable error makes it ask again.
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"node {node_id} does not exist")
         address = self.cluster.nodes[node_id]
         try:
             return await self._connection(address)
         except OSError as error:
             place = f"node {node_id} at {address[0]}:{address[1]}"
-            raise ConnectionError(f"{place} does not answer: {_in_words(error)}") from error
+            raise ConnectionError(f"{place} does not response: {_describe(error)}") from error
 
     async def _connection(self, address: Address) -> Connection:
         known = self._connections.get(address)
@@ -274,53 +274,53 @@ class ConnectionPool:
             return made
 
     def _shuffled(self, addresses: list[Address]) -> list[Address]:
-        """Nobody should always ask the same node first."""
+        """Spread the first requests of many clients over all nodes."""
         left, drawn = list(addresses), []
         while left:
             drawn.append(left.pop(self._randomness.below(len(left))))
         return drawn
 
-    # Knowledge
+    # Metadata
 
     async def metadata(
         self, topics: Sequence[str] | None, *, may_create: bool = False
     ) -> MetadataResponse:
-        """Ask for topics, for all of them with None; updates ``cluster``."""
+        """Request the metadata of topics (None: all topics) and update ``cluster``."""
         wanted = None
         if topics is not None:
             wanted = tuple(MetadataRequestTopic(name=name) for name in topics)
         message = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
         connection = await self.any_connection()
-        answer: MetadataResponse = await connection.request(ApiKey.METADATA, message)
-        self._learn(answer)
-        return answer
+        response: MetadataResponse = await connection.request(ApiKey.METADATA, message)
+        self._update(response)
+        return response
 
-    def _learn(self, answer: MetadataResponse) -> None:
-        if answer.brokers:
-            self.cluster.nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
-        self.cluster.cluster_id = answer.cluster_id
-        self.cluster.controller_id = answer.controller_id
-        for topic in answer.topics:
+    def _update(self, response: MetadataResponse) -> None:
+        if response.brokers:
+            self.cluster.nodes = {node.node_id: (node.host, node.port) for node in response.brokers}
+        self.cluster.cluster_id = response.cluster_id
+        self.cluster.controller_id = response.controller_id
+        for topic in response.topics:
             if topic.name is not None:
                 self.cluster.topics[topic.name] = topic
 
     async def leader(self, topic: str, partition: int, *, may_create: bool = False) -> int:
-        """The node that leads a partition; asks when it is not known."""
+        """The leader of a partition, from the cache or by a Metadata request."""
         if topic not in self.cluster.topics:
             await self.metadata([topic], may_create=may_create)
         return self.cluster.leader(topic, partition)
 
     async def coordinator(self, group: str) -> int:
-        """The node that coordinates a group; asks when it is not known."""
+        """The coordinator of a group, from the cache or by a FindCoordinator request."""
         known = self._coordinators.get(group)
         if known is not None:
             return known
         message = FindCoordinatorRequest(
             key=group, key_type=GROUP_COORDINATOR, coordinator_keys=(group,)
         )
-        answer = await (await self.any_connection()).request(ApiKey.FIND_COORDINATOR, message)
-        # From version 4 on the answer is a list (KIP-699); before, it is the one node.
-        found = answer.coordinators[0] if answer.coordinators else answer
+        response = await (await self.any_connection()).request(ApiKey.FIND_COORDINATOR, message)
+        # From version 4 the response is a list (KIP-699); before, it is a single node.
+        found = response.coordinators[0] if response.coordinators else response
         if found.error_code is not ErrorCode.NONE:
             raise KafkaError(found.error_code, f"coordinator of {group}: {found.error_code.name}")
         node_id: int = found.node_id
@@ -329,7 +329,7 @@ class ConnectionPool:
         return node_id
 
 
-def _in_words(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     return error.strerror or str(error) or type(error).__name__

@@ -1,8 +1,8 @@
-"""Records to one topic in batches: gathers them by partition, one batch to each at a time.
+"""Writes records to one topic in batches, with one batch in flight per partition.
 
-With acks=all the producer is idempotent, so that a batch whose answer was lost can be sent again. A
-batch in flight per partition keeps the order by itself. When to send is left to the caller (``add``
-says that enough has been gathered), as is where the records come from.
+With acks=all the producer is idempotent, so a batch whose response was lost can be sent again. One
+batch in flight keeps the order. The caller decides when to send: ``add`` returns True when enough
+records are buffered.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from riverrun.client.partitioner import StickyChoice, partition_of_key
 from riverrun.client.partitions import produce
 from riverrun.client.pool import ConnectionPool
-from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.aio import run_together
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.records.compression import Compression
 from riverrun.records.record import NewRecord, build_batch
@@ -25,19 +25,19 @@ from riverrun.wire.messages.init_producer_id_response import InitProducerIdRespo
 
 ACKS_ALL = -1
 BATCH_BYTES = 512 * 1024
-"""Of records before compression; half of what a topic takes by default."""
-GATHERED_BYTES_MAX = 8 * 1024 * 1024
+"""Size of a batch before compression: half of the default message.max.bytes."""
+BUFFERED_BYTES_MAX = 8 * 1024 * 1024
 RECORD_OVERHEAD_BYTES = 24
 SEQUENCES = 2**31
 NO_PRODUCER_ID = -1
 
 
 class PartitionBuffer(Struct):
-    """What is gathered for one partition, and what it has got so far."""
+    """Buffered records of one partition, and the offsets of the records already written."""
 
     index: int
     records: list[NewRecord] = field(default_factory=list)
-    gathered_bytes: int = 0
+    buffered_bytes: int = 0
     next_sequence: int = 0
     count: int = 0
     first_offset: int = -1
@@ -45,7 +45,7 @@ class PartitionBuffer(Struct):
 
 
 class Producer:
-    """Made by ``open``. ``sent`` hears of (records, bytes) whenever a batch is acknowledged."""
+    """Created by ``open``. ``sent`` is called with (records, bytes) of each acknowledged batch."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Producer:
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
         self._sent = sent
-        self._gathered_bytes = 0
+        self._buffered_bytes = 0
         self._sticky = StickyChoice(partitions, randomness)
         self.partitions = {index: PartitionBuffer(index) for index in sorted(partitions)}
 
@@ -83,8 +83,8 @@ class Producer:
         sent: Callable[[int, int], None] = lambda _records, _bytes: None,
         waits: Callable[[str], None] = lambda _what: None,
     ) -> Producer:
-        """Finds the topic, which the broker may create, and gets a producer id. ``waits`` hears
-        what is waited for.
+        """Find the topic, which the broker may create, and get a producer id. ``waits`` is called
+        with a description of each request before it is sent.
         """
         waits(f"the leaders of topic {topic}")
         partitions = await _find_partitions(pool, topic)
@@ -105,7 +105,7 @@ class Producer:
         )
 
     def add(self, record: NewRecord, partition: int | None = None) -> bool:
-        """Take a record; True when it is time to ``flush``."""
+        """Buffer a record. Returns True when it is time to ``flush``."""
         if partition is None:
             if record.key is None:
                 partition = self._sticky.current
@@ -117,26 +117,26 @@ class Producer:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         size = _size_of(record)
         state.records.append(record)
-        state.gathered_bytes += size
-        self._gathered_bytes += size
-        return state.gathered_bytes >= BATCH_BYTES or self._gathered_bytes >= GATHERED_BYTES_MAX
+        state.buffered_bytes += size
+        self._buffered_bytes += size
+        return state.buffered_bytes >= BATCH_BYTES or self._buffered_bytes >= BUFFERED_BYTES_MAX
 
     async def flush(self) -> None:
-        """Send all that is gathered, and wait until it is acknowledged."""
+        """Send all buffered records and wait until they are acknowledged."""
         waiting = [state for state in self.partitions.values() if state.records]
         self._sticky.move()
-        self._gathered_bytes = 0
-        await together(self._send_all(state) for state in waiting)
+        self._buffered_bytes = 0
+        await run_together(self._send_all(state) for state in waiting)
 
     async def _send_all(self, state: PartitionBuffer) -> None:
-        records, state.records, state.gathered_bytes = state.records, [], 0
+        records, state.records, state.buffered_bytes = state.records, [], 0
         pending = [records]
         while pending:
             part = pending.pop(0)
             try:
                 await self._send(state, part)
             except KafkaError as error:
-                # The topic takes less than we gathered; the broker has written nothing of it.
+                # The topic's limit is smaller than our batch. The broker has written nothing.
                 if error.code is not ErrorCode.MESSAGE_TOO_LARGE or len(part) == 1:
                     raise
                 middle = len(part) // 2
@@ -178,11 +178,11 @@ async def _find_partitions(pool: ConnectionPool, topic: str) -> list[int]:
 async def _get_producer_id(pool: ConnectionPool) -> tuple[int, int]:
     async def once() -> tuple[int, int]:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
-        if answer.error_code is not ErrorCode.NONE:
-            why = f"no controller gives out producer ids ({answer.error_code.name})"
-            raise KafkaError(answer.error_code, f"{why}; has the quorum a leader?")
-        return answer.producer_id, answer.producer_epoch
+        response: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
+        if response.error_code is not ErrorCode.NONE:
+            text = f"no producer id from the controller ({response.error_code.name})"
+            raise KafkaError(response.error_code, f"{text}; has the quorum a leader?")
+        return response.producer_id, response.producer_epoch
 
     return await pool.try_again(once)
 

@@ -1,4 +1,4 @@
-"""How often and how long the client tries again, and after which answers that makes sense."""
+"""Which errors the client retries, how often, and with which delays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RETRIABLE = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-"""What may be gone when the same is asked again a little later."""
+"""Errors that may disappear when the request is repeated a little later."""
 
 STALE_LEADER = frozenset(
     {
@@ -50,7 +50,7 @@ STALE_LEADER = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""What says that we asked the wrong node."""
+"""Errors after which cached metadata must be refreshed."""
 
 STALE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
@@ -58,11 +58,11 @@ UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOP
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """Limits of one operation, all tries together."""
+    """Limits of one operation with all its attempts."""
 
     tries_max: int = 10
     tries_max_unknown: int = 3
-    """For a topic that nobody knows: it may be too new, but more likely its name is wrong."""
+    """For an unknown topic: it may be new, but more likely its name is wrong."""
     total_s_max: float = 30.0
     backoff_s: float = 0.1
     backoff_s_max: float = 1.0

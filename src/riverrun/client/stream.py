@@ -1,18 +1,17 @@
-"""A connection that hands out frames where they lie in the receive buffer.
+"""A connection that returns response frames in place, in its receive buffer.
 
-For large answers on a hot path: a follower appends what a leader sent straight from the buffer that
-the kernel filled. Whoever takes a frame is done with it when he asks for the next one. Frames are
-not interpreted here, but for the versions that are agreed on at the start. The buffer grows with
-the bytes that came, never with a length that was only declared, and is given back on request.
+It exists beside ``Connection`` for large fetch responses on a hot path: a follower appends records
+directly from the buffer that the kernel filled, without a copy. In exchange it has one reader and
+does not decode: a frame is valid until the next ``receive``. The buffer grows with the bytes
+received, never with a declared length, and shrinks on request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Self, cast
+from typing import Final
 
-from riverrun.client.connection import RESPONSE_BYTES_MAX, UnsupportedApi
-from riverrun.model.errors import ErrorCode
+from riverrun.client.connection import RESPONSE_BYTES_MAX, BrokerProtocol
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest, decode_response, encode_request
 from riverrun.wire.headers import LENGTH, read_response_header, request_frame
@@ -24,59 +23,25 @@ BUFFER_BYTES_MIN: Final = 64 * 1024
 CHECKS_PER_TIMEOUT: Final = 4
 
 
-class StreamConnection(asyncio.BufferedProtocol):
-    """Made by ``connect``. One reader at a time."""
+class StreamConnection(BrokerProtocol, asyncio.BufferedProtocol):
+    """Created by ``connect``. One reader at a time."""
 
     def __init__(self, address: str, client_id: str, timeout_s: float) -> None:
-        self.address = address
-        self.client_id = client_id
-        self.received_bytes = 0
-        self.versions: dict[int, tuple[int, int]] = {}
-        self._timeout_s = timeout_s
-        self._transport: asyncio.Transport | None = None
+        super().__init__(address, client_id, timeout_s)
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
         self._start = 0
-        """Where the next frame begins."""
+        """The start of the next frame."""
         self._end = 0
-        """Where the bytes end that came."""
+        """The end of the received bytes."""
         self._waiter: asyncio.Future[memoryview] | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._received_at = 0.0
         self._failure: OSError | None = None
 
-    @classmethod
-    async def connect(
-        cls,
-        host: str,
-        port: int,
-        *,
-        client_id: str,
-        timeout_s: float,
-        connect_timeout_s: float,
-    ) -> Self:
-        """Open a connection and learn what the broker speaks; OSError or TimeoutError if not."""
-        address = f"{host}:{port}"
-        loop = asyncio.get_running_loop()
-        connection: Self | None = None
-        try:
-            async with asyncio.timeout(connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: cls(address, client_id, timeout_s), host, port
-                )
-                await connection._learn_versions()
-        except BaseException as error:
-            if connection is not None:
-                connection.abort()
-            if isinstance(error, TimeoutError):
-                text = f"{address} did not answer within {connect_timeout_s:g} s"
-                raise TimeoutError(text) from None
-            raise
-        return connection
-
-    async def _learn_versions(self) -> None:
-        """By version 0, which every broker knows."""
+    async def _request_versions(self) -> ApiVersionsResponse:
+        """Every broker supports version 0."""
         api = ALL_APIS[ApiKey.API_VERSIONS]
         body = encode_request(api.key, 0, ApiVersionsRequest())
         self.send(request_frame(api, 0, 0, self.client_id, body))
@@ -84,38 +49,22 @@ class StreamConnection(asyncio.BufferedProtocol):
         try:
             response: ApiVersionsResponse = decode_response(api.key, 0, frame, 4)
         except MalformedRequest as error:
-            raise ConnectionError(f"{self.address} gave a strange answer: {error}") from error
-        if response.error_code is not ErrorCode.NONE:
-            raise ConnectionError(f"{self.address} refused us: {response.error_code.name}")
-        for known in response.api_keys:
-            self.versions[known.api_key] = (known.min_version, known.max_version)
+            raise ConnectionError(f"malformed response from {self.address}: {error}") from error
+        return response
 
-    def version_of(self, key: ApiKey, at_least: int, at_most: int) -> int:
-        """The newest version that both sides know; raises ``UnsupportedApi``."""
-        low, high = self.versions.get(key, (0, -1))
-        newest = min(high, at_most)
-        if newest < max(low, at_least):
-            text = f"{ALL_APIS[key].title} {low} to {high}, we need {at_least} to {at_most}"
-            raise UnsupportedApi(f"{self.address} speaks {text}")
-        return newest
-
-    # -- Asking and being answered ----------------------------------------------------------------
-
-    @property
-    def is_closed(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+    # Requests and responses
 
     def send(self, frame: Buffer) -> None:
-        """Nobody changes the frame afterwards: the transport may keep it."""
+        """The caller must never change the frame: the transport may keep it."""
         if self._transport is None or self._transport.is_closing():
             raise self._failure or ConnectionResetError(f"{self.address} closed the connection")
         self._transport.write(frame)
 
     async def receive(self) -> memoryview:
-        """The next frame without its length; the one before it must not be used any more.
+        """The next frame without its length. It ends the use of the frame before it.
 
-        Raises OSError; TimeoutError when nothing came for so long, after which the connection is
-        gone: whatever came later could not be told from what was asked later.
+        Raises OSError. After a TimeoutError the connection is closed: a late response could not be
+        told apart from the response to a later request.
         """
         assert self._waiter is None, "two readers of one connection"
         found = self._next_frame()
@@ -124,9 +73,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._failure is not None or self._transport is None:
             raise self._failure or ConnectionResetError(f"{self.address} closed the connection")
         self._waiter = self._loop.create_future()
-        self._heard_at = self._loop.time()
-        if self._watch is None:
-            self._plan_watch()
+        self._received_at = self._loop.time()
+        if self._timer is None:
+            self._start_timer()
         try:
             return await self._waiter
         finally:
@@ -134,31 +83,24 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of an answer has come yet."""
+        """Whether no byte of the next response has arrived."""
         return self._start == self._end
 
     def shrink(self) -> None:
-        """Give memory back while nothing comes; no frame is in use."""
+        """Release memory while idle. No frame may be in use."""
         if len(self._buffer) > BUFFER_BYTES_MIN and self._start == self._end:
             self._use(bytearray(BUFFER_BYTES_MIN))
             self._start = self._end = 0
 
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    # -- What the transport tells us --------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    # Callbacks of the transport
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        reason = f"the connection to {self.address} was closed" + (f": {error}" if error else "")
-        self._fail(ConnectionResetError(reason))
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        text = f"the connection to {self.address} was closed" + (f": {error}" if error else "")
+        self._fail(ConnectionResetError(text))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def eof_received(self) -> bool:
         return False
@@ -170,11 +112,10 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self._end += count
-        self.received_bytes += count
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         frame = self._next_frame()
         if frame is not None:
             waiter.set_result(frame)
@@ -182,7 +123,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     def _next_frame(self) -> memoryview | None:
         held = self._end - self._start
         if held == 0:
-            # The frame before was used up, so its place can be used again.
+            # The last frame is no longer in use: reuse the buffer from its beginning.
             self._start = self._end = 0
             return None
         if held < 4:
@@ -199,7 +140,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self._view[begin : self._start]
 
     def _make_room(self) -> None:
-        """The buffer is full. A frame in use stays where it is: the new buffer is another one."""
+        """Continue in a new buffer when this one is full. A frame in use stays in the old one."""
         held = self._end - self._start
         capacity = len(self._buffer)
         larger = bytearray(capacity * 2 if held * 2 > capacity else capacity)
@@ -211,36 +152,34 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._view = memoryview(buffer)
 
-    # -- The end ----------------------------------------------------------------------------------
-
     def _fail(self, failure: OSError) -> None:
         self._failure = self._failure or failure
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._failure)
 
-    def _plan_watch(self) -> None:
-        """One timer for all waits, since most of them are short."""
+    def _start_timer(self) -> None:
+        """One timer serves many waits, because most of them are short."""
         delay = self._timeout_s / CHECKS_PER_TIMEOUT
-        self._watch = self._loop.call_later(delay, self._look)
+        self._timer = self._loop.call_later(delay, self._check_timeout)
 
-    def _look(self) -> None:
-        self._watch = None
+    def _check_timeout(self) -> None:
+        self._timer = None
         if self._waiter is None or self._waiter.done():
-            return  # planned again by the next wait
-        if self._loop.time() - self._heard_at >= self._timeout_s:
-            text = f"{self.address} was silent for {self._timeout_s:g} s"
+            return  # The next wait starts it again.
+        if self._loop.time() - self._received_at >= self._timeout_s:
+            text = f"{self.address} sent nothing for {self._timeout_s:g} s"
             self._fail(TimeoutError(text))
             self.abort()
         else:
-            self._plan_watch()
+            self._start_timer()
 
 
 def response_body(frame: memoryview, correlation_id: int, *, is_flexible: bool) -> int:
-    """Where the body of the answer that is expected begins; raises ConnectionError."""
+    """The position of the response body. Raises ConnectionError if it is not the response."""
     try:
-        answered, at = read_response_header(frame, is_flexible=is_flexible)
+        found, at = read_response_header(frame, is_flexible=is_flexible)
     except MalformedRequest as error:
-        raise ConnectionError(f"a strange answer: {error}") from error
-    if answered != correlation_id:
-        raise ConnectionError(f"an answer to {answered} where {correlation_id} was asked")
+        raise ConnectionError(f"malformed response: {error}") from error
+    if found != correlation_id:
+        raise ConnectionError(f"response with correlation id {found} instead of {correlation_id}")
     return at

@@ -5,6 +5,7 @@
 - ``StallCredit``: measure our own delay, so that peers' deadlines can be extended by it.
 - ``LogLimiter``: log repeated events at a limited rate.
 - ``OwnedTasks``: tasks that end with their owner and report failures to it.
+- ``run_together``: run coroutines concurrently and raise the first failure.
 
 Time and randomness are arguments. ``Backoff`` and ``StallCredit`` are pure, so pure packages may
 use them.
@@ -13,13 +14,15 @@ use them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
 from riverrun.ports.clock import Clock
 from riverrun.ports.randomness import Randomness
+
+Result = TypeVar("Result")
 
 DOUBLINGS_MAX: Final = 16
 YIELD_SECONDS: Final = 0.005
@@ -192,3 +195,17 @@ class OwnedTasks:
         self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(task.get_name(), error)
+
+
+async def run_together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run coroutines concurrently and return their results in order.
+
+    The first failure cancels the others. It is raised alone and not in an exception group, because
+    callers that retry expect a ``KafkaError`` or an ``OSError``.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,7 +1,7 @@
-"""The awaiting side of replication: syncs that producers and the high watermark wait for.
+"""Flushes for producers and the high watermark of partitions with flush.before.ack.
 
-One sync at a time for each partition; what is appended while it runs is covered by the next, so
-many producers share one sync (group commit).
+Each partition has one flush at a time. The next flush covers all records appended meanwhile, so
+many producers share one (group commit).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from riverrun.storage.log import Log
 log = structlog.get_logger("riverrun.replication")
 
 
-class Sync(Protocol):
+class FlushLog(Protocol):
     async def flushed(self, log: Log, offset: Offset) -> None:
-        """Return when the log is durable up to that offset."""
+        """Return when the log is durable up to this offset."""
         ...
 
 
 class Flusher:
-    """Makes the logs of partitions with flush.before.ack durable as they grow."""
+    """Flushes logs of leaders on request."""
 
-    def __init__(self, sync: Sync) -> None:
-        self._sync = sync
+    def __init__(self, flush_log: FlushLog) -> None:
+        self._flush_log = flush_log
         self._running: dict[Partition, asyncio.Task[None]] = {}
 
     def request(self, partition: Partition) -> None:
@@ -41,19 +41,19 @@ class Flusher:
         held = partition.log
         try:
             while partition.is_leader and held.flushed_offset < held.end_offset:
-                await self._sync.flushed(held, held.end_offset)
+                await self._flush_log.flushed(held, held.end_offset)
                 partition.advance()
         except (OSError, KafkaError) as error:
             if not partition.is_leader:
-                return  # deleted meanwhile, and whoever waited was told
-            # A failed sync is never retried: nobody knows what the disk holds now. The
-            # directory is offline from here on; whoever waits is told, and nothing more is
-            # accepted.
-            log.error("sync failed", partition=str(partition.name), reason=str(error))
+                return  # Deleted meanwhile; its waiters have failed already.
+            # Never retry a failed fsync: the state of the disk is unknown. The directory is
+            # offline from now on. Fail all waiters and accept no more appends.
+            log.error("flush failed", partition=str(partition.name), error=str(error))
             partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
         finally:
-            # Here and not in a callback of the task, which would run a turn of the loop later: who
-            # appends in between would find a sync that no longer looks, and wait for ever.
+            # Not in a done callback, which runs one event-loop iteration later: an append in
+            # between would find this task registered although it no longer checks the log, and
+            # its producer would never be woken.
             self._running.pop(partition, None)
 
     async def stop(self) -> None:

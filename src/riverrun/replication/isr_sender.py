@@ -1,9 +1,9 @@
-"""Sends what leaders propose to the controller, and lets leaders look at their followers.
+"""Sends ISR proposals of leaders to the controller, and checks ISRs periodically.
 
-One AlterPartition is in flight at a time and takes all proposals that have come up meanwhile. What
-gets no answer is sent again; a proposal that an image has overtaken is forgotten. Every half second
-each led partition with followers is looked at; if this node itself stood still, the time is
-credited to everybody, and the judgement waits for the next look.
+One AlterPartition is in flight at a time; it carries all proposals that were queued meanwhile
+(KIP-497, KIP-903). A proposal without a response is sent again, unless an image has settled it.
+Every half second each led partition with followers is checked. After a stall of this node,
+deadlines of followers are extended by it, and the check waits for the next round.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ log = structlog.get_logger("riverrun.replication")
 
 VERSION = 3
 RECOVERED = 0
-LOOK_SECONDS = 0.5
-LATE_SECONDS = 0.25
-"""Who wakes later than this has stood still."""
-SLICE_PARTITIONS = 200
-"""Partitions that are looked at before others may have the event loop."""
+CHECK_SECONDS = 0.5
+STALL_SECONDS = 0.25
+"""A timer that is later than this counts as a stall of this node."""
+CHECKS_MAX = 200
+"""Checks in a row without yielding to the event loop."""
 PARTITIONS_MAX = 2000
 """Partitions in one request."""
 NAMED_MAX = 20
-"""Partitions that have lines of their own in the log; a node may lead thousands."""
+"""Partitions that are logged one by one. Larger responses are logged as counts."""
 BACKOFF = Backoff(first_seconds=RETRY_SECONDS, max_seconds=2.0)
-UNANSWERED = IsrVerdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+NO_VERDICT = IsrVerdict(error=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class SendProposals(Protocol):
     def __call__(self, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
-        """Ask the active controller. Raises OSError, TimeoutError or KafkaError."""
+        """Send to the active controller. Raises OSError, TimeoutError or KafkaError."""
         ...
 
 
@@ -69,7 +69,7 @@ class ProposalQueue:
         proposal = partition.proposal
         retry = self.retries.get(partition)
         if retry is not None and retry[0] is not proposal:
-            del self.retries[partition]  # a newer image has replaced it
+            del self.retries[partition]  # An image has settled it.
             retry = None
         if retry is None and self.in_flight.get(partition) is not proposal:
             self.waiting[partition] = None
@@ -77,7 +77,7 @@ class ProposalQueue:
 
 
 class IsrSender:
-    """The proposals of one node. ``run`` until cancelled."""
+    """The ISR proposals of one node. ``run`` until cancelled."""
 
     def __init__(
         self,
@@ -100,16 +100,14 @@ class IsrSender:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._send_all())
-            group.create_task(self._look_at_all())
-
-    # -- Sending ----------------------------------------------------------------------------------
+            group.create_task(self._check_all())
 
     async def _send_all(self) -> None:
         while True:
-            self._take_what_is_due()
-            proposals = self._take()
+            self._queue_due()
+            proposals = self._take_queued()
             if proposals:
-                await self._ask(proposals)
+                await self._send_proposals(proposals)
                 continue
             self._queue.wake.clear()
             try:
@@ -118,7 +116,7 @@ class IsrSender:
             except TimeoutError:
                 pass
 
-    def _take(self) -> dict[Partition, IsrProposal]:
+    def _take_queued(self) -> dict[Partition, IsrProposal]:
         taken: dict[Partition, IsrProposal] = {}
         for partition in list(self._queue.waiting):
             if len(taken) == PARTITIONS_MAX:
@@ -129,7 +127,7 @@ class IsrSender:
                 taken[partition] = proposal
         return taken
 
-    def _take_what_is_due(self) -> None:
+    def _queue_due(self) -> None:
         now = self._clock.monotonic()
         for partition in [one for one, (_, due) in self._queue.retries.items() if due <= now]:
             del self._queue.retries[partition]
@@ -141,84 +139,81 @@ class IsrSender:
         due = min(due for _, due in self._queue.retries.values())
         return max(due - self._clock.monotonic(), 0.001)
 
-    async def _ask(self, proposals: dict[Partition, IsrProposal]) -> None:
+    async def _send_proposals(self, proposals: dict[Partition, IsrProposal]) -> None:
         request = request_of(proposals, self._node_id, self._broker_epoch())
         self._queue.in_flight = proposals
         try:
             response = await self._send(request)
         except (OSError, KafkaError) as error:
-            self._try_again(proposals, str(error))
+            self._retry(proposals, str(error))
             return
         finally:
             self._queue.in_flight = {}
         if response.error_code is not ErrorCode.NONE:
-            # The whole request was refused, by a controller that does not know this incarnation
-            # yet or no more: nothing was changed, but others may have been asked before.
-            self._try_again(proposals, response.error_code.name)
+            # The controller rejected the whole request, because this incarnation is not registered
+            # there. It changed nothing, but an earlier controller may have.
+            self._retry(proposals, response.error_code.name)
             return
         self._failures = 0
         verdicts = verdicts_of(response)
-        is_readable = len(proposals) <= NAMED_MAX
-        told: Counter[ErrorCode] = Counter()
+        is_named = len(proposals) <= NAMED_MAX
+        counts: Counter[ErrorCode] = Counter()
         for partition, proposal in proposals.items():
-            verdict = verdicts.get((partition.topic_id, partition.name.partition), UNANSWERED)
-            again = partition.apply_verdict(proposal, verdict)
-            if again is not None:
-                self._queue.retries[partition] = (proposal, self._clock.monotonic() + again)
-            told[verdict.error] += 1
-            if is_readable:
-                _tell(partition, proposal, verdict)
-        if not is_readable:
-            for code, count in told.items():
-                log.info(_words(code), partitions=count, **_reason(code))
+            verdict = verdicts.get((partition.topic_id, partition.name.partition), NO_VERDICT)
+            retry_seconds = partition.apply_verdict(proposal, verdict)
+            if retry_seconds is not None:
+                self._queue.retries[partition] = (proposal, self._clock.monotonic() + retry_seconds)
+            counts[verdict.error] += 1
+            if is_named:
+                _log_verdict(partition, proposal, verdict)
+        if not is_named:
+            for code, count in counts.items():
+                log.info(_event(code), partitions=count, **_error(code))
 
-    def _try_again(self, proposals: dict[Partition, IsrProposal], reason: str) -> None:
+    def _retry(self, proposals: dict[Partition, IsrProposal], error: str) -> None:
         self._failures += 1
-        # The node has one sender, so no jitter is needed.
-        pause = BACKOFF.exact(self._failures)
         if self._failures == 1:
-            log.warning("in-sync replicas not changed", partitions=len(proposals), reason=reason)
-        due = self._clock.monotonic() + pause
+            log.warning("ISR proposals not sent", partitions=len(proposals), error=error)
+        # A node has one sender, so it needs no jitter.
+        due = self._clock.monotonic() + BACKOFF.exact(self._failures)
         for partition, proposal in proposals.items():
             if partition.proposal is proposal:
                 self._queue.retries[partition] = (proposal, due)
 
-    # -- Looking ----------------------------------------------------------------------------------
-
-    async def _look_at_all(self) -> None:
+    async def _check_all(self) -> None:
         limits = self._replicas.peers.limits
-        pause = min(LOOK_SECONDS, limits.lag_seconds / 2)
-        lateness = StallCredit(tolerance_seconds=LATE_SECONDS)
+        pause = min(CHECK_SECONDS, limits.lag_seconds / 2)
+        stalls = StallCredit(tolerance_seconds=STALL_SECONDS)
         was_late = False
         while True:
-            lateness.expect(self._clock.monotonic() + pause)
+            stalls.expect(self._clock.monotonic() + pause)
             await asyncio.sleep(pause)
-            late = lateness.take(self._clock.monotonic())
-            is_late = late > 0
-            yielder = Yielder(self._clock, steps_max=SLICE_PARTITIONS)
+            stall = stalls.take(self._clock.monotonic())
+            is_late = stall > 0
+            yielder = Yielder(self._clock, steps_max=CHECKS_MAX)
             led = [one for one in self._replicas if one.is_leader and len(one.replicas) > 1]
             for partition in led:
                 await yielder.step()
                 if is_late:
-                    partition.credit_stall(late)
-                # A node that is always late must judge all the same.
+                    partition.credit_stall(stall)
+                # A node that is always late must still check every second time.
                 if not is_late or was_late:
                     partition.check_isr()
             was_late = is_late and not was_late
 
 
-def _tell(partition: Partition, proposal: IsrProposal, verdict: IsrVerdict) -> None:
+def _log_verdict(partition: Partition, proposal: IsrProposal, verdict: IsrVerdict) -> None:
     isr = proposal.isr if verdict.error else verdict.isr
     name = str(partition.name)
-    log.info(_words(verdict.error), partition=name, isr=list(isr), **_reason(verdict.error))
+    log.info(_event(verdict.error), partition=name, isr=list(isr), **_error(verdict.error))
 
 
-def _words(error: ErrorCode) -> str:
-    return "change of in-sync replicas refused" if error else "in-sync replicas changed"
+def _event(error: ErrorCode) -> str:
+    return "ISR change rejected" if error else "ISR changed"
 
 
-def _reason(error: ErrorCode) -> dict[str, str]:
-    return {"reason": error.name} if error else {}
+def _error(error: ErrorCode) -> dict[str, str]:
+    return {"error": error.name} if error else {}
 
 
 def request_of(

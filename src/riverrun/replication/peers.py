@@ -1,7 +1,7 @@
-"""What the leaders of this node know of other nodes: who is registered, and who may be in sync.
+"""The metadata about other brokers that leaders use, and limits and counters of their ISRs.
 
-A fetch counts for a replica only when it bears the epoch of that broker's registration (KIP-903);
-fenced brokers and those that shut down do not join (KIP-841). Both come from the metadata.
+A fetch counts for a replica only if it carries the epoch of that broker's registration (KIP-903).
+Fenced brokers and brokers in controlled shutdown do not join an ISR (KIP-841).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _no_time() -> float:
     return 0.0
 
 
-def _nobody(_: Partition) -> None:
+def _ignore(_: Partition) -> None:
     return
 
 
 class Peers:
-    """Shared by all partitions of a node. Without arguments: a node that knows nobody."""
+    """Shared by all partitions of a node. Without arguments: a node without peers, for tests."""
 
     def __init__(
         self,
@@ -39,24 +39,25 @@ class Peers:
         limits: IsrLimits | None = None,
         are_followers_read: bool = False,
         metrics: Metrics | None = None,
-        propose: Callable[[Partition], None] = _nobody,
+        propose: Callable[[Partition], None] = _ignore,
     ) -> None:
         """``propose`` is called when a partition has an ISR proposal to send."""
         self.now = now
         self.limits = limits or IsrLimits()
         self.are_followers_read = are_followers_read
-        """Then they are told the high watermark at once, and not with the next records."""
+        """Consumers may read from followers. Then followers receive a new high watermark at once,
+        and not with the next records."""
         self.propose = propose
         self._image = image
         counted = metrics or Metrics()
         self.shrinks: Counter = counted.counter(
-            "riverrun_isr_shrinks_total", "Replicas taken out of an ISR by their leader here."
+            "riverrun_isr_shrinks_total", "Replicas removed from the ISR of a partition led here."
         )
         self.expands: Counter = counted.counter(
-            "riverrun_isr_expands_total", "Replicas taken into an ISR by their leader here."
+            "riverrun_isr_expands_total", "Replicas added to the ISR of a partition led here."
         )
         self.rejected: Counter = counted.counter(
-            "riverrun_isr_proposals_rejected_total", "ISR changes that the controller refused."
+            "riverrun_isr_proposals_rejected_total", "ISR changes that the controller rejected."
         )
 
     def epoch_of(self, node: NodeId) -> int:

@@ -1,7 +1,7 @@
-"""All partitions that this node holds, kept in step with the metadata.
+"""All replicas of this node, kept in step with the metadata.
 
-Each published image creates, configures, hands over and deletes replicas. Lookups are plain
-dictionaries, since every request makes them.
+Each published image creates, configures and deletes replicas and changes their roles. Lookups are
+plain dictionaries, because every request needs them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from riverrun.storage.settings import LogSettings
 log = structlog.get_logger("riverrun.replication")
 
 SettingsFor = Callable[[Image, str], LogSettings]
-CREATED_PER_TURN = 8
-"""Logs that are made before others may have the event loop; each takes some 0.3 ms."""
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""No room, no descriptor: what cannot be made now can be made later."""
+LOGS_PER_STEP = 8
+"""Logs created without yielding to the event loop; each takes about 0.3 ms."""
+_TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""No space or no file descriptors: the log can be created later."""
 
 
 class Replicas:
@@ -51,7 +51,7 @@ class Replicas:
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[UUID, dict[int, Partition]] = {}
         self.unopened: dict[str, None] = {}
-        """Topics some of whose logs found no room when they were to be made."""
+        """Topics with logs that could not be created yet."""
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_name.values():
@@ -71,10 +71,8 @@ class Replicas:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return found
 
-    # -- Following the metadata -------------------------------------------------------------------
-
     def apply_all(self, image: Image) -> list[Partition]:
-        """At the start: every topic of the image; logs that no topic owns are put away."""
+        """Apply every topic at startup. Logs without a topic are removed."""
         self._remove_strays(image)
         touched: list[Partition] = []
         for topic in image.topics_by_name.values():
@@ -82,7 +80,7 @@ class Replicas:
         return touched
 
     def is_any_missing(self, image: Image) -> bool:
-        """Whether the log of a partition that we hold is gone, before it is made anew."""
+        """Whether the log of an assigned partition is missing. Call before it is created again."""
         return any(
             self._node_id in state.replicas
             and self._directory.is_missing(
@@ -93,14 +91,14 @@ class Replicas:
         )
 
     def _remove_strays(self, image: Image) -> None:
-        """A topic deleted while we were down, or deleted and made again, must not revive old
-        data.
+        """A topic that was deleted (and recreated) while this node was down must not get its old
+        records back.
         """
         for name, held in list(self._directory.logs.items()):
             topic = image.topics_by_name.get(name.topic)
             if topic is not None and held.topic_id == UNKNOWN_TOPIC_ID:
-                # Its partition.metadata is lost. The name is all that speaks for it, and to delete
-                # on doubt would be worse than to keep.
+                # partition.metadata is lost, so only the name matches. Keep the log: deleting it
+                # by mistake would be worse.
                 self._directory.adopt_topic_id(name, topic.id)
             if (
                 topic is None
@@ -114,9 +112,9 @@ class Replicas:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
     def prepare(self, image: Image, topic: TopicImage) -> Iterator[None]:
-        """Make the logs of a topic that is about to be applied, a few in each step.
+        """Create the logs of a topic before it is applied, a few in each step.
 
-        A thousand directories made at once would keep every client waiting.
+        Creating a thousand directories at once would stall the event loop.
         """
         settings: LogSettings | None = None
         for index, state in enumerate(topic.partitions):
@@ -127,12 +125,12 @@ class Replicas:
             try:
                 self._directory.create(name, topic.id, settings)
             except OSError:
-                return  # tried again, and judged, when the topic is applied
-            if index % CREATED_PER_TURN == 0:
+                return  # ``apply_topic`` tries again and handles the error.
+            if index % LOGS_PER_STEP == 0:
                 yield
 
     def open_missing(self, image: Image) -> list[Partition]:
-        """Make what found no room before."""
+        """Create the logs that could not be created before."""
         missing, self.unopened = self.unopened, {}
         touched: list[Partition] = []
         for name in missing:
@@ -142,8 +140,8 @@ class Replicas:
         return touched
 
     def apply_topic(self, image: Image, topic: TopicImage) -> list[Partition]:
-        """Create or update our replicas of one topic; gives all that this touched, also those that
-        are closed now.
+        """Create or update our replicas of one topic. Returns all affected replicas, including
+        closed ones.
         """
         held = self.by_name.get(topic.name)
         touched: list[Partition] = []
@@ -163,10 +161,10 @@ class Replicas:
                 try:
                     partition = self._open(topic, index, settings)
                 except OSError as error:
-                    if error.errno not in _PASSING:
+                    if error.errno not in _TRANSIENT:
                         raise
-                    # Reads and the other topics go on, as they do when an append finds no room.
-                    log.error("log not created", topic=topic.name, reason=str(error))
+                    # Reads and other topics continue, as they do when an append finds no space.
+                    log.error("log not created", topic=topic.name, error=str(error))
                     self.unopened[topic.name] = None
                     return touched
                 held = self.by_name.setdefault(topic.name, {})
@@ -186,23 +184,23 @@ class Replicas:
         return partition
 
     def remove_topic(self, topic: str) -> list[Partition]:
-        """The topic is gone from the metadata: answer who waits, then put its files away."""
+        """The topic was deleted: fail the waiters of its replicas and delete the files."""
         gone = list(self.by_name.get(topic, {}).values())
         for partition in gone:
             self._remove(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return gone
 
-    def _remove(self, partition: Partition, why: ErrorCode) -> None:
+    def _remove(self, partition: Partition, code: ErrorCode) -> None:
         held = self.by_name[partition.name.topic]
         del held[partition.name.partition]
         if not held:
             del self.by_name[partition.name.topic]
             self.by_id.pop(partition.topic_id, None)
-        partition.close(why)
+        partition.close(code)
         self._directory.delete(partition.name)
 
     def configure(self, image: Image, topics: Mapping[str, object] | None = None) -> None:
-        """Settings changed, of some topics or of all."""
+        """Apply changed settings to some topics, or to all."""
         for topic, partitions in self.by_name.items():
             if topics is not None and topic not in topics:
                 continue

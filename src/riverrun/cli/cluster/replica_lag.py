@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from riverrun.cli.support.session import ask_each
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ConnectionPool
-from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.aio import run_together
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_log_dirs_request import (
     DescribableLogDirTopic,
@@ -114,7 +114,7 @@ async def ask_copies(
     known = {node: held[node] for node in held if node in pool.cluster.nodes}
     count = max((sum(map(len, one.values())) for one in known.values()), default=0)
     limit_s = ANSWER_SECONDS_MAX + count / COPIES_PER_SECOND
-    found = await together(
+    found = await run_together(
         [
             _offsets(pool, known, EARLIEST, limit_s),
             _offsets(pool, known, LATEST, limit_s),

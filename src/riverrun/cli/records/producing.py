@@ -109,7 +109,7 @@ async def write_lines(
     progress = _Progress(summary, is_shown=is_shown, is_quiet=plan.is_quiet)
     loop = asyncio.get_running_loop()
     patience = Patience(progress.tell, loop.call_later)
-    pool.tried = patience.failed
+    pool.on_retry = patience.failed
     started = loop.time()
 
     def sent(records: int, size: int) -> None:

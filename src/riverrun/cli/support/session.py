@@ -23,8 +23,8 @@ from riverrun.cli.support.options import (
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
-from riverrun.client.together import together
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.aio import run_together
 from riverrun.records.batch import CorruptBatch
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
@@ -86,7 +86,7 @@ async def ask_each(
         except OSError:
             silent.append(node)
 
-    await together(ask(node) for node in sorted(messages))
+    await run_together(ask(node) for node in sorted(messages))
     return {node: answers[node] for node in sorted(answers)}, sorted(silent)
 
 

@@ -90,7 +90,7 @@ class Watch:
                 except (OSError, UnsupportedApi):  # a node that waits for its cluster serves none
                     self.heard(False, time.monotonic())
                     with contextlib.suppress(OSError):
-                        await pool.turn_to_another()  # one that hangs would be asked for ever
+                        await pool.switch_node()  # one that hangs would be asked for ever
                 else:
                     self.heard(True, time.monotonic())
                 await asyncio.to_thread(self._ended.wait, ASK_EVERY_SECONDS)

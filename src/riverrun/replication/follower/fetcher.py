@@ -311,7 +311,7 @@ class _LeaderFetcher:
             connect_timeout_s=timeout_ms / 1000,
         )
         try:
-            version = connection.version_of(ApiKey.FETCH, VERSION_MIN, VERSION_MAX)
+            version = connection.version_of(ApiKey.FETCH, at_least=VERSION_MIN, at_most=VERSION_MAX)
             encoder = FetchEncoder(version, connection.client_id, context.cluster_id)
             while plan.partitions:
                 if plan.diverged or plan.out_of_range:

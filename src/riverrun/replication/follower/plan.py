@@ -334,7 +334,6 @@ class FetchPlan:
         if self.partitions.get(followed.key) is not followed:
             return
         self._counters.errors.value += 1
-        pause = self.settings.backoff.jittered(followed.attempts + 1, self._randomness)
         is_new = error != followed.error and not quiet_attempts
         if is_new or (quiet_attempts and followed.attempts == quiet_attempts):
             _logger.warning(
@@ -343,7 +342,8 @@ class FetchPlan:
             )  # fmt: skip
         followed.error = error
         followed.attempts += 1
-        self._sleep(followed, state, now + pause)
+        delay = self.settings.backoff.jittered(followed.attempts, self._randomness)
+        self._sleep(followed, state, now + delay)
 
     def _sleep(self, followed: FollowedPartition, state: FollowState, due: float) -> None:
         followed.enter(state)

@@ -1,4 +1,4 @@
-"""Settings of followers: how they fetch from leaders."""
+"""Settings of followers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FIRST_BACKOFF_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerSettings(Settings):
-    """How this node fetches what others lead."""
+    """Fetching from leaders."""
 
     fetchers: int = setting(
         1,
         name="num.replica.fetchers",
         at_least=1,
         at_most=64,
-        doc="Connections to each leader over which its partitions are fetched.",
+        doc="Connections to each leader; its partitions are spread over them.",
     )
     wait_max_ms: int = setting(
         500,
@@ -28,45 +28,45 @@ class FollowerSettings(Settings):
         kind=Kind.INT,
         at_least=1,
         at_most=MINUTE_MS,
-        doc="How long a leader may hold a fetch of a follower while there is nothing new. Less "
-        "than replica.lag.time.max.ms, or a follower of an idle partition seems to lag.",
+        doc="How long a leader holds a follower's fetch while there are no new records. Must be "
+        "less than replica.lag.time.max.ms, or followers of idle partitions seem to lag.",
     )
     bytes_min: int = setting(
         1,
         name="replica.fetch.min.bytes",
         kind=Kind.INT,
         at_least=1,
-        doc="Bytes for which a leader answers a follower's fetch before its time is up.",
+        doc="A leader responds to a follower's fetch early once it has this many bytes.",
     )
     bytes_max: int = setting(
         MiB,
         name="replica.fetch.max.bytes",
         kind=Kind.INT,
         at_least=0,
-        doc="The most that is fetched of one partition at a time; a larger batch comes alone.",
+        doc="Maximum bytes of one partition in a fetch response; a larger batch is sent alone.",
     )
     response_bytes_max: int = setting(
         10 * MiB,
         name="replica.fetch.response.max.bytes",
         kind=Kind.INT,
         at_least=0,
-        doc="The most that one fetch of a follower is answered with; a larger batch comes alone.",
+        doc="Maximum bytes of a fetch response to a follower; a larger batch is sent alone.",
     )
     backoff_ms: int = setting(
         SECOND_MS,
         name="replica.fetch.backoff.ms",
         kind=Kind.INT,
         at_least=0,
-        doc="The longest pause after an error of a partition or of a connection; the first pauses "
-        "are shorter. A new leader is followed at once.",
+        doc="Maximum delay after errors of a partition or connection; the first delays are "
+        "shorter. A new leader is fetched from at once.",
     )
     socket_timeout_ms: int = setting(
         5 * SECOND_MS,
         name="replica.socket.timeout.ms",
         kind=Kind.INT,
         at_least=100,
-        doc="How long a leader may be silent, beyond the time that it may hold a fetch, before "
-        "the follower connects anew.",
+        doc="A follower connects again if a leader sends nothing for this time, in addition to "
+        "replica.fetch.wait.max.ms.",
     )
     throttled_rate: int = setting(
         LONG_MAX,
@@ -74,8 +74,8 @@ class FollowerSettings(Settings):
         kind=Kind.LONG,
         at_least=0,
         live=True,
-        doc="Bytes a second at most for the replicas that follower.replication.throttled.replicas "
-        "names, while they are not in sync.",
+        doc="Maximum bytes per second for the replicas in follower.replication.throttled.replicas, "
+        "while they are out of sync.",
     )
 
     @property

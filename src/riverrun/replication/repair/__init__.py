@@ -1,1 +1,1 @@
-"""Replicas that cannot be believed, or cannot be written: out of service, and back."""
+"""Repair of damaged replicas, and hand-over of leadership when the disk is full."""

@@ -1,11 +1,11 @@
-"""Brings replicas that are damaged out of service, has them fetched again, and brings them back.
+"""Takes damaged replicas out of service, fetches their records again, and returns them.
 
-Also hands over what this node leads when its disk has had no room for a while: a full disk refuses
-writes and still serves reads, so others should lead. When there is room again the replica catches
-up and returns.
+It also hands over leadership when the disk has been full for a while: a full disk rejects writes
+but serves reads, so other nodes should lead. When there is space again, the replica catches up and
+returns.
 
-Reads, recovery and scrubbing report damage by ``RepairQueue.add``. Repairs that a previous run of
-this node left undone come from the metadata by ``touched``.
+Reads, recovery and scrubbing report damage by ``RepairQueue.add``. Repairs that an earlier
+incarnation of this node left unfinished are found in the metadata by ``touched``.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplic
 IDLE_SECONDS = 1.0
 BUSY_SECONDS = 0.2
 AGAIN_SECONDS = 5.0
-"""After an assignment: the image that tells of it is on its way."""
+"""Delay before a step is repeated: the image with its result may not have arrived."""
 REFUSED_SECONDS = 1.0
 REPLICAS_MAX = 1000
-"""In one request."""
+"""Replicas in one request."""
 _logger = structlog.get_logger("riverrun.replication")
 
 
@@ -55,12 +55,12 @@ class SendAssignments(Protocol):
     def __call__(
         self, request: AssignReplicasToDirsRequest
     ) -> Awaitable[AssignReplicasToDirsResponse]:
-        """Ask the active controller. Raises OSError, TimeoutError or KafkaError."""
+        """Send to the active controller. Raises OSError, TimeoutError or KafkaError."""
         ...
 
 
 class Refetcher(Protocol):
-    """Whoever fetches from leaders."""
+    """The part of ``Fetchers`` that repairs use."""
 
     def refetch(self, partition: Partition) -> bool: ...
 
@@ -68,27 +68,27 @@ class Refetcher(Protocol):
 
 
 class ReplicaDisk(Struct, frozen=True, kw_only=True):
-    """What repairs must know of the data directory."""
+    """The data directory, as far as repairs need it."""
 
     directory_id: UUID
     is_full: Callable[[], bool]
     hand_over_seconds: float
-    """For how long it may be full before others lead; negative for ever."""
+    """How long the disk may be full before leadership is handed over; negative: never."""
     forget_loss: Callable[[Log], Awaitable[None]]
 
 
-class _Case(Struct, kw_only=True):
+class _RepairState(Struct, kw_only=True):
     was_damaged: bool = False
-    asked: Step = Step.NONE
+    step: Step = Step.NONE
     due: float = 0.0
-    """When the controller may be asked again."""
+    """When the step may be repeated."""
 
 
 class RepairQueue:
     """The replicas of one node that need repair. ``Repairer`` handles them."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.cases: dict[Partition, _Case] = {}
+        self.repairs: dict[Partition, _RepairState] = {}
         self.wake = asyncio.Event()
         self._found = metrics.counter(
             "riverrun_corrupt_replicas_found_total", "Replicas in which damage was found"
@@ -96,15 +96,15 @@ class RepairQueue:
 
     def add(self, partition: Partition) -> None:
         """Check a replica that is damaged or out of service."""
-        case = self.cases.setdefault(partition, _Case())
-        if partition.log.is_corrupt and not case.was_damaged:
-            case.was_damaged = True
+        repair = self.repairs.setdefault(partition, _RepairState())
+        if partition.log.is_corrupt and not repair.was_damaged:
+            repair.was_damaged = True
             self._found.value += 1
         self.wake.set()
 
 
 class Repairer:
-    """The troubles of one node's replicas. ``report_losses`` when registered, then ``run``."""
+    """Repairs of one node's replicas. Call ``report_losses`` after registration, then ``run``."""
 
     def __init__(
         self,
@@ -132,30 +132,28 @@ class Repairer:
         self._full_since: float | None = None
         self._repaired = metrics.counter(
             "riverrun_corrupt_replicas_repaired_total",
-            "Replicas that were fetched again and are in service again",
+            "Replicas that were repaired and are back in service",
         )
         self._handed_over = metrics.counter(
             "riverrun_full_disk_hand_overs_total",
-            "Partitions that others lead because the disk here is full",
+            "Partitions whose leadership was handed over because the disk is full",
         )
         metrics.gauge(
             "riverrun_corrupt_replicas",
-            "Replicas that are damaged now",
+            "Replicas that are damaged",
             lambda: len(self.damaged()),
         )
         metrics.gauge(
             "riverrun_offline_replicas",
-            "Replicas that are out of service: damaged, being fetched again, or on a failed disk",
+            "Replicas out of service: damaged, being fetched again, or on a failed disk",
             self._count_offline,
         )
 
-    # -- What is known ----------------------------------------------------------------------------
-
     def touched(self, partitions: Iterable[Partition]) -> None:
-        """The metadata has news of these."""
+        """The metadata of these partitions changed."""
         for partition in partitions:
-            if partition in self._queue.cases:
-                self._queue.cases[partition].due = 0.0
+            if partition in self._queue.repairs:
+                self._queue.repairs[partition].due = 0.0
                 self._queue.wake.set()
             else:
                 state = self._state(partition)
@@ -163,18 +161,18 @@ class Repairer:
                     self._queue.add(partition)
 
     def damaged(self) -> list[Partition]:
-        return [partition for partition in self._queue.cases if partition.log.is_corrupt]
+        return [partition for partition in self._queue.repairs if partition.log.is_corrupt]
 
     def _count_offline(self) -> int:
         count = 0
         for partition in self._replicas:
-            state = self._state(partition) if partition in self._queue.cases else None
+            state = self._state(partition) if partition in self._queue.repairs else None
             is_out = state is not None and is_lost(state, self._node_id)
             count += is_out or partition.log.is_offline
         return count
 
     def _state(self, partition: Partition) -> PartitionImage | None:
-        """None when it is gone, or not ours any more."""
+        """None if the partition was deleted or is no longer assigned to this node."""
         topic = self._image().topics_by_id.get(TopicId(partition.topic_id))
         index = partition.name.partition
         if topic is None or index >= len(topic.partitions) or partition.is_closed:
@@ -182,25 +180,23 @@ class Repairer:
         state = topic.partitions[index]
         return state if self._node_id in state.replicas else None
 
-    # -- At the start -----------------------------------------------------------------------------
-
     async def report_losses(self) -> None:
-        """Before the controller lets us in: what recovery found to be lost must not be elected."""
+        """Report replicas that recovery found damaged, before the controller unfences this node and
+        could elect them.
+        """
         damaged = self.damaged()
-        told = [
+        to_report = [
             partition
             for partition in damaged
             if (state := self._state(partition)) is not None and len(state.replicas) > 1
         ]
-        while told:
-            if await self._assign({DIRECTORY_LOST: told[:REPLICAS_MAX]}) is None:
+        while to_report:
+            if await self._assign({DIRECTORY_LOST: to_report[:REPLICAS_MAX]}) is None:
                 await asyncio.sleep(IDLE_SECONDS)
             else:
-                del told[:REPLICAS_MAX]
+                del to_report[:REPLICAS_MAX]
         for partition in damaged:
             await self._disk.forget_loss(partition.log)
-
-    # -- Running ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
@@ -213,50 +209,50 @@ class Repairer:
                 pass
 
     def _is_busy(self) -> bool:
-        """Whether something is to be expected soon, of which nobody tells."""
-        return any(case.asked is not Step.NONE for case in self._queue.cases.values())
+        """Whether a step may finish soon without a call of ``add`` or ``touched``."""
+        return any(repair.step is not Step.NONE for repair in self._queue.repairs.values())
 
     async def step(self) -> None:
-        """Do what is to be done now, for all of them."""
+        """Do the steps of all repairs that are due now."""
         now = self._clock.monotonic()
         assigned: dict[UUID, list[Partition]] = {}
-        for partition, case in list(self._queue.cases.items()):
-            step = self._judge(partition)
-            is_due = now >= case.due or step != case.asked
-            if step is Step.NONE and (now >= case.due or case.asked is not Step.REPORT):
-                self._close(partition, case)
+        for partition, repair in list(self._queue.repairs.items()):
+            step = self._next_step(partition)
+            is_due = now >= repair.due or step != repair.step
+            if step is Step.NONE and (now >= repair.due or repair.step is not Step.REPORT):
+                self._close(partition, repair)
             elif step is Step.ACCEPT:
                 partition.log.damage = None
             elif step is Step.REFETCH and is_due:
                 is_begun = self._fetchers.refetch(partition)
-                case.asked = step
-                case.due = now + (AGAIN_SECONDS if is_begun else REFUSED_SECONDS)
+                repair.step = step
+                repair.due = now + (AGAIN_SECONDS if is_begun else REFUSED_SECONDS)
             elif step in (Step.REPORT, Step.RETURN) and is_due:
-                case.asked, case.due = step, now + AGAIN_SECONDS
+                repair.step, repair.due = step, now + AGAIN_SECONDS
                 place = DIRECTORY_LOST if step is Step.REPORT else self._disk.directory_id
                 assigned.setdefault(place, []).append(partition)
         for partition in self._to_hand_over(now):
-            self._queue.cases[partition] = _Case(asked=Step.REPORT, due=now + AGAIN_SECONDS)
+            self._queue.repairs[partition] = _RepairState(step=Step.REPORT, due=now + AGAIN_SECONDS)
             assigned.setdefault(DIRECTORY_LOST, []).append(partition)
         for place, partitions in assigned.items():
             for start in range(0, len(partitions), REPLICAS_MAX):
                 await self._assign({place: partitions[start : start + REPLICAS_MAX]})
 
-    def _judge(self, partition: Partition) -> Step:
+    def _next_step(self, partition: Partition) -> Step:
         state, log = self._state(partition), partition.log
         if state is None:
             return Step.NONE
         condition = ReplicaCondition(
             is_damaged=log.is_corrupt,
-            is_cut=log.damaged_at is None,
+            is_truncated=log.damaged_at is None,
             lag=self._fetchers.lag(partition),
             is_disk_full=self._disk.is_full(),
         )
         return next_step(self._image(), state, self._node_id, condition)
 
-    def _close(self, partition: Partition, case: _Case) -> None:
-        del self._queue.cases[partition]
-        if case.was_damaged and not partition.is_closed:
+    def _close(self, partition: Partition, repair: _RepairState) -> None:
+        del self._queue.repairs[partition]
+        if repair.was_damaged and not partition.is_closed:
             self._repaired.value += 1
             _logger.info("replica repaired", partition=str(partition.name))
 
@@ -272,7 +268,7 @@ class Repairer:
         image = self._image()
         found: list[Partition] = []
         for partition in self._replicas:
-            if partition.is_leader and partition not in self._queue.cases:
+            if partition.is_leader and partition not in self._queue.repairs:
                 state = self._state(partition)
                 if state is not None and should_hand_over(
                     image, state, self._node_id, min_in_sync=partition.min_in_sync()
@@ -280,36 +276,36 @@ class Repairer:
                     found.append(partition)
         if found:
             self._handed_over.value += len(found)
-            _logger.warning("disk full: others shall lead", partitions=len(found))
+            _logger.warning("disk full: leadership handed over", partitions=len(found))
         return found
 
     async def _assign(
         self, assigned: dict[UUID, list[Partition]]
     ) -> AssignReplicasToDirsResponse | None:
-        """None when nobody answered."""
+        """Returns None without a response."""
         try:
-            answer = await self._send(request_of(self._node_id, self._broker_epoch(), assigned))
+            response = await self._send(request_of(self._node_id, self._broker_epoch(), assigned))
         except (OSError, TimeoutError, KafkaError) as error:
-            _logger.warning("replicas not assigned", reason=str(error))
-            answer = None
-        codes = {} if answer is None else codes_of(answer)
+            _logger.warning("replicas not assigned", error=str(error))
+            response = None
+        codes = {} if response is None else codes_of(response)
         for place, partitions in assigned.items():
             for partition in partitions:
                 key = (partition.topic_id, partition.name.partition)
                 code = codes.get(key, ErrorCode.UNKNOWN_SERVER_ERROR)
                 self._assigned(partition, code, is_lost=place == DIRECTORY_LOST)
-        return answer
+        return response
 
     def _assigned(self, partition: Partition, code: ErrorCode, *, is_lost: bool) -> None:
         if code is not ErrorCode.NONE:
-            case = self._queue.cases.get(partition)
-            if case is not None:
-                case.due = self._clock.monotonic() + REFUSED_SECONDS
+            repair = self._queue.repairs.get(partition)
+            if repair is not None:
+                repair.due = self._clock.monotonic() + REFUSED_SECONDS
             return
-        what = "replica taken out of service" if is_lost else "replica back in service"
+        event = "replica taken out of service" if is_lost else "replica back in service"
         _logger.info(
-            what, partition=str(partition.name), end=partition.log.end_offset,
-            problem=partition.log.damage,
+            event, partition=str(partition.name), end=partition.log.end_offset,
+            damage=partition.log.damage,
         )  # fmt: skip
 
 

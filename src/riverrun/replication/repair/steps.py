@@ -1,11 +1,11 @@
-"""What to do next about a replica that is damaged, or whose disk has no room.
+"""Decides the next repair step of a replica that is damaged, or whose disk is full.
 
-    damaged ──REPORT──> lost to the cluster ──REFETCH──> sound, behind ──RETURN──> in sync
-       └── nobody else can lead: it goes on, as far as it is sound
+    damaged ──REPORT──> lost ──REFETCH──> intact, behind ──RETURN──> back in service
+       └── no other replica can lead: it stays in service with its intact records
 
-Lost means assigned to a directory that is not online (KIP-858): others lead, and it is neither in
-sync nor eligible. Only then may it be cut, for until then it could be elected, or be counted on for
-what it acknowledged. That state lies in the metadata, so a restart in between changes nothing.
+A lost replica is assigned to a directory that is not online (KIP-858). It does not lead and is
+neither in the ISR nor in the ELR. Only then may it be truncated: before that, it could be elected,
+or its acknowledgements could count. The state is in the metadata, so it survives a restart.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from riverrun.model.ids import NodeId
 
 class Step(Enum):
     NONE = "none"
-    """It is as it should be."""
+    """The replica needs no repair."""
     WAIT = "wait"
     REPORT = "report"
-    """Let the controller take it out of service."""
+    """Report it to the controller, which takes it out of service."""
     REFETCH = "refetch"
-    """Cut what is damaged, and fetch it from the leader."""
+    """Truncate the damaged records and fetch them from the leader."""
     ACCEPT = "accept"
-    """The damaged part is gone already: what is left can be believed."""
+    """The damaged records are truncated already: clear the damage."""
     RETURN = "return"
-    """Let the controller know that it can be counted on again."""
+    """Report to the controller that it is in service again."""
 
 
 class ReplicaCondition(Struct, frozen=True, kw_only=True):
-    """A replica as its own node knows it."""
+    """The local state of a replica."""
 
     is_damaged: bool
-    is_cut: bool = False
-    """Whether the damage was cut away, and only the end is missing."""
+    is_truncated: bool = False
+    """Whether the damaged records are truncated, so that only the end is missing."""
     lag: int | None = None
-    """Committed records that it lacks, if that is known."""
+    """Committed records that it lacks; None if unknown."""
     is_disk_full: bool = False
 
 
@@ -49,13 +49,13 @@ def next_step(
     is_alone = len(state.replicas) == 1
     if condition.is_damaged:
         if is_alone:
-            return Step.WAIT  # what is sound of it is all that there is
+            return Step.WAIT  # Its intact records are the only copy.
         if not is_lost(state, node):
             can_go = state.leader != node or others_can_lead(image, state, node)
             return Step.REPORT if can_go else Step.WAIT
         if node in state.isr or state.leader in (node, NO_LEADER):
             return Step.WAIT
-        return Step.ACCEPT if condition.is_cut else Step.REFETCH
+        return Step.ACCEPT if condition.is_truncated else Step.REFETCH
     if not is_lost(state, node):
         return Step.NONE
     is_whole = is_alone or condition.lag == 0
@@ -65,10 +65,10 @@ def next_step(
 def should_hand_over(
     image: Image, state: PartitionImage, node: NodeId, *, min_in_sync: int
 ) -> bool:
-    """Whether others can take what we lead and can write nothing to.
+    """Whether another replica should lead because the disk here is full.
 
-    Only if enough of them are in sync to accept writes: else it would help nobody, and who reads
-    would lose a replica that is sound.
+    Only if enough others are in sync to accept writes. Otherwise writes would still fail, and
+    readers would lose an intact replica.
     """
     others = [one for one in state.isr if one != node]
     return (

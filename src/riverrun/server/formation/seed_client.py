@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from msgspec import Struct
+
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
@@ -70,7 +72,7 @@ class SeedClient:
             return None
         return response.error_message or str(response.error_code.name)
 
-    async def _request(self, address: Address, key: ApiKey, message: object) -> Any:
+    async def _request(self, address: Address, key: ApiKey, message: Struct) -> Any:
         host, port = address
         connection = await Connection.connect(
             host,

@@ -22,6 +22,7 @@ from riverrun.chaos.history import Action, History
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.fetcher import read_from
 from riverrun.model.errors import ErrorCode
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.records.batch import CorruptBatch
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages import describe_quorum_request as quorum_request
@@ -33,7 +34,6 @@ Result = TypeVar("Result")
 ANSWER_SECONDS_MAX = 1.0
 PAUSE_SECONDS = 0.1
 FETCH_BYTES_MAX = 1 << 20
-METADATA_TOPIC = "__cluster_metadata"
 
 Unanswered = (OSError, TimeoutError, UnsupportedApi)
 

@@ -22,6 +22,7 @@ from riverrun.chaos.faults.disks import NoSmallDisk
 from riverrun.chaos.history import Action, History, Operation, OperationKind, write_history
 from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
+from riverrun.model.names import METADATA_TOPIC
 
 WARM_UP_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
@@ -240,7 +241,7 @@ def _compare_files(cluster: ChaosCluster, workload: ChaosWorkload) -> Findings:
             folders = {n: node.place.data / name for n, node in cluster.nodes.items()}
             findings.merge(compare_replicas(name, folders, Anomaly.REPLICAS_DIFFER))
         folders = {n: node.place.data / "__cluster_metadata-0" for n, node in cluster.nodes.items()}
-        findings.merge(compare_replicas("__cluster_metadata", folders, Anomaly.METADATA_DIVERGED))
+        findings.merge(compare_replicas(METADATA_TOPIC, folders, Anomaly.METADATA_DIVERGED))
         if not findings or time.monotonic() > end:
             return findings
         time.sleep(0.2)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -32,6 +32,7 @@ from riverrun.metadata.bootstrap import first_records
 from riverrun.metadata.records import METADATA_VERSION_FEATURE
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.ports.aio import discard_result
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.ports.metrics import Metrics
 
@@ -190,7 +191,7 @@ class ActiveController:
         finally:
             for commit in commits:
                 # The waiter may be gone by then. The log reports its own failures.
-                commit.add_done_callback(_retrieve)
+                commit.add_done_callback(discard_result)
         self._counts.count(decision.records)
         self._counts.deciding.observe(self._clock.monotonic() - began)
         return _Appended(decision.response, commits[-1])
@@ -403,11 +404,6 @@ def activate(configs: Configs, image: Image) -> Decision[None]:
         records += elr_records(configs, image)
     records += elect_leaderless(configs, image)
     return Decision(records=tuple(records), response=None)
-
-
-def _retrieve(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()
 
 
 def _storage_error(error: OSError) -> KafkaError:

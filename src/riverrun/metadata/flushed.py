@@ -16,9 +16,10 @@ import os
 import re
 from typing import Final
 
+from crc32c import crc32c
+
 from riverrun.model.ids import Offset
 from riverrun.ports.files import Files
-from riverrun.records.checksum import crc32c
 
 NAME: Final = "flushed-offset-checkpoint"
 _TEXT: Final = b"1\n1\n__cluster_metadata 0 %020d\n"

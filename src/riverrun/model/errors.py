@@ -1,13 +1,13 @@
-"""What a client must know: Kafka's error codes, and the one exception that carries them.
+"""Kafka's error codes and the exception that carries them.
 
-Code that meets bad input raises ``KafkaError``; the router turns it into a response in one place.
+Code that rejects its input raises ``KafkaError``; the router turns it into a response.
 """
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, by the names that its documentation uses."""
+    """Kafka's error codes, named as in its documentation."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -145,9 +145,14 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
 
+    @classmethod
+    def _missing_(cls, value: object) -> "ErrorCode | None":
+        """A peer that is newer than we are may send codes that we do not have."""
+        return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
+
 
 class KafkaError(Exception):
-    """A refusal with a code and, where it helps, a sentence that says what to do."""
+    """A rejected request: an error code and, where it helps, a message that names the remedy."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)

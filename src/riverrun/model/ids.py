@@ -1,4 +1,4 @@
-"""Identities. Each is a type of its own, so that mixing two of them is a type error."""
+"""Ids. Each has its own type, so that mixing two of them is a type error."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ PartitionIndex = NewType("PartitionIndex", int)
 Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
-GroupId = NewType("GroupId", str)
-MemberId = NewType("MemberId", str)
 
 NO_OFFSET = Offset(-1)
 NO_EPOCH = LeaderEpoch(-1)
-NO_PRODUCER = ProducerId(-1)
 
 
 class TopicPartition(Struct, frozen=True, order=True):
-    """One partition by name. Positional, since it is built on every request."""
+    """A partition by name."""
 
     topic: TopicName
     partition: PartitionIndex

@@ -6,6 +6,7 @@
 - ``LogLimiter``: log repeated events at a limited rate.
 - ``OwnedTasks``: tasks that end with their owner and report failures to it.
 - ``run_together``: run coroutines concurrently and raise the first failure.
+- ``discard_result``: a callback for futures whose waiter may be gone.
 
 Time and randomness are arguments. ``Backoff`` and ``StallCredit`` are pure, so pure packages may
 use them.
@@ -209,3 +210,12 @@ async def run_together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Resu
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+def discard_result(future: asyncio.Future[Any]) -> None:
+    """Mark the error of a future as seen, because its waiter may be gone when it fails.
+
+    Used as a done callback. Without it asyncio logs that the error was never retrieved.
+    """
+    if not future.cancelled():
+        future.exception()

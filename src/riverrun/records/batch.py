@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from riverrun.records.checksum import crc32c
+from crc32c import crc32c
 
 Buffer = bytes | bytearray | memoryview
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from crc32c import crc32c
 from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -30,7 +31,6 @@ from riverrun.records.batch import (
     read_header,
     stamp_log_append_time,
 )
-from riverrun.records.checksum import crc32c
 from riverrun.records.compression import Compression
 from riverrun.records.record import Span, payload_of, read_headers, rebuild_batch, spans
 

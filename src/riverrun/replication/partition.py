@@ -20,6 +20,7 @@ from riverrun.metadata.image import NO_LEADER, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
 from riverrun.model.invariants import InvariantViolation
+from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.replication.follower_progress import Contact, FollowerProgress
 from riverrun.replication.leader_state import IsrProposal, IsrVerdict, LeaderState
 from riverrun.replication.offset_waiters import OffsetWaiters, WaiterCallback
@@ -27,7 +28,6 @@ from riverrun.replication.peers import Peers
 from riverrun.replication.refused_producers import RefusedProducers
 from riverrun.storage.log import Appended, AppendOrigin, Log
 
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 UNKNOWN_BYTES: Final = 2**63 - 1
 """The size of records that are older than our role. It wakes every fetch, which reads the log."""
 _NO_IMAGE: Final = PartitionImage(

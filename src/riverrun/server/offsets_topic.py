@@ -12,6 +12,7 @@ from typing import Final
 from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
+from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
@@ -19,7 +20,6 @@ from riverrun.storage.log_manager import LogManager
 from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.segment.reader import ColdRead
 
-TOPIC: Final = "__consumer_offsets"
 READ_BYTES_MAX: Final = 1024 * 1024
 ACKS_ALL: Final = -1
 
@@ -97,7 +97,7 @@ class OffsetsTopic:
 
     def follow(self, replicas: Replicas) -> None:
         """Compare with what we lead now, and elect or resign."""
-        held = replicas.by_name.get(TOPIC, {})
+        held = replicas.by_name.get(OFFSETS_TOPIC, {})
         for index in list(self._led):
             partition = held.get(index)
             if partition is None or not partition.is_leader:

@@ -20,6 +20,7 @@ from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.model.settings import SECOND_MS
 from riverrun.raft.leading import CHECK_QUORUM_FACTOR
 from riverrun.replication.flusher import Flusher
@@ -34,7 +35,6 @@ from riverrun.server.controller_link.lifecycle import Identity, Lifecycle
 from riverrun.server.controller_link.producer_ids import ProducerIds
 from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.node_metrics import declare_metrics
-from riverrun.server.offsets_topic import TOPIC as OFFSETS_TOPIC
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.services import BrokerServices
 from riverrun.storage.log import Log

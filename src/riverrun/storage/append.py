@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from riverrun.model.ids import Offset
 from riverrun.ports.files import Buffer
 from riverrun.records.batch import (
@@ -21,7 +23,6 @@ from riverrun.records.batch import (
     CorruptBatch,
     check_remainder,
 )
-from riverrun.records.checksum import crc32c
 from riverrun.records.compression import Compression
 from riverrun.records.validate import Limits
 from riverrun.storage.producers import KnownBatch

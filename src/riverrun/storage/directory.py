@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, Lock, read_whole, write_atomically
@@ -50,7 +51,7 @@ DOUBT = ".riverrun_disk_failed"
 """Left by a process whose disk failed: what it did not sync may lie in memory alone."""
 LOCK = ".lock"
 DELETE_SUFFIX = "-delete"
-METADATA_PARTITION = TopicPartition(TopicName("__cluster_metadata"), PartitionIndex(0))
+METADATA_PARTITION = TopicPartition(TopicName(METADATA_TOPIC), PartitionIndex(0))
 METADATA_TOPIC_ID = UUID(int=1)
 UNKNOWN_TOPIC_ID = UUID(int=0)
 """Of a log whose ``partition.metadata`` is lost."""

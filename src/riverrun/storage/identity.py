@@ -9,11 +9,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from riverrun.model.ids import NodeId
+from riverrun.model.names import META_PROPERTIES
 from riverrun.ports.files import Files, read_whole, write_atomically
 from riverrun.ports.randomness import Randomness
 from riverrun.storage.checkpoints import encode_uuid, parse_uuid
-
-META_PROPERTIES = "meta.properties"
 
 
 class DirectoryError(Exception):

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
-from riverrun.records.checksum import crc32c
 from riverrun.records.record import ControlType, read_records
 from riverrun.storage.segment.index import AbortedTransaction
 

@@ -38,14 +38,6 @@ FIXED = {
 NO_UUID = bytes(16)
 
 
-def _error_code(number: int) -> ErrorCode:
-    """A broker newer than we are may know codes that we do not."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 def _uuid(raw: bytes) -> UUID | None:
     return None if raw == NO_UUID else UUID(bytes=raw)
 
@@ -95,7 +87,7 @@ class _Source:
         self._names: dict[str, Any] = {
             **vars(primitives),
             "MalformedRequest": MalformedRequest,
-            "error_code": _error_code,
+            "error_code": ErrorCode,
             "uuid": _uuid,
             "uuid_bytes": _uuid_bytes,
             "pack": struct.pack,

@@ -18,6 +18,7 @@ from riverrun.cli.benchmark import clusters
 from riverrun.cli.benchmark.load import BenchmarkError, Servers
 from riverrun.cli.benchmark.three import progress
 from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages import describe_quorum_request as request
 
@@ -95,7 +96,7 @@ def leader_as_known(address: str) -> tuple[int, int] | None:
         wanted = request.DescribeQuorumRequest(
             topics=(
                 request.TopicData(
-                    topic_name="__cluster_metadata",
+                    topic_name=METADATA_TOPIC,
                     partitions=(request.PartitionData(partition_index=0),),
                 ),
             )

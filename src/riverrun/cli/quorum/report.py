@@ -11,6 +11,7 @@ from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE
 from riverrun.model.errors import KafkaError
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_quorum_request import (
     DescribeQuorumRequest,
@@ -19,7 +20,6 @@ from riverrun.wire.messages.describe_quorum_request import (
 )
 from riverrun.wire.messages.describe_quorum_response import DescribeQuorumResponse, ReplicaState
 
-METADATA_TOPIC = "__cluster_metadata"
 NOBODY = -1
 SILENT_AFTER_MS = 2_000
 """Replicas fetch several times in this time, also when there is nothing new."""

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from crc32c import crc32c
 
 from riverrun.cli.support.options import FAILED, NOT_FOUND, fail
 from riverrun.ports.files import File, Files, OsFiles, read_whole
@@ -29,7 +30,6 @@ from riverrun.records.batch import (
     crc_matches,
     read_header,
 )
-from riverrun.records.checksum import crc32c
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, Record, read_records
 

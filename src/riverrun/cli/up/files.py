@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun.cli.support.options import USAGE, fail
+from riverrun.model.names import META_PROPERTIES
 
 HOST = "127.0.0.1"
 PORTS_APART = 10
 VOTERS_MAX = 5
-META_PROPERTIES = "meta.properties"
 REPLICAS_MAX = 3
 
 

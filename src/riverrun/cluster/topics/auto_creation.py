@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.topics.create_topics import DEFAULT
-from riverrun.cluster.topics.names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from riverrun.metadata.image import Image
+from riverrun.model.names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreatableTopicConfig
 
 

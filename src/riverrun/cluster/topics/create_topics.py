@@ -21,11 +21,12 @@ from riverrun.cluster.partitions.create_partitions import (
     too_many_partitions,
 )
 from riverrun.cluster.partitions.placement import candidates, place
-from riverrun.cluster.topics.names import METADATA_TOPIC, check_topic_name, collision_key
+from riverrun.cluster.topics.names import check_topic_name, collision_key
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.ports.randomness import Randomness
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from riverrun.wire.messages.create_topics_response import (

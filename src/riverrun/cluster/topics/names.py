@@ -8,9 +8,6 @@ from typing import Final
 from riverrun.model.errors import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX: Final = 249
-METADATA_TOPIC: Final = "__cluster_metadata"
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state", "__share_group_state")
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.stream import StreamConnection, response_body
 from riverrun.metadata.image import NO_LEADER
-from riverrun.model.errors import KafkaError
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.aio import Yielder
 from riverrun.ports.clock import Clock
@@ -32,7 +32,7 @@ from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.followed_partition import FollowedPartition, Key
 from riverrun.replication.follower.leader_offsets import LeaderOffsetsLookup, LogRange
 from riverrun.replication.follower.metrics import Counters, declare
-from riverrun.replication.follower.plan import FetchPlan, PlannedFetch, code_of
+from riverrun.replication.follower.plan import FetchPlan, PlannedFetch
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.throttle import Throttle
 from riverrun.replication.follower.truncation import Truncation, truncation_out_of_range
@@ -369,7 +369,8 @@ class _LeaderFetcher:
         if response.error_code:
             if self.plan.session.rejected(response.error_code):
                 return
-            raise _FetchRejected(f"the leader responded with {code_of(response.error_code).name}")
+            code = ErrorCode(response.error_code)
+            raise _FetchRejected(f"the leader responded with {code.name}")
         steps = self.plan.apply_response(response, self._clock.monotonic())
         await Yielder(self._clock).run(steps)
 

@@ -197,7 +197,7 @@ class FetchPlan:
                 # Requested under another leader epoch, or before a truncation: ignore it.
                 self._changed[followed] = None
             elif result.error_code:
-                self._rejected(followed, code_of(result.error_code), now)
+                self._rejected(followed, ErrorCode(result.error_code), now)
             elif result.diverging is not None and result.diverging[1] >= 0:
                 self._diverged(followed, result)
             else:
@@ -360,11 +360,3 @@ class FetchPlan:
             followed.enter(FollowState.FETCHING)
         self._sleep(followed, FollowState.DELAYED, free_at)
         return True
-
-
-def code_of(number: int) -> ErrorCode:
-    """A newer leader may send codes that this version lacks."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -15,9 +15,9 @@ import json
 import os
 from typing import Final
 
+from riverrun.model.names import META_PROPERTIES
 from riverrun.ports.files import Files, read_whole, write_atomically
 from riverrun.storage.directory import LogDirectory
-from riverrun.storage.identity import META_PROPERTIES
 
 NAME: Final = "broker-epoch-checkpoint"
 UNKNOWN: Final = -1

@@ -15,13 +15,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from riverrun.model.ids import NodeId
+from riverrun.model.names import META_PROPERTIES
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.types import Voter
 from riverrun.server.formation.decision import LISTENER, FormationError, FoundingProposal
 from riverrun.storage.checkpoints import encode_uuid, parse_uuid
-from riverrun.storage.identity import META_PROPERTIES, DirectoryIdentity
+from riverrun.storage.identity import DirectoryIdentity
 
 PROMISE = "formation.json"
 VERSION = 1

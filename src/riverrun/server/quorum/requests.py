@@ -12,6 +12,7 @@ from uuid import UUID
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.raft import messages as raft
 from riverrun.raft.types import ReplicaKey, SnapshotId, Voter
 from riverrun.wire.apis import ApiKey
@@ -41,7 +42,6 @@ from riverrun.wire.messages import (
     vote_request as voting,
 )
 
-TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 PARTITION: Final = 0
 
@@ -82,7 +82,7 @@ def _vote(request: raft.VoteRequest, cluster_id: str | None) -> voting.VoteReque
         last_offset=request.end_offset,
         pre_vote=request.pre_vote,
     )
-    topic = voting.TopicData(topic_name=TOPIC, partitions=(partition,))
+    topic = voting.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
     return voting.VoteRequest(cluster_id=cluster_id, voter_id=request.voter.id, topics=(topic,))
 
 
@@ -110,7 +110,7 @@ def _begin(
     return beginning.BeginQuorumEpochRequest(
         cluster_id=cluster_id,
         voter_id=request.voter.id,
-        topics=(beginning.TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(beginning.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
         leader_endpoints=tuple(
             beginning.LeaderEndpoint(name=name, host=host, port=port)
             for name, (host, port) in request.endpoints.items()
@@ -143,7 +143,7 @@ def _end(request: raft.EndQuorumEpochRequest, cluster_id: str | None) -> Any:
     )
     return ending.EndQuorumEpochRequest(
         cluster_id=cluster_id,
-        topics=(ending.TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(ending.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
         leader_endpoints=tuple(
             ending.LeaderEndpoint(name=name, host=host, port=port)
             for name, (host, port) in request.endpoints.items()
@@ -183,12 +183,14 @@ def _fetch(request: raft.FetchRequest, cluster_id: str | None) -> fetching.Fetch
         max_wait_ms=request.max_wait_ms,
         min_bytes=0,
         max_bytes=request.max_bytes,
-        topics=(fetching.FetchTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=(partition,)),),
+        topics=(
+            fetching.FetchTopic(topic=METADATA_TOPIC, topic_id=TOPIC_ID, partitions=(partition,)),
+        ),
     )
 
 
 def fetch_from(call: FetchCall) -> raft.FetchRequest:
-    if len(call.partitions) != 1 or call.partitions[0].topic not in (TOPIC, TOPIC_ID):
+    if len(call.partitions) != 1 or call.partitions[0].topic not in (METADATA_TOPIC, TOPIC_ID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Controllers serve the metadata log alone.")
     partition = call.partitions[0]
     if partition.partition != PARTITION or call.replica_id < 0:
@@ -221,7 +223,7 @@ def _fetch_snapshot(
         cluster_id=cluster_id,
         replica_id=request.replica.id,
         max_bytes=request.max_bytes,
-        topics=(snapshot.TopicSnapshot(name=TOPIC, partitions=(partition,)),),
+        topics=(snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=(partition,)),),
     )
 
 
@@ -230,7 +232,7 @@ def fetch_snapshot_from(message: snapshot.FetchSnapshotRequest) -> raft.FetchSna
     if len(topics) != 1 or len(topics[0][1]) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "One partition is expected.")
     partition = topics[0][1][0]
-    if (topics[0][0], partition.partition) != (TOPIC, PARTITION):
+    if (topics[0][0], partition.partition) != (METADATA_TOPIC, PARTITION):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     wanted = partition.snapshot_id
     return raft.FetchSnapshotRequest(
@@ -314,7 +316,7 @@ def _only_partition(topics: Iterable[Any]) -> Any:
     if len(named) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "One partition is expected.")
     name, partition = named[0]
-    if (name, partition.partition_index) != (TOPIC, PARTITION):
+    if (name, partition.partition_index) != (METADATA_TOPIC, PARTITION):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return partition
 

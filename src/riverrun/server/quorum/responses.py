@@ -10,9 +10,10 @@ from typing import Any
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.raft import messages as raft
 from riverrun.raft.types import Endpoint, EpochEnd, SnapshotId
-from riverrun.server.quorum.requests import PARTITION, TOPIC, TOPIC_ID
+from riverrun.server.quorum.requests import PARTITION, TOPIC_ID
 from riverrun.wire.fetch import FetchResult, encode_fetch_response
 from riverrun.wire.messages import (
     add_raft_voter_response as adding,
@@ -54,7 +55,7 @@ def vote_to(response: raft.VoteResponse) -> voting.VoteResponse:
     )
     return voting.VoteResponse(
         error_code=ErrorCode.NONE,
-        topics=(voting.TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(voting.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
         node_endpoints=tuple(voting.NodeEndpoint(**known) for known in _known(response)),
     )
 
@@ -68,7 +69,7 @@ def begin_to(response: raft.BeginQuorumEpochResponse) -> beginning.BeginQuorumEp
     )
     return beginning.BeginQuorumEpochResponse(
         error_code=ErrorCode.NONE,
-        topics=(beginning.TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(beginning.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
         node_endpoints=tuple(beginning.NodeEndpoint(**known) for known in _known(response)),
     )
 
@@ -82,7 +83,7 @@ def end_to(response: raft.EndQuorumEpochResponse) -> ending.EndQuorumEpochRespon
     )
     return ending.EndQuorumEpochResponse(
         error_code=ErrorCode.NONE,
-        topics=(ending.TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(ending.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
         node_endpoints=tuple(ending.NodeEndpoint(**known) for known in _known(response)),
     )
 
@@ -91,7 +92,7 @@ def fetch_to(response: raft.FetchResponse, version: int, topic_ids_from: int) ->
     """The body of the answer."""
     diverging, wanted = response.diverging, response.snapshot
     result = FetchResult(
-        TOPIC_ID if version >= topic_ids_from else TOPIC,
+        TOPIC_ID if version >= topic_ids_from else METADATA_TOPIC,
         PARTITION,
         response.error,
         response.high_watermark,
@@ -129,7 +130,7 @@ def fetch_snapshot_to(response: raft.FetchSnapshotResponse) -> snapshot.FetchSna
     return snapshot.FetchSnapshotResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
-        topics=(snapshot.TopicSnapshot(name=TOPIC, partitions=(partition,)),),
+        topics=(snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=(partition,)),),
         node_endpoints=tuple(snapshot.NodeEndpoint(**known) for known in _known(response)),
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from riverrun.metadata.description import ReplicaDescription
 from riverrun.model.errors import ErrorCode
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages import describe_quorum_request as asked
@@ -21,7 +22,6 @@ from riverrun.wire.messages.describe_quorum_response import (
     TopicData,
 )
 
-TOPIC: Final = "__cluster_metadata"
 NOBODY: Final = -1
 
 
@@ -33,7 +33,7 @@ def handle(
         for topic in request.topics
         for one in topic.partitions
     ]
-    if names != [(TOPIC, 0)]:
+    if names != [(METADATA_TOPIC, 0)]:
         return _unknown(request)
     described = services.metadata.describe()
     if described.leader != services.metadata.node_id:
@@ -51,7 +51,7 @@ def handle(
     return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         error_message="",
-        topics=(TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
         nodes=tuple(_node(voter) for voter in described.voters),
     )
 
@@ -90,7 +90,7 @@ def _not_the_leader(leader: int | None, epoch: int) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         error_message="",
-        topics=(TopicData(topic_name=TOPIC, partitions=(partition,)),),
+        topics=(TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),),
     )
 
 

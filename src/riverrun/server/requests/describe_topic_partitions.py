@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverrun.cluster.topics.names import INTERNAL_TOPICS, is_topic_name
+from riverrun.cluster.topics.names import is_topic_name
 from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.server import authorized
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.response_cache import live_brokers

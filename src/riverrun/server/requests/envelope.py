@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
-from typing import Any
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.ports.aio import discard_result
 from riverrun.server.dispatch.context import CONTROLLER, Peer, RequestContext
 from riverrun.server.dispatch.router import Call, Frame, Refused
 from riverrun.server.services import NodeServices
@@ -48,17 +48,13 @@ async def handle(
 async def _awaited(services: NodeServices, call: Call) -> Frame | None:
     assert call.wait is not None, "a call that does not wait has an answer"
     done = asyncio.ensure_future(call.wait)
-    done.add_done_callback(_retrieve)  # a stop may end this wait, and what it waits for goes on
+    # A stop may cancel this wait, but not the call.
+    done.add_done_callback(discard_result)
     await asyncio.wait((done,))
     error = None if done.cancelled() else done.exception()
     if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
         raise error
     return services.controller_router.finish(call, done)
-
-
-def _retrieve(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()
 
 
 def _joined(frame: Frame) -> bytes:

@@ -13,11 +13,11 @@ from enum import IntEnum
 from typing import Final
 
 from riverrun.cluster.topics.auto_creation import offsets_topic
-from riverrun.cluster.topics.names import OFFSETS_TOPIC
 from riverrun.coordinator.hashing import partition_of
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
+from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest

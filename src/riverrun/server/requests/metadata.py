@@ -15,10 +15,11 @@ from typing import Final
 from uuid import UUID
 
 from riverrun.cluster.topics.auto_creation import creatable
-from riverrun.cluster.topics.names import INTERNAL_TOPICS, is_topic_name
+from riverrun.cluster.topics.names import is_topic_name
 from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.ports.aio import Yielder
 from riverrun.server import authorized
 from riverrun.server.dispatch.context import RequestContext

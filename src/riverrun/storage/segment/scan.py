@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from crc32c import crc32c
+
 from riverrun.ports.files import File
 from riverrun.records.batch import (
     CRC_START,
@@ -23,7 +25,6 @@ from riverrun.records.batch import (
     crc_matches,
     read_header,
 )
-from riverrun.records.checksum import crc32c
 from riverrun.storage.leader_epochs import LeaderEpochs
 from riverrun.storage.producers import Producers
 from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, AbortedTransaction

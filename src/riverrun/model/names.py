@@ -1,0 +1,9 @@
+"""Names that several packages share: topics of the cluster itself and the identity file."""
+
+from typing import Final
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state", "__share_group_state")
+META_PROPERTIES: Final = "meta.properties"
+"""The file that identifies a data directory."""

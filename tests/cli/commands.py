@@ -1,4 +1,4 @@
-"""`riverrun` for tests: inside the test where it only prints, as a process where it uses pipes."""
+"""`riverrun` for tests: in process where it only prints, as a subprocess where it uses pipes."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ class Cli:
         self.env = {**os.environ, "RIVERRUN_BOOTSTRAP": bootstrap}
 
     def run(self, *words: str, code: int = 0) -> str:
-        """Inside the test; standard output. Not for commands that use pipes."""
+        """Run in process; returns standard output. Not for commands that use pipes."""
         result = self.result(*words)
         assert result.exit_code == code, (words, result.output, result.exception)
         return result.stdout
@@ -37,14 +37,14 @@ class Cli:
         )
 
     def write(self, topic: str, text: str, *words: str) -> None:
-        """Produce inside the test."""
+        """Produce in process."""
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(text)
             file.flush()
             self.run("produce", topic, "--file", file.name, *words)
 
     def read(self, topic: str, *words: str) -> str:
-        """Consume inside the test, into a file that stands for standard output."""
+        """Consume in process, into a file instead of standard output."""
         with tempfile.TemporaryFile() as file, _standard_output_to(file.fileno()):
             self.run("consume", topic, *words)
             file.seek(0)
@@ -54,7 +54,7 @@ class Cli:
         return [line.split("\t") for line in self.run(*words).splitlines()]
 
     def process(self, *words: str, text: str | bytes = b"", code: int = 0) -> str:
-        """As a process, with this on standard input; standard output."""
+        """Run as a subprocess with this standard input; returns standard output."""
         done = self.done(*words, text=text)
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return done.stdout.decode()
@@ -67,7 +67,7 @@ class Cli:
 
     @contextlib.contextmanager
     def started(self, *words: str) -> Iterator["Running"]:
-        """A process that runs until the test ends it."""
+        """A subprocess that runs until the test stops it."""
         process = subprocess.Popen(
             [self.executable, *words],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env,
@@ -100,12 +100,12 @@ class Running:
         self.process = process
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """The next line of output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().rstrip("\n")
 
     def notice(self, containing: str) -> str:
-        """The next notice on standard error with this in it."""
+        """The next message on standard error that contains this text."""
         assert self.process.stderr is not None
         while line := self.process.stderr.readline().decode():
             if containing in line:

@@ -27,5 +27,5 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def name(numbers: Iterator[int], request: pytest.FixtureRequest) -> str:
-    """A name for a topic or a group that no other test uses."""
+    """A unique name for a topic or group."""
     return f"{request.node.originalname}-{next(numbers)}"

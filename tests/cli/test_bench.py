@@ -1,4 +1,4 @@
-"""`riverrun bench`: it measures its own records, and soon says that no cluster is there."""
+"""`riverrun bench`: it measures only its own records, and reports a missing cluster soon."""
 
 import pytest
 from typer.testing import CliRunner
@@ -13,14 +13,14 @@ compare = pytest.importorskip("riverrun.cli.benchmark.compare", reason="needs th
 floor = pytest.importorskip("riverrun.cli.benchmark.floor", reason="needs the extra bench")
 
 
-def test_the_latency_is_that_of_new_records(cli: Cli, name: str) -> None:
+def test_latency_counts_only_new_records(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name)
     cli.write(name, "not from this run\n" * 100)
     assert load.end_to_end(cli.bootstrap, name, rate=100, seconds=1).records == 75
 
 
 @pytest.mark.parametrize("activity", ["produce", "consume", "end-to-end"])
-def test_a_cluster_that_does_not_answer_is_said_soon(
+def test_a_cluster_that_does_not_respond_is_reported_soon(
     activity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "ANSWER_SECONDS_MAX", 0.2)
@@ -32,7 +32,7 @@ def test_a_cluster_that_does_not_answer_is_said_soon(
 
 
 @pytest.mark.parametrize("told", ["--only weather --nodes 3", "--only load"])
-def test_a_part_of_a_table_that_is_not_made_is_refused(told: str) -> None:
+def test_a_part_of_an_unselected_table_is_rejected(told: str) -> None:
     words = ["bench", "compare", *told.split()]
     result = CliRunner().invoke(build(words), words)
     assert result.exit_code == USAGE
@@ -43,8 +43,10 @@ def test_a_part_of_a_table_that_is_not_made_is_refused(told: str) -> None:
     ("unit", "ours", "theirs", "ratio"),
     [("MB/s", 30.0, 10.0, 3.0), ("s", 0.1, 1.0, 10.0), ("errors", 0.0, 0.0, 1.0)],
 )
-def test_a_ratio_above_one_is_for_us(unit: str, ours: float, theirs: float, ratio: float) -> None:
-    table, row = compare.Table(), compare.Row("activity", "shape", unit)
+def test_a_ratio_above_one_means_riverrun_is_better(
+    unit: str, ours: float, theirs: float, ratio: float
+) -> None:
+    table, row = compare.RatioTable(), compare.Row("activity", "shape", unit)
     table.add("riverrun", row, ours)
     assert table.ratio(row) is None
     table.add("kafka", row, theirs)

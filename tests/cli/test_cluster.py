@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from riverrun.cli.cluster.report import (
-    Broker,
-    Report,
+    BrokerRow,
+    ClusterReport,
     Trouble,
     status_table,
     trouble_tables,
 )
-from riverrun.cli.quorum.report import Quorum, Replica, quorum_table, read_quorum
+from riverrun.cli.quorum.report import QuorumReplicaRow, QuorumReport, quorum_table, read_quorum
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
@@ -35,7 +35,7 @@ def asked(cli: Cli, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_a_healthy_cluster_says_so_in_a_few_lines(cli: Cli, node: Server) -> None:
+def test_a_healthy_cluster_is_reported_in_a_few_lines(cli: Cli, node: Server) -> None:
     rows = dict(row[:2] for row in cli.rows("cluster", "status", "--check"))
     assert rows["health"] == "healthy"
     assert rows["brokers"] == "1 of 1 up"
@@ -47,14 +47,14 @@ def test_a_healthy_cluster_says_so_in_a_few_lines(cli: Cli, node: Server) -> Non
     assert f"cluster.id={report['cluster_id']}" in (node.data / "meta.properties").read_text()
 
 
-def test_nodes_are_rows_with_what_they_hold(cli: Cli, node: Server, name: str) -> None:
+def test_nodes_are_rows_with_leaders_and_replicas(cli: Cli, node: Server, name: str) -> None:
     cli.run("topics", "create", name, "-p", "3")
     (row,) = cli.rows("cluster", "nodes")
     assert row[:5] == ["1", node.bootstrap, "-", "up", "leader"]
     assert int(row[5]) == int(row[6]) == int(row[7]) >= 3
 
 
-def test_describe_shows_all_there_is_by_kind(cli: Cli) -> None:
+def test_describe_shows_everything_by_kind(cli: Cli) -> None:
     rows = cli.rows("cluster", "describe")
     assert next(row for row in rows if row[0] == "feature")[1:] == ["metadata.version", "30"]
     (quorum,) = [row for row in rows if row[0] == "quorum"]
@@ -62,9 +62,7 @@ def test_describe_shows_all_there_is_by_kind(cli: Cli) -> None:
     assert sorted({row[0] for row in rows}) == ["cluster", "feature", "node", "quorum"]
 
 
-def test_the_quorum_is_described_with_directories_as_files_write_them(
-    cli: Cli, node: Server
-) -> None:
+def test_quorum_shows_directory_ids_as_in_meta_properties(cli: Cli, node: Server) -> None:
     quorum = asked(cli, "quorum", "status")
     (voter,) = quorum["replicas"]
     assert (quorum["leader"], voter["role"], voter["lag"]) == (1, "leader", 0)
@@ -75,7 +73,7 @@ def test_the_quorum_is_described_with_directories_as_files_write_them(
     assert row[-1] == voter["directory_id"]
 
 
-def test_properties_are_what_apaches_tool_needs(cli: Cli, node: Server) -> None:
+def test_printed_properties_work_with_apaches_tool(cli: Cli, node: Server) -> None:
     lines = cli.run("quorum", "add", "1", "--print-properties").splitlines()
     found = dict(line.split("=", 1) for line in lines)
     assert found["log.dirs"] == str(node.data)
@@ -84,18 +82,18 @@ def test_properties_are_what_apaches_tool_needs(cli: Cli, node: Server) -> None:
     assert "controller" in found["process.roles"]
 
 
-def test_a_node_that_is_not_there_is_named(cli: Cli) -> None:
+def test_an_unknown_node_is_named(cli: Cli) -> None:
     missing = cli.result("quorum", "add", "77")
     assert (missing.exit_code, "there is no broker 77" in missing.stderr) == (4, True)
     absent = cli.result("quorum", "remove", "77", "--yes")
-    assert (absent.exit_code, "node 77 does not vote" in absent.stderr) == (4, True)
+    assert (absent.exit_code, "node 77 is not a voter" in absent.stderr) == (4, True)
     nowhere = cli.result("quorum", "add", f"127.0.0.1:{free_ports(1)}")
     assert nowhere.exit_code == 3
     assert cli.result("quorum", "add", "node-1").exit_code == 4
 
 
 def register(node: Server, ghost: int, cluster_id: str) -> None:
-    """A broker that registers and is never heard of again."""
+    """A broker that registers and then stays silent."""
 
     async def work() -> None:
         port = int(node.bootstrap.rpartition(":")[2]) + 1
@@ -110,7 +108,7 @@ def register(node: Server, ghost: int, cluster_id: str) -> None:
     asyncio.run(work())
 
 
-def test_a_broker_that_is_gone_can_be_forgotten(cli: Cli, node: Server) -> None:
+def test_a_stopped_broker_can_be_unregistered(cli: Cli, node: Server) -> None:
     register(node, 9, asked(cli, "cluster", "status")["cluster_id"])
     assert asked(cli, "cluster", "status")["problems"] == ["1 broker fenced: 9"]
     assert cli.run("cluster", "unregister", "9", "--yes") == "Node 9 is forgotten.\n"
@@ -118,17 +116,17 @@ def test_a_broker_that_is_gone_can_be_forgotten(cli: Cli, node: Server) -> None:
     assert cli.result("cluster", "unregister", "9", "--yes").exit_code == 4
 
 
-def test_a_broker_that_is_up_is_not_forgotten(cli: Cli) -> None:
+def test_a_running_broker_is_not_unregistered(cli: Cli) -> None:
     refused = cli.result("cluster", "unregister", "1", "--yes")
     assert (refused.exit_code, "node 1 is up: stop it first" in refused.stderr) == (1, True)
 
 
-def test_without_a_cluster_the_code_is_3(cli: Cli) -> None:
+def test_exit_code_is_3_without_a_cluster(cli: Cli) -> None:
     for words in (["cluster", "status"], ["quorum", "status"]):
         assert cli.result(*words, "--bootstrap", f"127.0.0.1:{free_ports(1)}").exit_code == 3
 
 
-def test_watching_goes_on_until_ctrl_c(cli: Cli) -> None:
+def test_watch_repeats_until_ctrl_c(cli: Cli) -> None:
     with cli.started("cluster", "status", "--watch", "--json") as running:
         first, second = json.loads(running.line()), json.loads(running.line())
         assert first["cluster_id"] == second["cluster_id"]
@@ -142,9 +140,9 @@ def state(node: int, end: int, fetched_ms: int) -> ReplicaState:
     )  # fmt: skip
 
 
-def test_a_voter_that_is_not_heard_of_is_silent_and_its_lag_unknown() -> None:
-    """By the leader's clock: 4 was never heard of, 3 not for long, and 1 is the place that a voter
-    had before it lost its disk."""
+def test_a_voter_that_does_not_fetch_is_silent_with_unknown_lag() -> None:
+    """By the leader's clock: 4 never fetched, 3 not recently, and 1 is the old directory of a
+    voter that lost its disk."""
     partition = PartitionData(
         partition_index=0, error_code=ErrorCode.NONE, error_message="", leader_id=1,
         leader_epoch=7, high_watermark=90,
@@ -173,20 +171,20 @@ def test_a_voter_that_is_not_heard_of_is_silent_and_its_lag_unknown() -> None:
     assert rows[3][1:7] == ("silent", None, "unknown", "unknown", None, None)
 
 
-def test_what_is_wrong_is_said_the_worst_first() -> None:
-    replica = Replica(
+def test_problems_are_listed_worst_first() -> None:
+    replica = QuorumReplicaRow(
         id=1, directory_id=UUID(int=1), role="follower", endpoint=None, end_offset=5, lag=0,
         last_fetch_ms=None, last_caught_up_ms=None,
     )  # fmt: skip
     gone = Trouble(topic="a", partition=0, leader=None, replicas=(1, 2), isr=(1,))
     behind = Trouble(topic="a", partition=1, leader=2, replicas=(1, 2), isr=(2,))
-    report = Report(
+    report = ClusterReport(
         cluster_id="one",
-        quorum=Quorum(leader=None, epoch=3, high_watermark=5, replicas=(replica,)),
+        quorum=QuorumReport(leader=None, epoch=3, high_watermark=5, replicas=(replica,)),
         brokers=(
-            Broker(id=1, address="a:1", rack=None, is_fenced=True, role="follower"),
-            Broker(id=2, address="b:1", rack="r", is_fenced=False, role=None),
-            Broker(id=3, address="c:1", rack="r", is_fenced=False, role=None, is_silent=True),
+            BrokerRow(id=1, address="a:1", rack=None, is_fenced=True, role="follower"),
+            BrokerRow(id=2, address="b:1", rack="r", is_fenced=False, role=None),
+            BrokerRow(id=3, address="c:1", rack="r", is_fenced=False, role=None, is_silent=True),
         ),
         topics=1,
         partitions=2,
@@ -201,7 +199,9 @@ def test_what_is_wrong_is_said_the_worst_first() -> None:
         "30 partitions with replicas out of sync",
     ]
     assert ("brokers", "1 of 3 up") in status_table(report).rows
-    silent = replace(report, quorum=Quorum(leader=None, epoch=-1, high_watermark=-1, replicas=()))
+    silent = replace(
+        report, quorum=QuorumReport(leader=None, epoch=-1, high_watermark=-1, replicas=())
+    )
     assert ("controllers", "voters unknown, leader none") in status_table(silent).rows
     assert ("metadata", "unknown") in status_table(silent).rows
     offline, lagging = trouble_tables(report)

@@ -1,6 +1,6 @@
-"""`make demo`: what it says when nodes do not come up, and that the kill falls into its stream.
+"""`make demo`: errors when nodes do not start, and a kill that falls into its stream.
 
-The demo as a whole needs Spark and minutes; what can go wrong before Spark is asked is tried here.
+The whole demo needs Spark and minutes. These tests cover what can fail before Spark starts.
 """
 
 import socket
@@ -40,7 +40,7 @@ def test_a_port_in_use_is_named_and_the_folder_too(tmp_path: Path) -> None:
     assert done.stdout.endswith(f"tables and logs are kept in {kept}\n")
 
 
-def test_a_node_that_does_not_come_up_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
+def test_a_node_that_does_not_start_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/node-2.toml").write_text('log.retention.hours = "soon"\n')
     done = run("--folder", str(tmp_path), temporary=tmp_path)
@@ -72,7 +72,7 @@ def clickstream(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Stream(bootstrap, COUNT, RATE)
 
 
-def test_the_stream_goes_on_until_the_kill_and_beyond_it(
+def test_the_stream_continues_past_the_kill(
     node: Server, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = clickstream(node.bootstrap, monkeypatch)
@@ -92,7 +92,7 @@ def test_the_stream_goes_on_until_the_kill_and_beyond_it(
     assert len(written.splitlines()) == stream.acknowledged
 
 
-def test_a_stream_that_cannot_write_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_cannot_write_reports_why(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = clickstream("127.0.0.1:1", monkeypatch)
     stream.start()
     assert stream.has_ended(within_seconds=SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""What docs/cli.md shows is true: its commands run in order and answer as printed there."""
+"""The commands in docs/cli.md run in order and print what the page shows."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from tests.cli.commands import Cli
 from tests.pages import MARK, examples
 
 
-def test_the_tour_is_true(cli: Cli) -> None:
+def test_the_tour_shows_real_output(cli: Cli) -> None:
     shown = examples("cli.md")
     assert len(shown) > 15
     script = f"\necho '{MARK}'\n".join(command for command, _ in shown)

@@ -1,4 +1,4 @@
-"""dump-log shows what is there and finds what is wrong."""
+"""dump-log shows the content of files and finds damage."""
 
 import json
 import struct
@@ -67,7 +67,7 @@ def test_segment_with_its_records(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_shallow_dump_has_no_records_but_control(tmp_path: Path) -> None:
+def test_shallow_dump_has_only_control_records(tmp_path: Path) -> None:
     path = tmp_path / f"{BASE}.log"
     path.write_bytes(log_bytes()[0])
     _, rows = run(path, deep=False)
@@ -92,7 +92,7 @@ def test_damage_is_a_problem(tmp_path: Path) -> None:
     assert run(path)[0] == 1
 
 
-def test_indexes_are_held_against_their_log(tmp_path: Path) -> None:
+def test_indexes_are_compared_with_their_log(tmp_path: Path) -> None:
     data, positions = log_bytes()
     (tmp_path / f"{BASE}.log").write_bytes(data)
     index = tmp_path / f"{BASE}.index"
@@ -138,7 +138,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert run(epochs)[0] == 1
 
 
-def test_garbage_never_ends_in_an_exception(tmp_path: Path) -> None:
+def test_garbage_raises_no_exception(tmp_path: Path) -> None:
     for suffix in ("log", "index", "timeindex", "txnindex", "snapshot", "checkpoint", "else"):
         for size in (0, 1, 11, 200):
             path = tmp_path / f"{BASE}.{suffix}"

@@ -1,4 +1,4 @@
-"""Records to text and back: what is printed can be read, and nonsense is refused in words."""
+"""Records to text and back: printed records can be read, and invalid input is explained."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_json_round_trip(
     assert json.loads(line)["offset"] == 7
 
 
-def test_json_fields_as_one_types_them() -> None:
+def test_json_fields_typed_by_hand() -> None:
     record, partition = as_json('{"value": {"n": [1, null]}, "key": 5, "headers": {"h": "1"}}')
     assert record == NewRecord(b'{"n":[1,null]}', b"5", NOW, (("h", b"1"),))
     assert partition is None
@@ -48,7 +48,7 @@ def test_json_fields_as_one_types_them() -> None:
     )
 
 
-def test_a_name_that_is_no_text_comes_back_as_it_was() -> None:
+def test_a_name_that_is_not_utf8_round_trips() -> None:
     header = b"caf\xe9".decode("utf-8", "surrogateescape")
     line = formatter("json")("t", 0, Record(0, 0, None, b"", ((header, b""),)))
     assert line.decode("ascii").count("\\udce9") == 1
@@ -68,15 +68,15 @@ def test_a_name_that_is_no_text_comes_back_as_it_was() -> None:
         ('{"value": "a", "partition": "0"}', "whole numbers"),
         ('{"value": "a", "timestamp": true}', "whole numbers"),
         ('{"value": "a", "timestamp": 9223372036854775808}', "whole numbers"),
-        ('{"value": "\\ud800"}', "half a surrogate pair"),
-        ('{"value": ["\\ud800"]}', "half a surrogate pair"),
-        ('{"value": "a", "headers": {"\\ud800": ""}}', "half a surrogate pair"),
+        ('{"value": "\\ud800"}', "lone surrogate"),
+        ('{"value": ["\\ud800"]}', "lone surrogate"),
+        ('{"value": "a", "headers": {"\\ud800": ""}}', "lone surrogate"),
         ("[" * 100_000, "not JSON"),
         ('{"value": "a", "headers": 5}', "headers are"),
         ('{"value": "a", "headers": [{"value": "x"}]}', "a header is"),
     ],
 )
-def test_bad_json_says_why(line: str, reason: str) -> None:
+def test_bad_json_is_explained(line: str, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         as_json(line)
 
@@ -143,6 +143,6 @@ def test_values_are_printed_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("form", ["yaml", "%q", "%v %x\\n"])
-def test_unknown_formats_are_refused(form: str) -> None:
+def test_unknown_formats_are_rejected(form: str) -> None:
     with pytest.raises(BadInput, match=r"known are|expected"):
         formatter(form)

@@ -1,4 +1,5 @@
-"""Groups on the command line: members share partitions with any client, and can be moved."""
+"""Groups on the command line: members share partitions with other clients, and groups can be
+reset."""
 
 import json
 import signal
@@ -20,7 +21,7 @@ def described(cli: Cli, group: str) -> dict[str, Any]:
 
 
 def partitions_of(running: Running) -> list[int]:
-    """What a member says that it reads from now on."""
+    """The partitions that a member reports."""
     words = running.notice("reading partitions").partition("partitions ")[2].split(" of ")[0]
     return [int(word) for word in words.split(", ")]
 
@@ -70,14 +71,14 @@ def wait_for_members(cli: Cli, group: str, count: int) -> None:
 
 
 def two_partitions(running: Running) -> list[int]:
-    """It may have had more while it was waiting for the others."""
+    """It may have had more while it waited for the other members."""
     while True:
         found = partitions_of(running)
         if len(found) == 2:
             return found
 
 
-def test_a_group_goes_on_where_it_left_off(cli: Cli, name: str) -> None:
+def test_a_group_continues_at_its_committed_offset(cli: Cli, name: str) -> None:
     cli.write(name, "1\n2\n3\n4\n5\n")
     words = ["--group", name, "--from-beginning"]
     assert cli.read(name, *words, "-n", "2") == "1\n2\n"
@@ -91,7 +92,7 @@ def test_a_group_goes_on_where_it_left_off(cli: Cli, name: str) -> None:
     assert cli.read(name, *words, "--timeout", "0.1") == "5\n"
 
 
-def test_what_nobody_printed_is_not_committed(cli: Cli, name: str) -> None:
+def test_records_that_were_not_printed_are_not_committed(cli: Cli, name: str) -> None:
     cli.write(name, "".join(f"{number:0100}\n" for number in range(5000)))
     done = subprocess.run(
         f"{cli.executable} consume {name} --group {name} --from-beginning -q | head -1",
@@ -102,9 +103,7 @@ def test_what_nobody_printed_is_not_committed(cli: Cli, name: str) -> None:
     assert described(cli, name)["partitions"][0]["committed_offset"] == 0
 
 
-def test_a_new_group_without_offsets_starts_at_the_end_and_remembers_it(
-    cli: Cli, name: str
-) -> None:
+def test_a_new_group_starts_at_the_end_and_commits_it(cli: Cli, name: str) -> None:
     cli.write(name, "old\n")
     assert cli.read(name, "--group", name, "--timeout", "0") == ""
     assert described(cli, name)["partitions"][0]["committed_offset"] == 1
@@ -124,7 +123,7 @@ def test_list_and_describe(cli: Cli, name: str) -> None:
     ]
 
 
-def test_reset_shows_first_and_does_it_on_demand(cli: Cli, name: str) -> None:
+def test_reset_changes_offsets_only_with_execute(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "-p", "2")
     cli.write(name, numbered(10, 2), "--format", "json")
     cli.read(name, "--group", name, "--from-beginning", "-n", "10")
@@ -157,7 +156,7 @@ def test_reset_by_time_finds_the_record(cli: Cli, name: str) -> None:
     assert cli.rows("groups", "reset-offsets", name, *words) == [[name, "0", "-", "1", "2"]]
 
 
-def test_a_group_with_members_is_neither_moved_nor_deleted(cli: Cli, name: str) -> None:
+def test_a_group_with_members_is_neither_reset_nor_deleted(cli: Cli, name: str) -> None:
     cli.write(name, "1\n")
     with cli.started("consume", name, "--group", name, "--from-beginning") as running:
         assert running.line() == "1"
@@ -178,7 +177,7 @@ def test_a_group_with_members_is_neither_moved_nor_deleted(cli: Cli, name: str) 
     [
         (["describe", "nosuch"], 4, "there is no group nosuch"),
         (["delete", "nosuch", "--yes"], 4, "there is no group nosuch"),
-        (["delete", "nosuch"], 2, "Give --yes"),
+        (["delete", "nosuch"], 2, "Use --yes"),
         (["reset-offsets", "nosuch", "--to-latest"], 4, "there is no group nosuch"),
         (["reset-offsets", "g"], 2, "exactly one of"),
         (["reset-offsets", "g", "--to-latest", "--to-earliest"], 2, "exactly one of"),
@@ -187,17 +186,15 @@ def test_a_group_with_members_is_neither_moved_nor_deleted(cli: Cli, name: str) 
         (["reset-offsets", "g", "--to-datetime", "soon"], 2, "2025-01-31T12:00"),
     ],
 )
-def test_mistakes_are_told(cli: Cli, words: list[str], code: int, saying: str) -> None:
+def test_mistakes_are_explained(cli: Cli, words: list[str], code: int, saying: str) -> None:
     result = cli.result("groups", *words)
     assert result.exit_code == code, result.output
     assert saying in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
 
 
-def test_members_survive_a_node_that_is_killed_and_restarted(
-    cli: Cli, node: Server, name: str
-) -> None:
-    """Nothing is left of the node's process but its files."""
+def test_members_survive_the_kill_and_restart_of_a_node(cli: Cli, node: Server, name: str) -> None:
+    """Only the files of the node are left."""
     cli.write(name, "before\n")
     words = ["consume", name, "--from-beginning"]
     with cli.started(*words) as alone, cli.started(*words, "--group", name) as member:
@@ -206,11 +203,11 @@ def test_members_survive_a_node_that_is_killed_and_restarted(
         node.restart()
         cli.write(name, "after\n")
         assert alone.line() == "after"
-        assert member.line() in ("after", "before")  # once more if it was not committed yet
+        assert member.line() in ("after", "before")  # again if it was not committed yet
         assert (alone.stop(), member.stop()) == (0, 0)
 
 
-def test_a_group_is_watched_until_ctrl_c(cli: Cli, name: str) -> None:
+def test_watching_a_group_ends_with_ctrl_c(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name)
     cli.write(name, "one\n")
     cli.read(name, "--group", name, "--from-beginning", "--max-messages", "1")

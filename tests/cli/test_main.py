@@ -1,4 +1,4 @@
-"""The command table: everything is there, teaches by examples, and completes in the shell."""
+"""The command table: complete, with examples, and with shell completion."""
 
 import os
 import subprocess
@@ -42,14 +42,14 @@ def test_help_fits_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["topics"], ["groups"], ["bench"]], ids=" ".join)
-def test_what_a_command_does_is_said_in_one_line(words: list[str]) -> None:
+def test_each_command_has_a_one_line_summary(words: list[str]) -> None:
     commands = invoke(*words, "-h", env={"COLUMNS": "80"}).partition("Commands:")[2]
     assert commands
     assert "..." not in commands
 
 
 def complete(line: str) -> list[str]:
-    """What bash would be told for this line."""
+    """The completions that bash would get for this line."""
     env = {
         **os.environ,
         "_RIVERRUN_COMPLETE": "complete_bash",
@@ -88,7 +88,7 @@ def test_the_package_runs_as_a_program(module: str) -> None:
     assert done.stdout.startswith("riverrun ")
 
 
-def test_a_command_loads_neither_a_node_nor_what_draws_and_validates() -> None:
+def test_a_command_loads_neither_the_node_nor_rich_nor_pydantic() -> None:
     program = "import sys\nfrom riverrun.cli.main import build\nbuild(['up'])\nprint(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     loaded = found.stdout.decode().split()

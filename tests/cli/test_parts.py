@@ -1,4 +1,4 @@
-"""The small parts of commands: lines, tables, flags, pipes."""
+"""Parts shared by commands: lines, tables, flags, pipes."""
 
 import asyncio
 import contextlib
@@ -33,9 +33,6 @@ def refused() -> Iterator[None]:
     assert end.value.exit_code == USAGE
 
 
-# Lines
-
-
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=8), max_size=8), st.lists(st.integers(1, 5), min_size=1))
 def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], sizes: list[int]) -> None:
@@ -53,21 +50,18 @@ def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], sizes: list[
     assert buffer.number == len(lines)
 
 
-def test_a_line_without_end_is_refused() -> None:
+def test_an_endless_line_is_rejected() -> None:
     buffer = LineBuffer()
     list(buffer.feed(b"x" * LINE_BYTES_MAX))
     with pytest.raises(BadInput, match="line 1 is longer than"):
         list(buffer.feed(b"x"))
 
 
-# Words
-
-
 def test_plain_rows_cannot_be_broken() -> None:
     assert plain_row(["a\tb\n", 5, None, ""]) == "a\\tb\\n\t5\t-\t"
 
 
-def test_a_narrow_terminal_breaks_no_address() -> None:
+def test_a_narrow_terminal_does_not_break_addresses() -> None:
     screen = io.StringIO()
     rows: list[tuple[str | int, ...]] = [("1", "127.0.0.1:20501", "x" * 60)]
     table = Table(columns=("node", "endpoint", "directory"), rows=list(rows), is_last_folded=True)
@@ -85,7 +79,7 @@ def test_a_table_without_headings_has_no_line_for_them() -> None:
     ("rack", "lines"),
     [(None, ["node  lag", "1       5"]), ("r1", ["node  rack  lag", "1     r1      5"])],
 )
-def test_a_person_is_spared_an_optional_column_that_is_empty(
+def test_an_empty_optional_column_is_hidden_on_a_terminal(
     rack: str | None, lines: list[str]
 ) -> None:
     screen = io.StringIO()
@@ -114,9 +108,6 @@ def test_errors_have_their_name_and_a_remedy() -> None:
     assert alike("x", ["greetings"]) == ""
 
 
-# Flags
-
-
 def test_settings_are_pairs() -> None:
     assert parse_settings(["a=1", "b = x=y "]) == {"a": "1", "b": "x=y"}
     with refused():
@@ -130,7 +121,7 @@ def test_topics_with_partitions() -> None:
             parse_topics([text])
 
 
-def test_states_are_those_that_there_are() -> None:
+def test_unknown_states_are_rejected() -> None:
     assert parse_states(["stable", "Empty"]) == ["Stable", "Empty"]
     with refused():
         parse_states(["Foo"])
@@ -161,14 +152,11 @@ def test_new_offsets_stay_within_the_log(target: Target, at_time: int | None, ne
     assert new_offset(target, old=20, start=10, end=100, at_time=at_time) == new
 
 
-def test_shifting_what_was_never_committed_begins_at_the_end() -> None:
+def test_shifting_an_uncommitted_partition_starts_at_the_end() -> None:
     assert new_offset(Target(shift=-3), old=None, start=0, end=100, at_time=None) == 97
 
 
-# Pipes
-
-
-def test_a_full_pipe_holds_back_the_writer_and_not_the_loop() -> None:
+def test_a_full_pipe_blocks_the_writer_and_not_the_loop() -> None:
     async def scenario() -> None:
         reading, writing = os.pipe()
         data = os.urandom(1_000_000)
@@ -187,7 +175,7 @@ def test_a_full_pipe_holds_back_the_writer_and_not_the_loop() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_a_writer_learns_that_nobody_reads_though_it_writes_nothing() -> None:
+def test_an_idle_writer_notices_that_its_reader_is_gone() -> None:
     async def scenario() -> None:
         reading, writing = os.pipe()
         waiting = asyncio.create_task(Writer(writing).wait_unread())
@@ -216,7 +204,7 @@ def test_a_reader_waits_a_little_for_more() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_files_and_terminals_serve_as_well() -> None:
+def test_files_and_terminals_work_too() -> None:
     async def scenario() -> None:
         with tempfile.TemporaryFile() as file:
             await Writer(file.fileno()).write(b"x" * 100_000)
@@ -232,6 +220,6 @@ def test_files_and_terminals_serve_as_well() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full")
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "wb") as full, pytest.raises(OutputFailed, match="No space left"):
         asyncio.run(Writer(full.fileno()).write(b"x"))

@@ -1,4 +1,4 @@
-"""Who waits long hears what for, once for each cause."""
+"""A long wait is explained, once per cause."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ NO_LEADER = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "partition t-0 has no lea
 
 
 class Timers:
-    """Time that passes when the test says so."""
+    """Time that the test advances."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -50,7 +50,7 @@ def patience(said: list[str], timers: Timers) -> Patience:
     return Patience(said.append, timers.call_later)
 
 
-def test_what_comes_in_time_is_not_spoken_of(
+def test_a_quick_response_prints_nothing(
     patience: Patience, said: list[str], timers: Timers
 ) -> None:
     patience.wait_for("rain")
@@ -64,7 +64,7 @@ def test_what_comes_in_time_is_not_spoken_of(
     assert said == []
 
 
-def test_each_cause_is_said_once(patience: Patience, said: list[str], timers: Timers) -> None:
+def test_each_cause_is_printed_once(patience: Patience, said: list[str], timers: Timers) -> None:
     patience.wait_for("rain")
     patience.failed(NO_LEADER)
     timers.pass_seconds(SAY_AFTER_S)
@@ -80,7 +80,7 @@ def test_each_cause_is_said_once(patience: Patience, said: list[str], timers: Ti
     assert len(said) == 2
 
 
-def test_who_hears_of_no_failure_is_told_what_for_all_the_same(
+def test_a_long_wait_without_a_failure_is_reported_too(
     patience: Patience, said: list[str], timers: Timers
 ) -> None:
     patience.wait_for("rain")

@@ -12,7 +12,7 @@ from tests.compatibility.confluent import producer, read_partition, send
 from tests.processes import Server, free_ports
 
 
-def test_lines_go_in_and_come_out(cli: Cli, name: str) -> None:
+def test_lines_round_trip(cli: Cli, name: str) -> None:
     done = cli.done("produce", name, text="one\ntwo\r\n\nlast without end")
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr.startswith(f"4 records to {name}".encode())
@@ -30,7 +30,7 @@ def test_keys_headers_and_compression_reach_another_client(cli: Cli, name: str) 
     assert messages[0].headers() == [("a", b"1"), ("b", None)]
 
 
-def test_json_comes_out_as_it_goes_in(cli: Cli, name: str) -> None:
+def test_json_round_trips(cli: Cli, name: str) -> None:
     send(cli.bootstrap, name, [b"\xff\x00", None, "ü".encode()])  # type: ignore[list-item]
     lines = cli.read(name, "--json", "-o", "earliest", "--until-end")
     rows = [json.loads(line) for line in lines.splitlines()]
@@ -44,7 +44,7 @@ def test_json_comes_out_as_it_goes_in(cli: Cli, name: str) -> None:
         assert {**copy, "topic": name} == row
 
 
-def test_keys_go_where_kafka_sends_them(cli: Cli, name: str) -> None:
+def test_keys_use_kafkas_partitioner(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "--partitions", "7")
     keys = [f"key-{number}" for number in range(50)]
     cli.write(name, "".join(f"{key}:ours\n" for key in keys), "-K", ":")
@@ -90,11 +90,11 @@ def test_where_to_start_and_when_to_end(cli: Cli, name: str) -> None:
     assert read("--timeout", "0") == []
 
 
-def test_a_timeout_before_enough_came_is_a_failure(cli: Cli, name: str) -> None:
+def test_a_timeout_before_enough_records_is_a_failure(cli: Cli, name: str) -> None:
     cli.write(name, "one\n")
     done = cli.done("consume", name, "--from-beginning", "-n", "2", "--timeout", "0.2")
     assert (done.returncode, done.stdout) == (1, b"one\n")
-    assert b"1 of 2 records came before the timeout" in done.stderr
+    assert b"1 of 2 records arrived before the timeout" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -120,8 +120,8 @@ def test_following_until_stopped(cli: Cli, name: str, number: signal.Signals) ->
     assert read == "first\nsecond\nthird, without end\n"
 
 
-def test_a_reader_that_has_enough_ends_us_quietly(cli: Cli, name: str) -> None:
-    """Though nothing more is written that could fail."""
+def test_a_closed_pipe_ends_consume_quietly(cli: Cli, name: str) -> None:
+    """Without further output that could fail."""
     cli.write(name, "one\n")
     done = subprocess.run(
         f"{cli.executable} consume {name} --from-beginning | head -1; echo ${{PIPESTATUS[0]}}",
@@ -144,7 +144,7 @@ def test_a_slow_reader_gets_everything(cli: Cli, name: str) -> None:
         assert reader.process.wait(10) == 0
 
 
-def test_bad_lines_are_named_and_the_good_ones_before_are_written(cli: Cli, name: str) -> None:
+def test_a_bad_line_is_named_and_earlier_lines_are_written(cli: Cli, name: str) -> None:
     done = cli.done("produce", name, "-K", ":", text="a:1\nb:2\nc\nd:4\n")
     assert done.returncode == 1
     assert b"line 3: no key separator ':' in 'c'" in done.stderr
@@ -153,9 +153,7 @@ def test_bad_lines_are_named_and_the_good_ones_before_are_written(cli: Cli, name
     assert read == "a1 b2 "
 
 
-def test_a_topic_that_takes_little_gets_smaller_batches(
-    cli: Cli, name: str, tmp_path: Path
-) -> None:
+def test_a_small_message_limit_gets_smaller_batches(cli: Cli, name: str, tmp_path: Path) -> None:
     cli.run("topics", "create", name, "--config", "max.message.bytes=1000")
     text = "".join(f"{number:050}\n" for number in range(100))
     cli.write(name, text)
@@ -194,7 +192,7 @@ def test_fewer_acks(cli: Cli, name: str, acks: str) -> None:
         (["produce", "bad/name", "--file", "/dev/null"], 1, "INVALID_TOPIC_EXCEPTION"),
     ],
 )
-def test_mistakes_are_told(cli: Cli, words: list[str], code: int, saying: str) -> None:
+def test_mistakes_are_explained(cli: Cli, words: list[str], code: int, saying: str) -> None:
     topic = "test_mistakes"
     cli.run("topics", "create", topic, "--if-not-exists")
     result = cli.result(*(word.format(topic) for word in words))
@@ -203,7 +201,7 @@ def test_mistakes_are_told(cli: Cli, words: list[str], code: int, saying: str) -
     assert "Traceback" not in result.output
 
 
-def test_names_that_are_no_text_and_closed_descriptors(cli: Cli) -> None:
+def test_names_that_are_not_utf8_and_closed_descriptors(cli: Cli) -> None:
     script = f"{cli.executable} produce $'caf\\xe9' </dev/null; echo $?\n"
     script += f"{cli.executable} produce t <&-; echo $?\n"
     script += f"({cli.executable} consume t >&-); echo $?\n"
@@ -213,7 +211,7 @@ def test_names_that_are_no_text_and_closed_descriptors(cli: Cli) -> None:
     assert done.stdout == b"2\n2\n2\n"
     assert done.stderr.splitlines() == [
         b"riverrun: 'caf\\udce9' is not UTF-8 text",
-        b"riverrun: standard input is closed; give --file",
+        b"riverrun: standard input is closed; use --file",
         b"riverrun: standard output is closed",
     ]
 

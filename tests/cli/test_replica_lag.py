@@ -1,4 +1,4 @@
-"""How far followers are behind, as `topics describe` and `cluster status` show it."""
+"""Replica lag as shown by `topics describe` and `cluster status`."""
 
 import json
 import signal
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.cluster.replica_lag import Copies, Follower, in_short
+from riverrun.cli.cluster.replica_lag import Copies, FollowerLag, in_short
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from tests.cli.commands import Cli
 from tests.clusters import Cluster, serve_three
@@ -21,7 +21,7 @@ AT = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A follower out of sync gets a batch, and no more for as long as anybody would wait."""
+    """An out-of-sync follower gets one batch and then nothing for the duration of the test."""
     settings = {"follower.replication.throttled.rate": "1", "replica.fetch.max.bytes": "1024"}
     with serve_three(tmp_path_factory.mktemp("lag"), settings) as cluster:
         throttled = f"follower.replication.throttled.replicas=0:{LATE}"
@@ -64,7 +64,7 @@ def roles(cli: Cli) -> dict[int, tuple[str, int | None]]:
     return {row["id"]: (row["role"], row["lag"]) for row in quorum["replicas"]}
 
 
-def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, cli: Cli) -> None:
+def test_a_followers_lag_goes_from_zero_to_unknown_to_late(cluster: Cluster, cli: Cli) -> None:
     first = partition(cli)
     followers = [node for node in first["replicas"] if node != first["leader"]]
     until(lambda: lags(cli) == dict.fromkeys(followers, 0), seconds=30, what="all have everything")
@@ -106,7 +106,7 @@ def test_a_follower_is_followed_from_even_to_unknown_to_late(cluster: Cluster, c
     until(lambda: roles(cli)[LATE] == ("follower", 0), seconds=30, what="it follows the quorum")
 
 
-def test_a_node_that_is_paused_is_unknown_after_a_moment(cluster: Cluster, cli: Cli) -> None:
+def test_a_paused_node_has_unknown_lag(cluster: Cluster, cli: Cli) -> None:
     leader = partition(cli)["leader"]
     follower = next(node for node in (1, 2) if node != leader)
     asked = Cli(cluster.nodes[leader].bootstrap)
@@ -125,7 +125,7 @@ def test_a_node_that_is_paused_is_unknown_after_a_moment(cluster: Cluster, cli: 
 
 
 def copies(**ends: int) -> Copies:
-    """Of node 1, which leads [100, 1100) in 50,000 bytes, and of others by ``node_2=...``."""
+    """Node 1 leads [100, 1100) in 50,000 bytes; others are given as ``node_2=...``."""
     found = {(int(name.removeprefix("node_")), AT): end for name, end in ends.items()}
     return Copies(
         starts={(1, AT): 100}, ends={(1, AT): 1100, **found}, sizes={(1, AT): 50_000},
@@ -138,27 +138,27 @@ def copies(**ends: int) -> Copies:
     [
         (1100, 0, 0),
         (1000, 100, 5_000),
-        (20, 1000, 50_000),  # what the leader has deleted is not to be fetched
-        (1200, 0, 0),  # asked a moment later than the leader, or about to be cut
+        (20, 1000, 50_000),  # records deleted by the leader need not be fetched
+        (1200, 0, 0),  # asked slightly later than the leader, or about to be truncated
     ],
 )
-def test_lag_is_what_the_leader_has_and_the_follower_lacks(
+def test_lag_is_the_difference_between_leader_and_follower(
     end: int, lag: int, lag_bytes: int
 ) -> None:
     (follower,) = copies(node_2=end).followers(AT, 1, (1, 2))
     assert (follower.node, follower.lag, follower.lag_bytes) == (2, lag, lag_bytes)
 
 
-def test_lag_is_unknown_unless_both_answer() -> None:
+def test_lag_is_unknown_unless_both_respond() -> None:
     assert [one.lag for one in copies(node_2=1).followers(AT, 1, (1, 2, 3))] == [1000, None]
     assert [one.lag for one in copies(node_2=1).followers(AT, 3, (1, 2, 3))] == [None, None]
 
 
-def follower(node: int, lag: int | None) -> Follower:
-    return Follower(node=node, end_offset=None, size_bytes=None, lag=lag, lag_bytes=None)
+def follower(node: int, lag: int | None) -> FollowerLag:
+    return FollowerLag(node=node, end_offset=None, size_bytes=None, lag=lag, lag_bytes=None)
 
 
-def test_many_followers_are_shown_by_the_one_furthest_behind() -> None:
+def test_of_many_followers_the_largest_lag_is_shown() -> None:
     few = [follower(2, 0), follower(3, None)]
     many = [*few, follower(4, 7), follower(5, 1500), follower(6, 3)]
     assert in_short([]) is None

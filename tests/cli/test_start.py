@@ -1,4 +1,4 @@
-"""`riverrun start`: one address says where a node is, and its seeds who the others are."""
+"""`riverrun start`: one address defines a node's listeners, and its seeds name the other nodes."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def places(address: str, **texts: str) -> dict[str, str]:
     return found
 
 
-def test_a_name_is_told_to_others_and_listened_for_everywhere() -> None:
+def test_a_host_name_is_advertised_and_all_interfaces_are_bound() -> None:
     found = places("node1:9092")
     assert found["listeners"] == "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093"
     told = "PLAINTEXT://node1:9092,CONTROLLER://node1:9093"
@@ -30,7 +30,7 @@ def test_a_name_is_told_to_others_and_listened_for_everywhere() -> None:
     assert found["http.listener"] == "0.0.0.0:9094"
 
 
-def test_the_loopback_is_not_left() -> None:
+def test_a_loopback_address_binds_only_the_loopback() -> None:
     found = places("127.0.0.1:22010")
     assert found["listeners"] == "PLAINTEXT://127.0.0.1:22010,CONTROLLER://127.0.0.1:22011"
     assert found["http.listener"] == "127.0.0.1:22012"
@@ -43,7 +43,7 @@ def test_each_role_has_its_own_listener() -> None:
     assert controller["advertised.listeners"] == "CONTROLLER://node1:9093"
 
 
-def test_listeners_that_are_given_stay() -> None:
+def test_explicit_listeners_are_kept() -> None:
     listeners = "PLAINTEXT://0.0.0.0:7000,CONTROLLER://0.0.0.0:7100"
     found = places("node1:9092", listeners=listeners)
     assert found["listeners"] == listeners
@@ -54,7 +54,7 @@ def test_listeners_that_are_given_stay() -> None:
 
 
 @pytest.mark.parametrize("address", ["node1", "node1:99999", "a:1,b:2"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_rejected(address: str) -> None:
     with pytest.raises(typer.Exit) as end:
         reached_at(address, {})
     assert end.value.exit_code == 2
@@ -102,7 +102,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         made.kill(number)
 
 
-def test_three_nodes_find_each_other_and_a_wiped_one_votes_again(
+def test_three_nodes_form_a_cluster_and_a_wiped_one_votes_again(
     nodes: Nodes, tmp_path: Path
 ) -> None:
     seeds = ["--seed-nodes", ",".join(nodes.client(number) for number in (1, 2, 3))]

@@ -20,7 +20,7 @@ def described(cli: Cli, name: str) -> dict[str, Any]:
     return topic
 
 
-def test_a_topic_from_birth_to_end(cli: Cli, name: str) -> None:
+def test_the_life_of_a_topic(cli: Cli, name: str) -> None:
     words = ["--partitions", "3", "--config", "retention.ms=60000"]
     made = cli.run("topics", "create", name, *words)
     assert made == f"Created {name} with 3 partitions, replication factor 1.\n"
@@ -48,7 +48,7 @@ def test_a_topic_from_birth_to_end(cli: Cli, name: str) -> None:
     assert "there is no topic" in cli.result("topics", "delete", name, "--yes").stderr
 
 
-def test_plain_rows_begin_with_their_kind(cli: Cli, name: str) -> None:
+def test_plain_rows_start_with_their_kind(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "-p", "2", "--config", "cleanup.policy=compact")
     rows = cli.rows("topics", "describe", name)
     assert [row[:2] + row[3:] for row in rows if row[0] == "topic"] == [["topic", name, "2", "1"]]
@@ -60,7 +60,7 @@ def test_plain_rows_begin_with_their_kind(cli: Cli, name: str) -> None:
     assert ["setting", name, "segment.bytes", "1073741824", "default"] in everything
 
 
-def test_a_topic_is_watched_until_ctrl_c(cli: Cli, name: str) -> None:
+def test_watching_a_topic_ends_with_ctrl_c(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name)
     with cli.started("topics", "describe", name, "--watch", "--json") as running:
         (before,) = json.loads(running.line())
@@ -73,7 +73,7 @@ def test_a_topic_is_watched_until_ctrl_c(cli: Cli, name: str) -> None:
         assert running.stop(signal.SIGINT) == 0
 
 
-def test_nothing_is_changed_when_one_change_is_bad(cli: Cli, name: str) -> None:
+def test_one_invalid_change_changes_nothing(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "--partitions", "2")
     for bad in (["--partitions", "1"], ["--config", "no.such=1", "--partitions", "3"]):
         result = cli.result("topics", "alter", name, "--config", "retention.ms=1000", *bad)
@@ -82,7 +82,7 @@ def test_nothing_is_changed_when_one_change_is_bad(cli: Cli, name: str) -> None:
     assert (len(topic["partitions"]), topic["settings"]) == (2, [])
 
 
-def test_what_exists_already(cli: Cli, name: str) -> None:
+def test_existing_topics(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name)
     result = cli.result("topics", "create", name, f"{name}-other")
     assert result.exit_code == 1
@@ -115,14 +115,14 @@ def test_internal_topics_are_shown_on_demand(cli: Cli, name: str) -> None:
         (["list", "--bootstrap", "x" * 70 + ":1"], 2, "label"),
     ],
 )
-def test_mistakes_are_told(cli: Cli, words: list[str], code: int, saying: str) -> None:
+def test_mistakes_are_explained(cli: Cli, words: list[str], code: int, saying: str) -> None:
     result = cli.result("topics", *words)
     assert result.exit_code == code, result.output
     assert saying in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
 
 
-def test_no_cluster_is_told_with_its_remedy(cli: Cli) -> None:
+def test_no_cluster_is_reported_with_the_remedy(cli: Cli) -> None:
     address = f"127.0.0.1:{free_ports(1)}"
     for words in (["topics", "list"], ["groups", "list"]):
         result = cli.result(*words, "--bootstrap", address)
@@ -135,7 +135,7 @@ def test_deletion_asks_on_a_terminal_and_needs_yes_elsewhere(cli: Cli, name: str
     cli.run("topics", "create", name)
     done = cli.done("topics", "delete", name)
     assert done.returncode == 2
-    assert b"Give --yes" in done.stderr
+    assert b"Use --yes" in done.stderr
     assert on_terminal(cli, ["topics", "delete", name], answer="n\n")[0] == 1
     assert name in [row[0] for row in cli.rows("topics", "list")]
     code, text = on_terminal(cli, ["topics", "delete", name], answer="y\n")
@@ -154,7 +154,7 @@ def test_a_terminal_gets_headings_and_colours(cli: Cli, name: str) -> None:
 
 
 def on_terminal(cli: Cli, words: list[str], answer: str = "") -> tuple[int, str]:
-    """Exit code, and what a person would see."""
+    """Exit code and terminal output."""
     master, terminal = pty.openpty()
     process = subprocess.Popen(
         [cli.executable, *words], stdin=terminal, stdout=terminal, stderr=terminal,
@@ -167,7 +167,7 @@ def on_terminal(cli: Cli, words: list[str], answer: str = "") -> tuple[int, str]
         while part := os.read(master, 65536):
             seen += part
     except OSError:
-        pass  # how Linux says that the other side of a terminal has gone
+        pass  # how Linux reports a closed terminal
     os.close(master)
     return process.wait(30), seen.decode()
 
@@ -185,10 +185,10 @@ def test_names_are_completed_from_the_cluster(cli: Cli, name: str) -> None:
     assert name in done.stdout.decode().split()
 
 
-def test_a_node_that_has_died_keeps_nobody_from_looking_at_the_others(
+def test_a_dead_node_does_not_block_reports_of_the_others(
     cli: Cli, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is listed for a while, so that clients find its successors; a command passes it over."""
+    """A dead node is listed for a while, so that clients find its successors; commands skip it."""
     cli.run("topics", "create", name)
     metadata, gone = ConnectionPool.metadata, free_ports(1)
 

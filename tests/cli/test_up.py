@@ -1,4 +1,4 @@
-"""`riverrun up`: the file of a node is as good after a failure as before it."""
+"""`riverrun up`: the settings file of a node survives failures."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from riverrun.cli.main import build
 from riverrun.cli.up.command import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
-from riverrun.cli.up.files import Node, plan, prepare_first_start, voters_of, write_draft
+from riverrun.cli.up.files import NodeFiles, plan, prepare_first_start, voters_of, write_draft
 from riverrun.cli.up.messages import ourselves
 from riverrun.model.dotted import flattened
 from riverrun.server.formation.promise import withdraw
@@ -23,7 +23,7 @@ from tests.processes import Server, executable, free_ports, until
 SECONDS_MAX = 60
 
 
-def prepare(data: Path, port: int = 9092, nodes: int = 1, **flags: str) -> Node:
+def prepare(data: Path, port: int = 9092, nodes: int = 1, **flags: str) -> NodeFiles:
     """The draft of the last of several nodes."""
     cluster = plan(data, nodes, port)
     write_draft(cluster[-1], cluster, {n.replace("_", "."): text for n, text in flags.items()})
@@ -41,7 +41,7 @@ def run(data: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
-def test_what_will_be_started_is_a_draft(tmp_path: Path) -> None:
+def test_settings_are_a_draft_until_the_node_is_ready(tmp_path: Path) -> None:
     node = prepare(tmp_path, num_partitions="3")
     assert not node.config.exists()
     assert settings_in(node.draft) == {
@@ -53,7 +53,7 @@ def test_what_will_be_started_is_a_draft(tmp_path: Path) -> None:
     }
 
 
-def test_several_nodes_know_each_other_and_keep_copies(tmp_path: Path) -> None:
+def test_several_nodes_get_seeds_and_replication(tmp_path: Path) -> None:
     values = settings_in(prepare(tmp_path, nodes=3).draft)
     assert values["listeners"] == "PLAINTEXT://127.0.0.1:9112,CONTROLLER://127.0.0.1:9113"
     assert values["seed.nodes"] == "127.0.0.1:9092,127.0.0.1:9102"
@@ -71,7 +71,7 @@ def test_an_odd_number_of_at_most_five_nodes_votes(tmp_path: Path) -> None:
     assert counts == [1, 2, 3, 3, 5, 5, 5]
 
 
-def test_the_first_start_of_blank_nodes_is_agreed_on_beforehand(tmp_path: Path) -> None:
+def test_promises_of_blank_nodes_are_stored_before_their_start(tmp_path: Path) -> None:
     cluster = plan(tmp_path, 3, 9092)
     assert prepare_first_start(cluster, "MkU3OEVBNTcwNTJENDM2Qg") == [n.data for n in cluster]
     assert prepare_first_start(cluster, None) == [], "they are not blank any more"
@@ -82,7 +82,7 @@ def test_the_first_start_of_blank_nodes_is_agreed_on_beforehand(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_promise_that_a_node_has_used_is_not_withdrawn(tmp_path: Path) -> None:
+def test_a_used_promise_is_not_withdrawn(tmp_path: Path) -> None:
     cluster = plan(tmp_path, 3, 9092)
     directories = prepare_first_start(cluster, None)
     (directories[1] / "__cluster_metadata-0").mkdir()
@@ -90,7 +90,7 @@ def test_a_promise_that_a_node_has_used_is_not_withdrawn(tmp_path: Path) -> None
     assert all((path / "formation.json").exists() for path in directories)
 
 
-def test_blank_nodes_beside_a_cluster_are_to_vote_in_it(tmp_path: Path) -> None:
+def test_blank_nodes_beside_a_cluster_become_voters(tmp_path: Path) -> None:
     cluster = plan(tmp_path, 3, 9092)
     cluster[0].data.mkdir()
     (cluster[0].data / "meta.properties").write_text("version=1\n")
@@ -98,7 +98,7 @@ def test_blank_nodes_beside_a_cluster_are_to_vote_in_it(tmp_path: Path) -> None:
     assert [AUTO_JOIN in found[number] for number in (1, 2, 3)] == [False, True, True]
 
 
-def test_fewer_nodes_than_there_are_is_refused(
+def test_fewer_nodes_than_before_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare_first_start(plan(tmp_path, 3, 9092), None)
@@ -122,7 +122,7 @@ def test_all_nodes_cannot_move_to_other_ports_at_once(
     assert "use the same --port as before" in capsys.readouterr().err
 
 
-def test_what_somebody_wrote_by_hand_stays_however_it_was_written(tmp_path: Path) -> None:
+def test_settings_added_by_hand_stay(tmp_path: Path) -> None:
     written = 'num.partitions = 4\nlog.flush.before.ack = true\n"log.retention.ms" = 5\n'
     (tmp_path / "node-1.toml").write_text(written)
     node = prepare(tmp_path, port=27200)
@@ -132,14 +132,14 @@ def test_what_somebody_wrote_by_hand_stays_however_it_was_written(tmp_path: Path
     assert node.config.read_text() == written
 
 
-def test_a_coarse_name_replaces_the_finer_one_of_an_earlier_run(tmp_path: Path) -> None:
+def test_a_coarser_unit_replaces_the_finer_one_of_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "node-1.toml").write_text("log.retention.ms = 5\n")
     values = settings_in(prepare(tmp_path, log_retention_hours="2").draft)
     assert values["log.retention.hours"] == "2"
     assert "log.retention.ms" not in values
 
 
-def test_a_broken_file_is_refused_with_its_name(
+def test_a_broken_file_is_rejected_with_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "node-1.toml").write_text("node.id = ")
@@ -150,7 +150,7 @@ def test_a_broken_file_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize("name", OF_EACH_NODE)
-def test_what_up_chooses_itself_cannot_be_set(name: str, tmp_path: Path) -> None:
+def test_settings_chosen_by_up_cannot_be_set(name: str, tmp_path: Path) -> None:
     words = ["up", "--data", str(tmp_path / "data"), "--set", f"{name}=1"]
     result = CliRunner().invoke(build(words), words)
     assert result.exit_code == 2
@@ -158,7 +158,7 @@ def test_what_up_chooses_itself_cannot_be_set(name: str, tmp_path: Path) -> None
     assert not (tmp_path / "data").exists()
 
 
-def test_a_misspelt_setting_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_misspelt_setting_leaves_the_file_unchanged(tmp_path: Path) -> None:
     written = "num.partitions = 4\n"
     (tmp_path / "node-1.toml").write_text(written)
     done = run(tmp_path, "--port", str(free_ports(23)), "--set", "num.partition=5")
@@ -191,7 +191,7 @@ def test_flags_beat_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PATH" in found
 
 
-def test_the_program_is_named_so_that_it_can_be_called(
+def test_the_program_is_named_as_the_user_can_call_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -203,8 +203,8 @@ def test_the_program_is_named_so_that_it_can_be_called(
     assert ourselves() == "riverrun"
 
 
-def test_nodes_that_were_started_elsewhere_are_named_when_the_others_stop(tmp_path: Path) -> None:
-    """One that died and was started again by hand, and one that has joined."""
+def test_nodes_started_elsewhere_are_named_after_ctrl_c(tmp_path: Path) -> None:
+    """A node that was restarted by hand, and one that joined."""
     port = free_ports(43)
     words = ["--data", str(tmp_path), "--port", str(port), "--nodes", "3", "--json"]
     joining = ["--node-id", "4", "--data", str(tmp_path / "joined")]
@@ -231,7 +231,7 @@ def test_nodes_that_were_started_elsewhere_are_named_when_the_others_stop(tmp_pa
     )
 
 
-def test_three_nodes_come_up_show_their_names_and_stop_together(tmp_path: Path) -> None:
+def test_three_nodes_start_prefix_their_logs_and_stop_together(tmp_path: Path) -> None:
     port = free_ports(23)
     process = subprocess.Popen(
         [executable(), "up", "--data", str(tmp_path), "--port", str(port), "--json"],

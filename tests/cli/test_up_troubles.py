@@ -1,4 +1,4 @@
-"""`riverrun up` where not all goes well: ports in use, nodes that do not come up, or end."""
+"""`riverrun up` with problems: ports in use, nodes that do not start, nodes that end."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cli.up.files import Node, plan, prepare_first_start
+from riverrun.cli.up.files import NodeFiles, plan, prepare_first_start
 from riverrun.cli.up.messages import ourselves, reason_in
 from riverrun.cli.up.ports import refusal, taken_ports
 from tests.processes import Server, executable, free_ports
@@ -42,15 +42,12 @@ def started(data: Path, *words: str) -> "Iterator[subprocess.Popen[str]]":
         process.communicate(timeout=SECONDS_MAX)
 
 
-def told(cluster: list[Node]) -> str:
+def told(cluster: list[NodeFiles]) -> str:
     return refusal(taken_ports(cluster), cluster, "riverrun")
 
 
-# -- Ports that others have -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("above", "purpose"), [(10, "clients"), (11, "controllers"), (12, "HTTP")])
-def test_a_port_of_one_node_in_use_stops_all_before_anything_is_written(
+def test_one_port_in_use_prevents_the_start_of_all_nodes(
     tmp_path: Path, above: int, purpose: str
 ) -> None:
     port = free_ports(23)
@@ -65,14 +62,14 @@ def test_a_port_of_one_node_in_use_stops_all_before_anything_is_written(
     assert not data.exists()
 
 
-def test_the_ports_that_are_advised_are_free(tmp_path: Path) -> None:
+def test_suggested_ports_are_free(tmp_path: Path) -> None:
     cluster = plan(tmp_path, 3, free_ports(23))
     with socket.create_server(("127.0.0.1", cluster[1].port)):
         advised = int(told(cluster).partition("--port ")[2].split()[0])
     assert taken_ports(plan(tmp_path, 3, advised)) == []
 
 
-def test_nodes_that_have_a_cluster_are_not_advised_to_take_other_ports(tmp_path: Path) -> None:
+def test_nodes_with_a_cluster_are_not_told_to_change_ports(tmp_path: Path) -> None:
     cluster = plan(tmp_path, 3, free_ports(23))
     prepare_first_start(cluster, None)
     with socket.create_server(("127.0.0.1", cluster[1].port + 2)):
@@ -87,14 +84,14 @@ def test_ports_of_a_cluster_that_has_just_stopped_are_free(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", cluster[0].port)) as server:
         client = socket.create_connection(("127.0.0.1", cluster[0].port))
         served, _ = server.accept()
-        served.close()  # who closes first keeps the port in TIME_WAIT
+        served.close()  # the side that closes first keeps the port in TIME_WAIT
         client.close()
     with socket.socket() as strict, pytest.raises(OSError, match="in use"):
         strict.bind(("127.0.0.1", cluster[0].port))
     assert taken_ports(cluster) == []
 
 
-def test_a_second_up_says_that_a_cluster_runs(node: Server) -> None:
+def test_a_second_up_reports_the_running_cluster(node: Server) -> None:
     port = node.address[1]
     done = run(node.data.parent, "--nodes", "1", "--port", str(port))
     assert done.returncode == 2
@@ -106,7 +103,7 @@ def test_a_second_up_says_that_a_cluster_runs(node: Server) -> None:
     assert lines[2].startswith("  stop that first")
 
 
-def test_many_ports_in_use_are_told_in_few_lines(tmp_path: Path) -> None:
+def test_many_ports_in_use_are_reported_in_few_lines(tmp_path: Path) -> None:
     cluster = plan(tmp_path, 7, free_ports(63))
     with contextlib.ExitStack() as stack:
         for node in cluster:
@@ -116,10 +113,7 @@ def test_many_ports_in_use_are_told_in_few_lines(tmp_path: Path) -> None:
     assert lines[0].endswith("and those of 2 more nodes are in use")
 
 
-# -- Nodes that do not come up ----------------------------------------------------------------
-
-
-def test_people_are_told_at_the_end_which_node_is_missing_and_why(tmp_path: Path) -> None:
+def test_the_missing_node_and_its_reason_are_printed_last(tmp_path: Path) -> None:
     (tmp_path / "node-2.toml").write_text(BAD_SETTING)
     with started(tmp_path) as process:
         assert process.stdout is not None
@@ -129,7 +123,7 @@ def test_people_are_told_at_the_end_which_node_is_missing_and_why(tmp_path: Path
         assert end.startswith(f"2 of 3 nodes are up; node 2 is not: {WHY}")
 
 
-def test_scripts_are_told_which_node_is_missing_and_up_says_when_none_is_left(
+def test_json_names_the_missing_node_and_up_ends_with_the_last_one(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "node-2.toml").write_text(BAD_SETTING)
@@ -145,7 +139,7 @@ def test_scripts_are_told_which_node_is_missing_and_up_says_when_none_is_left(
         _, said = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 1
     last = said.splitlines()[-1]
-    assert last.startswith("riverrun: no node that this program started is left")
+    assert last.startswith("riverrun: no node of this program is left")
     assert str(tmp_path) in last
 
 
@@ -164,11 +158,11 @@ def test_scripts_are_told_which_node_is_missing_and_up_says_when_none_is_left(
         ("{not json", None),
     ],
 )  # fmt: skip
-def test_the_reason_is_found_in_what_a_node_logs(line: str, reason: str | None) -> None:
+def test_the_reason_is_found_in_a_nodes_log(line: str, reason: str | None) -> None:
     assert reason_in(line) == reason
 
 
-def test_what_the_readme_kills_is_found_again_when_started_as_it_says() -> None:
+def test_the_readmes_kill_command_finds_a_restarted_node() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text()
     killed = re.findall(r"pkill -9 -f (\"[^\"]+\")", text)
     restarted = re.findall(r"riverrun start --config (\S*?node-2\.toml\"?)`", text)

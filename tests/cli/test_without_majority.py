@@ -1,4 +1,4 @@
-"""What commands say while one node of three is left, which is when people look."""
+"""Commands while only one node of three is up."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cli.records.producing import Plan, write_lines
+from riverrun.cli.records.producing import ProducePlan, write_lines
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from tests.cli.commands import Cli
@@ -35,7 +35,7 @@ def cli(cluster: Cluster) -> Cli:
     return Cli(cluster.bootstrap)
 
 
-def test_a_topic_is_described_as_far_as_anybody_knows(cli: Cli) -> None:
+def test_a_topic_is_described_as_far_as_known(cli: Cli) -> None:
     (topic,) = json.loads(cli.run("topics", "describe", TOPIC, "--json"))
     rows = topic["partitions"]
     assert [row["partition"] for row in rows] == [0, 1, 2]
@@ -47,7 +47,7 @@ def test_a_topic_is_described_as_far_as_anybody_knows(cli: Cli) -> None:
     assert {row["partition"]: row["end_offset"] for row in rows} == known
 
 
-def test_a_reader_with_a_limit_ends_and_names_the_node_that_is_missing(cli: Cli) -> None:
+def test_a_consumer_with_a_limit_ends_and_names_the_missing_node(cli: Cli) -> None:
     done = cli.done("consume", TOPIC, "--from-beginning", "--until-end", "--timeout", "1")
     assert done.returncode == 3
     words = done.stderr.decode()
@@ -61,14 +61,14 @@ def leaders(cli: Cli) -> dict[int, int]:
     return {row["partition"]: row["leader"] for row in topic["partitions"]}
 
 
-def test_a_writer_says_what_it_waits_for_while_it_waits(cli: Cli) -> None:
+def test_a_producer_reports_what_it_waits_for(cli: Cli) -> None:
     with cli.started("produce", TOPIC) as running:
         running.say("one\n")
         told = running.notice("waiting for ")
         assert "the leader of the quorum" in told or f"topic {TOPIC} to take" in told
 
 
-def test_a_writer_names_the_cause_once_and_fails_with_it(
+def test_a_producer_names_the_cause_once_and_fails_with_it(
     cluster: Cluster, cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     partition, gone = next((at, node) for at, node in leaders(cli).items() if node != LEFT)
@@ -76,7 +76,7 @@ def test_a_writer_names_the_cause_once_and_fails_with_it(
     file.write_text("one\n")
 
     async def write() -> None:
-        plan = Plan(topic=TOPIC, partition=partition, acks=1)
+        plan = ProducePlan(topic=TOPIC, partition=partition, acks=1)
         address, retry = cluster.nodes[LEFT].address, RetryPolicy(tries_max=6)
         with file.open() as lines:
             async with ConnectionPool([address], retry=retry) as pool:
@@ -90,6 +90,6 @@ def test_a_writer_names_the_cause_once_and_fails_with_it(
     )
 
 
-def test_a_port_for_controllers_is_called_one(cluster: Cluster) -> None:
+def test_a_controller_port_is_recognised(cluster: Cluster) -> None:
     cli = Cli(cluster.nodes[LEFT].controller)
     assert "port for controllers" in cli.result("topics", "list").stderr

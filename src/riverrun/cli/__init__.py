@@ -1,1 +1,5 @@
-"""The command line. It reaches a cluster through the Kafka protocol, as any client does."""
+"""The command line. It talks to a cluster through the Kafka protocol, like any client.
+
+One folder per command group; ``support`` holds what they share. ``main.py`` maps commands to
+modules.
+"""

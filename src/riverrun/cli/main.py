@@ -1,7 +1,7 @@
 """``riverrun``: finds the command and loads only the modules that it needs.
 
-Loading everything would cost each start a quarter of a second, so the table names modules by text;
-only help and shell completion load them all.
+Loading all of them takes a quarter of a second, so the table names modules as text. Only help and
+shell completion load everything.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typer.core import TyperGroup
 
 from riverrun.cli.support.options import USAGE
 
-HELP = """A partitioned log that speaks the Apache Kafka protocol.
+HELP = """A replicated, partitioned log that speaks the Apache Kafka protocol.
 
 \b
 Start here:  riverrun up            a cluster on this machine
-             riverrun topics list   what it holds
+             riverrun topics list   its topics
              riverrun produce T     write lines to a topic
              riverrun consume T     read them back
 
-Commands end with 0 when all went well, 1 when something failed, 2 when flags, settings
-or the data directory are refused, 3 when no cluster answers, 4 when what was named is not there.
+Exit codes: 0 success, 1 failure, 2 invalid flags, settings or data directory, 3 no cluster
+responds, 4 a named object does not exist.
 """
 
 # command -> module with `register(app: typer.Typer) -> None`
@@ -48,14 +48,14 @@ SPEAK_OF_NAMES = ("topics", "produce", "consume", "groups")
 
 
 class InOrder(TyperGroup):
-    """Help shows the commands as the table has them: what one needs first comes first."""
+    """Lists the commands in help in the order of the table."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return [name for name in COMMANDS if name in self.commands]
 
 
 def build(words: list[str]) -> typer.Typer:
-    """The application, with the one command that the words name, or with all."""
+    """The application with the named command, or with all commands."""
     app = typer.Typer(
         cls=InOrder,
         help=HELP,
@@ -81,13 +81,13 @@ def _print_version(is_asked: bool) -> None:
 
 
 def _root(
-    # Eager, or its absence of a command would be an error first.
+    # Eager, because otherwise the missing command would be reported first.
     _version: bool = typer.Option(
         False,
         "--version",
         is_eager=True,
         callback=_print_version,
-        help="Print the version and end.",
+        help="Print the version and exit.",
     ),
 ) -> None:
     pass
@@ -104,5 +104,5 @@ def main() -> None:
 
 
 def _is_no_text(word: str) -> bool:
-    """Python hides bytes that are no text in half surrogate pairs, which no request can carry."""
+    """Whether the word contains bytes that are not UTF-8; Python maps them to lone surrogates."""
     return any("\ud800" <= character <= "\udfff" for character in word)

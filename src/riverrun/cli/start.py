@@ -10,7 +10,7 @@ import typer
 LOOPBACK = ("localhost", "127.", "::1")
 CONTROLLER_ABOVE = 1
 HTTP_ABOVE = 2
-"""Ports beside the one for clients, where nobody says otherwise: 9092, 9093, 9094."""
+"""Default ports relative to the client port: 9092, 9093, 9094."""
 
 
 def register(app: typer.Typer) -> None:
@@ -22,9 +22,9 @@ def start(
         None,
         "--config",
         "-c",
-        help="TOML file with settings, such as the ones that `riverrun up` writes.",
+        help="TOML file with settings, such as those written by `riverrun up`.",
     ),
-    node_id: int | None = typer.Option(None, "--node-id", help="Number of this node (node.id)."),
+    node_id: int | None = typer.Option(None, "--node-id", help="Id of this node (node.id)."),
     data: Path | None = typer.Option(
         None, "--data", "--data-dir", help="Directory for this node's data (log.dirs)."
     ),
@@ -45,23 +45,23 @@ def start(
         None,
         "--bootstrap-expect",
         min=1,
-        help="How many controllers found the cluster, when the seed is a DNS name "
+        help="Number of controllers that form the cluster, if the seed is a DNS name "
         "(bootstrap.expect).",
     ),
     default_replication_factor: int | None = typer.Option(
         None,
         "--default-replication-factor",
         min=1,
-        help="Copies of each partition, where a topic does not say (default.replication.factor).",
+        help="Replicas of each partition, unless a topic sets it (default.replication.factor).",
     ),
     roles: str | None = typer.Option(
-        None, "--roles", help="broker, controller, or both with a comma (process.roles)."
+        None, "--roles", help="broker, controller, or both, separated by a comma (process.roles)."
     ),
     rack: str | None = typer.Option(
         None, "--rack", help="Rack or zone; replicas are spread over racks (broker.rack)."
     ),
     cluster_id: str | None = typer.Option(
-        None, "--cluster-id", help="Join or found this cluster and no other (cluster.id)."
+        None, "--cluster-id", help="Join or form this cluster and no other (cluster.id)."
     ),
     settings: list[str] = typer.Option(
         [],
@@ -72,9 +72,9 @@ def start(
 ) -> None:
     """Start one node and run it until Ctrl-C or SIGTERM.
 
-    Settings come from --config, then RIVERRUN_* variables of the environment, then flags; the
-    later win. A node without data founds a cluster with its seeds once all of them answer and
-    have none either, or joins the one that they have.
+    Settings come from --config, then from RIVERRUN_* environment variables, then from flags; later
+    ones win. A node without data joins the cluster of its seeds. If all seeds respond and have no
+    cluster either, they form one.
 
     \b
     riverrun start --config data/node-1.toml
@@ -108,10 +108,10 @@ def start(
 
 
 def reached_at(address: str, texts: dict[str, str]) -> dict[str, str]:
-    """Settings with the addresses that follow from the one that others use.
+    """Settings with the listeners that follow from the advertised address.
 
-    A node that others reach by a name listens everywhere, for the name may be of a proxy or of a
-    pod; one on the loopback listens there alone.
+    A node with a host name listens on all interfaces, because the name may belong to a proxy or a
+    pod. A node on the loopback address listens only there.
     """
     from riverrun.cli.support.options import USAGE, fail
     from riverrun.client.pool import parse_bootstrap
@@ -126,7 +126,7 @@ def reached_at(address: str, texts: dict[str, str]) -> dict[str, str]:
     listeners = []
     if "broker" in roles:
         listeners.append(f"PLAINTEXT://{here}:{port}")
-    # A controller alone has no clients: the address that was given is its own.
+    # A pure controller has no clients: the given address is its controller listener.
     controller_port = port + CONTROLLER_ABOVE if listeners else port
     if "controller" in roles:
         listeners.append(f"CONTROLLER://{here}:{controller_port}")

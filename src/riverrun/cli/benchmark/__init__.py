@@ -1,1 +1,1 @@
-"""Benchmarks: a cluster under load by confluent-kafka, and Apache Kafka beside us."""
+"""Benchmarks: load on a cluster with confluent-kafka, and a comparison with Apache Kafka."""

@@ -1,4 +1,4 @@
-"""Clusters of several nodes to be measured; nodes can be killed, stopped and started again."""
+"""Clusters for benchmarks. Nodes can be killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PORTS_PER_NODE = 10
 
 
 @dataclass(slots=True)
-class Member:
+class BenchmarkNode:
     """One node of a cluster."""
 
     id: int
@@ -36,7 +36,7 @@ class Member:
     address: str
     command: list[str]
     process: subprocess.Popen[bytes] | None = None
-    """None while it is the child of another program."""
+    """None if it is the child of another program."""
     http: str = ""
     controller: str = ""
     data: Path = Path()
@@ -47,7 +47,7 @@ class Nodes:
     """A running cluster."""
 
     folder: Path
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, BenchmarkNode] = field(default_factory=dict)
     ready_seconds: float = 0.0
 
     @property
@@ -59,7 +59,7 @@ class Nodes:
         return [member.pid for member in self.members.values()]
 
     def kill(self, number: int, how: signal.Signals = signal.SIGKILL) -> None:
-        """End a node and wait until it is gone."""
+        """Stop a node and wait until it is gone."""
         member = self.members[number]
         os.kill(member.pid, how)
         if member.process is not None:
@@ -80,7 +80,7 @@ class Nodes:
         member.pid = member.process.pid
 
     def wait(self) -> None:
-        """Until all brokers are in the metadata."""
+        """Wait until all brokers are in the metadata."""
         end = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < end:
             with contextlib.suppress(confluent_kafka.KafkaException):
@@ -88,7 +88,7 @@ class Nodes:
                 if len(admin.list_topics(timeout=3).brokers) == len(self.members):
                     return
             time.sleep(0.05)
-        raise peers.PeerUnavailable(f"{len(self.members)} nodes did not find each other")
+        raise peers.PeerUnavailable(f"{len(self.members)} nodes did not form a cluster")
 
     def close(self) -> None:
         started = [m.process for m in self.members.values() if m.process is not None]
@@ -114,7 +114,7 @@ def common(count: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def riverrun(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
-    """Nodes by ``riverrun up``."""
+    """Nodes started by ``riverrun up``."""
     with tempfile.TemporaryDirectory(prefix="bench-riverrun-") as folder:
         work = Path(folder)
         up = [sys.executable, "-m", "riverrun.cli", "up", "--nodes", str(count), "--json"]
@@ -136,7 +136,7 @@ def riverrun(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
             for row in json.loads(line)["nodes"]:
                 host, _, port = row["client"].rpartition(":")
                 start = [sys.executable, "-m", "riverrun.cli", "start", "--config", row["config"]]
-                nodes.members[row["id"]] = Member(
+                nodes.members[row["id"]] = BenchmarkNode(
                     id=row["id"], pid=row["pid"], address=row["client"], command=start,
                     http=row["http"], controller=f"{host}:{int(port) + 1}", data=Path(row["data"]),
                 )  # fmt: skip
@@ -171,7 +171,7 @@ def kafka(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
                 subprocess.run(
                     ["java", *flags, *tool, "-c", str(config)], check=True, capture_output=True
                 )
-                nodes.members[number] = Member(
+                nodes.members[number] = BenchmarkNode(
                     id=number, pid=0, address=f"{HOST}:{port}",
                     command=["java", *peers.JVM, *flags, "kafka.Kafka", str(config)],
                     controller=f"{HOST}:{port + 1}", data=work / f"data-{number}",
@@ -204,7 +204,7 @@ def _kafka_config(
 
 
 def _free_ports(count: int) -> int:
-    """The first of ten ports for each node, all of them free."""
+    """The first of ten free ports for each node."""
     import random
 
     told = os.environ.get("RIVERRUN_TEST_PORTS", f"{peers.PORT_MIN}-{peers.PORT_MAX}")

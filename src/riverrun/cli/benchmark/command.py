@@ -34,9 +34,7 @@ BATCH = typer.Option(65_536, "--batch-bytes", min=1, help="The producer's batch.
 MEGABYTES = typer.Option(300, "--megabytes", min=1, help="How much in each round.")
 PARTITIONS = typer.Option(1, "--partitions", min=1, help="Partitions of the topic.")
 ACKS = typer.Option("1", "--acks", help="0, 1 or all.")
-ROUNDS = typer.Option(
-    3, "--rounds", min=1, help="Rounds after one for warming up; the median counts."
-)
+ROUNDS = typer.Option(3, "--rounds", min=1, help="Rounds after a warm-up round; the median counts.")
 PIDS = typer.Option(
     [],
     "--server-pid",
@@ -47,7 +45,7 @@ AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     bench = typer.Typer(
-        help="Measure a cluster. Needs an extra: pip install -e '.[bench]' in a clone.",
+        help="Measure a cluster. Needs an extra: pip install 'riverrun[bench]'.",
         no_args_is_help=True,
     )
     bench.command("produce")(produce)
@@ -63,7 +61,7 @@ def _check_extra() -> None:
         import confluent_kafka  # noqa: F401
         import psutil  # noqa: F401
     except ImportError as error:
-        fail(f"{error.name} is missing; in a clone: pip install -e '.[bench]'", USAGE)
+        fail(f"{error.name} is missing: pip install 'riverrun[bench]'", USAGE)
 
 
 def produce(
@@ -81,7 +79,7 @@ def produce(
     server_pid: list[int] = PIDS,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Write as fast as the cluster takes it.
+    """Write as fast as the cluster accepts.
 
     \b
     riverrun bench produce
@@ -109,7 +107,7 @@ def consume(
     server_pid: list[int] = PIDS,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Read a topic from its beginning; `bench produce` fills it.
+    """Read a topic from its start; `bench produce` fills it.
 
     \b
     riverrun bench consume --megabytes 50
@@ -160,13 +158,13 @@ def end_to_end(
 
 def compare(
     rounds: int = typer.Option(2, "--rounds", min=1, help="Rounds of each server, alternating."),
-    quick: bool = typer.Option(False, "--quick", help="Only a few shapes of load."),
+    quick: bool = typer.Option(False, "--quick", help="Only a few loads."),
     kafka: bool = typer.Option(True, help="Measure Apache Kafka beside riverrun."),
     nodes: list[int] = typer.Option(
-        [1, 3], "--nodes", help="1 or 3; may be repeated. Both tables are made by default."
+        [1, 3], "--nodes", help="1 or 3; may be repeated. Default: both tables."
     ),
     only: str | None = typer.Option(
-        None, "--only", metavar="load|failures", help="A part of the table of three nodes."
+        None, "--only", metavar="load|failures", help="Only a part of the three-node table."
     ),
     output: Path | None = typer.Option(
         None, "--output", help="Also write the tables to this Markdown file."
@@ -175,8 +173,8 @@ def compare(
 ) -> None:
     """Compare riverrun with Apache Kafka on this machine.
 
-    Prints tables of ratios, of one node and of three; above 1 means that riverrun is better.
-    Kafka's jars come by Maven into the cache folder.
+    Prints tables of ratios for one node and for three. Above 1 means that riverrun is better. Maven
+    downloads Kafka's jars into the cache folder.
 
     \b
     riverrun bench compare --quick --output table.md
@@ -189,11 +187,11 @@ def compare(
     from riverrun.cli.benchmark.peers import PeerUnavailable
 
     if any(count not in (1, 3) for count in nodes):
-        fail("--nodes: there are tables of 1 node and of 3", USAGE)
+        fail("--nodes: only 1 and 3 are supported", USAGE)
     if only is not None and (only not in three.PARTS or nodes != [3]):
         fail(f"--only: one of {', '.join(three.PARTS)}, together with --nodes 3", USAGE)
     parts = three.PARTS if only is None else (only,)
-    tables: dict[int, comparison.Table] = {}
+    tables: dict[int, comparison.RatioTable] = {}
     if 1 in nodes:
         few = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
         shapes = few if quick else comparison.SHAPES
@@ -213,10 +211,12 @@ def compare(
 
 
 def quorum(
-    elections: int = typer.Option(20, "--elections", min=1, help="How often the leader is killed."),
+    elections: int = typer.Option(
+        20, "--elections", min=1, help="Number of times that the leader is killed."
+    ),
     operations: int = typer.Option(200, "--operations", min=1, help="Changes of each kind."),
     partitions: int = typer.Option(10_000, "--partitions", min=1, help="How many are created."),
-    replicas: int = typer.Option(3, "--replicas", min=1, max=3, help="Copies of each partition."),
+    replicas: int = typer.Option(3, "--replicas", min=1, max=3, help="Replicas of each partition."),
     output: Path | None = typer.Option(
         None, "--output", help="Also write the table to this Markdown file."
     ),

@@ -38,7 +38,7 @@ LATENCY_SECONDS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """What is measured: the activity, the shape of the load and the unit."""
+    """A measured quantity: activity, load and unit."""
 
     activity: str
     shape: str
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Table:
+class RatioTable:
     """Figures by row and server."""
 
     figures: dict[Row, dict[str, list[float]]] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class Table:
         return statistics.median(values) if values else None
 
     def ratio(self, row: Row) -> float | None:
-        """How much better riverrun is than Kafka; None when one of them is missing."""
+        """riverrun's figure relative to Kafka's; None if one of them is missing."""
         ours, theirs = self.median(row, "riverrun"), self.median(row, "kafka")
         if ours is None or theirs is None:
             return None
-        if ours == theirs:  # no errors on either side are as good as each other
+        if ours == theirs:  # no errors on either side count as equal
             return 1.0
         if row.unit in HIGHER_IS_BETTER:
             return ours / max(theirs, 1e-9)
@@ -108,9 +108,9 @@ def _number(value: float | None) -> str:
 Starter = Callable[[], AbstractContextManager[peers.Running]]
 
 
-def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> Table:
+def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> RatioTable:
     """Measure both servers ``rounds`` times, alternating."""
-    table = Table()
+    table = RatioTable()
     starters: dict[str, Starter] = {"riverrun": peers.riverrun}
     if with_kafka:
         try:
@@ -118,7 +118,7 @@ def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> Tabl
             starters["kafka"] = peers.kafka
         except peers.PeerUnavailable as error:
             table.notes.append(
-                f"Apache Kafka could not be had ({error}); riverrun is measured alone."
+                f"Apache Kafka is not available ({error}); riverrun is measured alone."
             )
             _progress(table.notes[-1])
     floor.touch_memory()
@@ -132,11 +132,13 @@ def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> Tabl
     return table
 
 
-def _measure(name: str, running: peers.Running, shapes: tuple[Shape, ...], table: Table) -> None:
+def _measure(
+    name: str, running: peers.Running, shapes: tuple[Shape, ...], table: RatioTable
+) -> None:
     servers = Servers(running.pids)
     table.add(name, Row("start to first ack", "", "s"), running.first_ack_seconds)
     table.add(name, Row("resident, idle", "", "MB"), running.idle_megabytes)
-    # First touch of memory and the JVM's compiler cost much once; neither belongs in the figures.
+    # The first touch of memory and the JVM's compiler are one-time costs and must not count.
     load.create_topic(running.bootstrap, "warm", 1)
     load.produce(running.bootstrap, "warm", WARM_UP, servers)
     load.consume(running.bootstrap, "warm", WARM_UP, servers)

@@ -1,6 +1,6 @@
 """How long writes stop when a leader dies, what a rolling restart costs, how far followers lag.
 
-All of it is measured from outside, by the same clients for every server.
+Everything is measured from outside, by the same clients for every server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUIET_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Steady:
-    """A producer that keeps trying: idempotent, acks=all, a record each few milliseconds."""
+    """A producer that keeps trying: idempotent, acks=all, a record every few milliseconds."""
 
     bootstrap: str
     topic: str
@@ -58,7 +58,7 @@ class Steady:
         self._stop.set()
 
     def longest_silence(self, since: float) -> float:
-        """Between acknowledgements from a moment on; waits until they flow again."""
+        """The longest gap between acknowledgements since a moment; waits until they resume."""
         end = time.monotonic() + AGAIN_SECONDS_MAX
         while not any(moment > since + 0.05 for moment in self.times[-50:]):
             if time.monotonic() > end:
@@ -71,7 +71,7 @@ class Steady:
 
 @contextlib.contextmanager
 def steady(bootstrap: str, topic: str) -> Iterator[Steady]:
-    """One that is at work."""
+    """A producer that is running."""
     made = Steady(bootstrap, topic)
     thread = threading.Thread(target=made.run)
     thread.start()
@@ -105,7 +105,7 @@ def wait_in_sync(bootstrap: str, topic: str, copies: int) -> None:
 
 
 def failovers(nodes: Nodes, topic: str, rounds: int) -> list[float]:
-    """Seconds without an acknowledgement after kill -9 of the leader, for each round."""
+    """Seconds without an acknowledgement after kill -9 of the leader, per round."""
     found = []
     with steady(nodes.bootstrap, topic) as producer:
         for _ in range(rounds):
@@ -123,7 +123,7 @@ def failovers(nodes: Nodes, topic: str, rounds: int) -> list[float]:
 
 
 def rolling_restart(nodes: Nodes, topic: str) -> tuple[int, float]:
-    """Records that failed, and the longest pause, while every node is stopped and started."""
+    """Failed records and the longest pause while every node is restarted."""
     with steady(nodes.bootstrap, topic) as producer:
         began = time.monotonic()
         for number in nodes.members:
@@ -138,9 +138,8 @@ def rolling_restart(nodes: Nodes, topic: str) -> tuple[int, float]:
 def replication_lag(
     bootstrap: str, topic: str, *, rate: int, seconds: int, record_bytes: int
 ) -> Latency:
-    """From the leader's own acknowledgement (acks=1) until a consumer has the record, which is not
-    before all replicas in sync have it.
-    """
+    """From the leader's acknowledgement (acks=1) until a consumer has the record, which requires
+    all in-sync replicas."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "log_level": 0,

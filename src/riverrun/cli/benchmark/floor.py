@@ -1,6 +1,5 @@
-"""The machine's own price. The kernel's: receive and write, nothing else; no server can cost less
-per MB. And that of memory which nobody has used before.
-"""
+"""Costs of the machine itself: the kernel's receive and write, below which no server can go, and
+the first touch of memory."""
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ def measure(chunk_bytes: int, megabytes: int = 300) -> float:
 
 
 def touch_memory(size: int = TOUCHED_BYTES) -> int:
-    """Write so much to a file, or what there is room for, and remove it; the bytes that it was.
+    """Write this many bytes to a file, or as many as fit, and remove it; returns the bytes written.
 
     On a virtual machine the page cache grows into memory that the host must find first: writing
-    there took 4.7 CPU seconds for 1.5 GB where 0.4 were usual, at a tenth of the speed. Who is
-    measured first must not be the one who pays for that.
+    there took 4.7 CPU seconds for 1.5 GB instead of 0.4, at a tenth of the speed. The first server
+    measured must not pay for that.
     """
     import psutil
 

@@ -1,7 +1,7 @@
-"""Put load on a cluster and measure: throughput, the servers' CPU per MB, latency.
+"""Put load on a cluster and measure throughput, the servers' CPU per MB, and latency.
 
-The client is confluent-kafka, the same for every server, so that what differs is the server. Where
-one client process is the limit, several share the work.
+The client is confluent-kafka for every server, so that only the server differs. Where one client
+process is the limit, several share the work.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ ANSWER_SECONDS_MAX = 4.0
 
 
 class BenchmarkError(Exception):
-    """The cluster did not do what was asked of it."""
+    """The cluster did not do what was requested."""
 
 
 class NoCluster(BenchmarkError):
-    """Nobody answers."""
+    """No cluster responds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the load looks like."""
+    """The shape of the load."""
 
     record_bytes: int = 1000
     batch_bytes: int = 65_536
@@ -86,7 +86,7 @@ class Servers:
 
 
 def find_cluster(bootstrap: str) -> AdminClient:
-    """A client of the cluster, once it has answered; raises ``NoCluster``."""
+    """A client of the cluster, after its first response; raises ``NoCluster``."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
         admin.list_topics(timeout=ANSWER_SECONDS_MAX)
@@ -127,7 +127,7 @@ def create_topic(
 
 
 def end_of(consumer: confluent_kafka.Consumer, topic: str) -> int:
-    """Where a partition ends; a topic that was just made is not known to every node at once."""
+    """The end of a partition. A new topic is not known to every node at once."""
     limit = time.monotonic() + 30
     while True:
         try:
@@ -138,9 +138,6 @@ def end_of(consumer: confluent_kafka.Consumer, topic: str) -> int:
             if time.monotonic() > limit:
                 raise BenchmarkError(f"cannot find the end of {topic}: {error}") from error
             time.sleep(0.05)
-
-
-# -- Producing ------------------------------------------------------------------------------------
 
 
 def produce(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throughput:
@@ -250,11 +247,8 @@ def _connections_worker(
         raise BenchmarkError("some records were never acknowledged")
 
 
-# -- Consuming ------------------------------------------------------------------------------------
-
-
 def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throughput:
-    """Read the topic from its beginning until ``shape.megabytes`` have come."""
+    """Read the topic from its start until ``shape.megabytes`` have arrived."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -282,11 +276,8 @@ def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
         )
 
 
-# -- End to end -----------------------------------------------------------------------------------
-
-
 def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str = "1") -> Latency:
-    """From ``produce`` to the consumer's hands, at a fixed rate; the first quarter warms up."""
+    """From ``produce`` to the consumer, at a fixed rate. The first quarter is warm-up."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -295,7 +286,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
             **LARGE_QUEUE,
         }
     )
-    # From the end: what an earlier run left in the topic would count with its age.
+    # From the end: records of an earlier run would count with their age.
     end = end_of(consumer, topic)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
     producer = confluent_kafka.Producer(
@@ -332,7 +323,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
 
 
 def acknowledged(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str) -> Latency:
-    """From ``produce`` to the acknowledgement, at a fixed rate; the first quarter warms up."""
+    """From ``produce`` to the acknowledgement, at a fixed rate. The first quarter is warm-up."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}
     )
@@ -367,7 +358,7 @@ def acknowledged(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: s
 def paced(rate: int, total: int, pause: Callable[[float], object] = time.sleep) -> Iterator[int]:
     began = time.monotonic()
     for number in range(total):
-        # A pause may end early, when it is spent waiting for answers.
+        # A pause may end early when it is spent waiting for responses.
         while (wait := began + number / rate - time.monotonic()) > 0.0005:
             pause(wait)
         yield number

@@ -1,4 +1,4 @@
-"""Start the servers that are compared, each as a user would: Apache Kafka by its jars, and us."""
+"""Start the servers that are compared: Apache Kafka from its jars, and riverrun."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PORT_MIN, PORT_MAX = 20_000, 32_000
 
 
 class PeerUnavailable(Exception):
-    """Apache Kafka cannot be had on this machine; the message says why."""
+    """Apache Kafka is not available on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Running:
 
 
 def free_port() -> int:
-    """The first of three free ports in a row, below those that the system gives to clients."""
+    """The first of three consecutive free ports, below the range for outgoing connections."""
     while True:
         first = random.randrange(PORT_MIN, PORT_MAX)
         with contextlib.ExitStack() as held:
@@ -136,7 +136,7 @@ def kafka(settings: tuple[str, ...] = ()) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def riverrun(settings: tuple[str, ...] = (), data: Path | None = None) -> Iterator[Running]:
-    """One node by ``riverrun up``."""
+    """One node started by ``riverrun up``."""
     with tempfile.TemporaryDirectory(prefix="bench-riverrun-") as folder:
         port = free_port()
         command = [sys.executable, "-m", "riverrun.cli", "up", "--nodes", "1", "--json"]

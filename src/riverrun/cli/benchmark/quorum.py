@@ -1,4 +1,4 @@
-"""What the quorum is aimed at: elections, changes of metadata, many partitions, restarts."""
+"""Measures the quorum against its aims: elections, metadata changes, many partitions, restarts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READY_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """A figure, and what it should be at most."""
+    """A figure and its upper limit."""
 
     name: str
     value: float
@@ -43,7 +43,7 @@ class Aim:
 
 
 @dataclass(slots=True)
-class Report:
+class QuorumBenchReport:
     aims: list[Aim] = field(default_factory=list)
 
     def add(self, name: str, value: float, unit: str, at_most: float | None = None) -> None:
@@ -67,8 +67,8 @@ class Report:
 
 def measure(
     *, elections: int, operations: int, partitions: int, replicas: int, nodes: int = 3
-) -> Report:
-    report = Report()
+) -> QuorumBenchReport:
+    report = QuorumBenchReport()
     with clusters.riverrun(nodes) as cluster:
         report.add("3 nodes ready after the command", cluster.ready_seconds, "s", 3.0)
         _elections(cluster, report, elections)
@@ -79,11 +79,8 @@ def measure(
     return report
 
 
-# -- Elections ------------------------------------------------------------------------------------
-
-
 def leader_as_known(address: str) -> tuple[int, int] | None:
-    """The quorum's leader and epoch as a node knows them; None when it does not say."""
+    """The quorum leader and epoch as a node reports them; None without a response."""
 
     async def ask() -> tuple[int, int] | None:
         host, _, port = address.rpartition(":")
@@ -117,7 +114,7 @@ def leader_as_known(address: str) -> tuple[int, int] | None:
 
 
 def _wait_for_leader(cluster: clusters.Nodes, after: int = -1) -> tuple[int, int]:
-    """A leader of an epoch after the given one, and its epoch."""
+    """A leader of a later epoch, and its epoch."""
     end = time.monotonic() + ELECTION_SECONDS_MAX
     while time.monotonic() < end:
         for member in cluster.members.values():
@@ -128,8 +125,8 @@ def _wait_for_leader(cluster: clusters.Nodes, after: int = -1) -> tuple[int, int
     raise BenchmarkError(f"the quorum has no leader after {ELECTION_SECONDS_MAX:.0f} s")
 
 
-def _elections(cluster: clusters.Nodes, report: Report, rounds: int) -> None:
-    """From kill -9 of the quorum's leader until another one is known."""
+def _elections(cluster: clusters.Nodes, report: QuorumBenchReport, rounds: int) -> None:
+    """From kill -9 of the quorum leader until another one is known."""
     found = []
     for _ in range(rounds):
         leader, epoch = _wait_for_leader(cluster)
@@ -139,7 +136,7 @@ def _elections(cluster: clusters.Nodes, report: Report, rounds: int) -> None:
         _wait_for_leader(cluster, epoch)
         found.append(time.monotonic() - began)
         cluster.start(leader)
-        # It must be back, or the next round would take the majority away.
+        # The node must be back, because the next round would otherwise lose the majority.
         _wait_until_ready(cluster.members[leader])
     found.sort()
     report.add("election after kill -9 of the leader, median", statistics.median(found), "s")
@@ -150,11 +147,8 @@ def _p99(found: list[float]) -> float:
     return found[min(int(len(found) * 0.99), len(found) - 1)]
 
 
-# -- Changes --------------------------------------------------------------------------------------
-
-
-def _changes(cluster: clusters.Nodes, report: Report, count: int) -> None:
-    """One after the other, each until it is confirmed, with fsync on a majority."""
+def _changes(cluster: clusters.Nodes, report: QuorumBenchReport, count: int) -> None:
+    """One after the other, each confirmed, with fsync on a majority."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     creations, settings = [], []
     for number in range(count):
@@ -175,17 +169,14 @@ def _changes(cluster: clusters.Nodes, report: Report, count: int) -> None:
         report.add(f"{what}, p99", _p99(times) * 1000, "ms", 100.0)
 
 
-# -- Many partitions ------------------------------------------------------------------------------
-
-
 def _many_partitions(
-    cluster: clusters.Nodes, report: Report, partitions: int, replicas: int
+    cluster: clusters.Nodes, report: QuorumBenchReport, partitions: int, replicas: int
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     each = min(TOPIC_PARTITIONS, partitions)
     names = [f"wide-{number}" for number in range(partitions // each)]
     began = time.monotonic()
-    # A request for each: no controller takes ten thousand in one.
+    # One request per topic: no controller accepts ten thousand in one.
     made = [
         admin.create_topics([NewTopic(name, each, replicas)], request_timeout=120.0)[name]
         for name in names
@@ -211,8 +202,8 @@ def _many_partitions(
     report.add(f"{words}: memory of the largest node", largest, "MB", 300.0)
 
 
-def _restart(cluster: clusters.Nodes, report: Report) -> None:
-    """A node that is killed while it holds all these partitions, until it serves again."""
+def _restart(cluster: clusters.Nodes, report: QuorumBenchReport) -> None:
+    """A node that is killed while it holds all these partitions, until it is ready again."""
     member = next(iter(cluster.members.values()))
     cluster.kill(member.id)
     began = time.monotonic()
@@ -221,7 +212,7 @@ def _restart(cluster: clusters.Nodes, report: Report) -> None:
     report.add("a node that restarts is ready", time.monotonic() - began, "s", 3.0)
 
 
-def _wait_until_ready(member: clusters.Member) -> None:
+def _wait_until_ready(member: clusters.BenchmarkNode) -> None:
     end = time.monotonic() + READY_SECONDS_MAX
     while not _is_ready(member.http):
         if time.monotonic() > end:

@@ -1,7 +1,7 @@
 """Three nodes of riverrun and of Apache Kafka under the same load, and one table of ratios.
 
-Three copies, two of them at least in sync; acks=all and acks=1; and fsync before acknowledgement
-against Kafka's ``flush.messages=1``.
+Three replicas, min.insync.replicas=2; acks=all and acks=1; and fsync before ack against Kafka's
+``flush.messages=1``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from riverrun.cli.benchmark import clusters, failover, floor, load, peers
-from riverrun.cli.benchmark.compare import Row, Table
+from riverrun.cli.benchmark.compare import RatioTable, Row
 from riverrun.cli.benchmark.load import Servers, Shape
 
 SHAPES = (
@@ -45,14 +45,16 @@ LAG_RATE_MAX = 5_000
 FAILOVERS = 5
 
 PARTS = ("load", "failures")
-"""Each on a cluster of its own: a node that starts with a thousand logs tells of something else."""
+"""Each on its own cluster: a node that starts with a thousand logs would measure something else."""
 
 Starter = Callable[[], AbstractContextManager[clusters.Nodes]]
 
 
-def compare(*, rounds: int, quick: bool, with_kafka: bool, parts: tuple[str, ...] = PARTS) -> Table:
+def compare(
+    *, rounds: int, quick: bool, with_kafka: bool, parts: tuple[str, ...] = PARTS
+) -> RatioTable:
     """Measure both clusters ``rounds`` times, alternating."""
-    table = Table()
+    table = RatioTable()
     starters: dict[str, Starter] = {"riverrun": clusters.riverrun}
     if with_kafka:
         try:
@@ -60,7 +62,7 @@ def compare(*, rounds: int, quick: bool, with_kafka: bool, parts: tuple[str, ...
             starters["kafka"] = clusters.kafka
         except peers.PeerUnavailable as error:
             table.notes.append(
-                f"Apache Kafka could not be had ({error}); riverrun is measured alone."
+                f"Apache Kafka is not available ({error}); riverrun is measured alone."
             )
             progress(table.notes[-1])
     floor.touch_memory()
@@ -76,7 +78,7 @@ def compare(*, rounds: int, quick: bool, with_kafka: bool, parts: tuple[str, ...
     return table
 
 
-def _load(name: str, nodes: clusters.Nodes, table: Table, *, quick: bool) -> None:
+def _load(name: str, nodes: clusters.Nodes, table: RatioTable, *, quick: bool) -> None:
     servers = Servers(nodes.pids)
     table.add(name, Row("3 nodes ready", "", "s"), nodes.ready_seconds)
     table.add(name, Row("3 nodes resident, idle", "", "MB"), servers.resident_megabytes())
@@ -91,14 +93,14 @@ def _load(name: str, nodes: clusters.Nodes, table: Table, *, quick: bool) -> Non
     _latencies(name, nodes, table, capacity)
     config = SYNCED_CONFIG[name]
     _throughput(name, nodes, table, SYNCED, servers, label=", fsync before ack", config=config)
-    # Last, for the disk is busy with a thousand logs for a while.
+    # Last, because the disk is busy with a thousand logs for a while.
     for shape in WIDE[:1] if quick else WIDE:
         _throughput(name, nodes, table, shape, servers)
     table.add(name, Row("3 nodes resident, loaded", "", "MB"), servers.resident_megabytes())
 
 
 def _throughput(
-    name: str, nodes: clusters.Nodes, table: Table, shape: Shape, servers: Servers, *,
+    name: str, nodes: clusters.Nodes, table: RatioTable, shape: Shape, servers: Servers, *,
     label: str = "", config: dict[str, str] | None = None,
 ) -> float:  # fmt: skip
     words = f"{shape.name()}, acks={shape.acks}{label}"
@@ -120,8 +122,8 @@ def _throughput(
     return made.megabytes_per_second
 
 
-def _latencies(name: str, nodes: clusters.Nodes, table: Table, capacity: float) -> None:
-    os.sync()  # or the disk would still be busy with what the rows before have written
+def _latencies(name: str, nodes: clusters.Nodes, table: RatioTable, capacity: float) -> None:
+    os.sync()  # otherwise the disk is still busy with earlier rows
     for acks in ("1", "all"):
         topic = f"latency-{acks}"
         load.create_topic(nodes.bootstrap, topic, 1, COUNT)
@@ -149,7 +151,7 @@ def _latencies(name: str, nodes: clusters.Nodes, table: Table, capacity: float) 
                 rate=rate, seconds=LAG_SECONDS, record_bytes=LAG_RECORD_BYTES,
             )
         )  # fmt: skip
-    # Each server at half of what it can do itself; one pause of the disk is many records.
+    # Each server at half its own capacity; one pause of the disk affects many records.
     p50, p99 = (
         statistics.median(each)
         for each in zip(*((lag.p50_ms, lag.p99_ms) for lag in lags), strict=True)
@@ -163,7 +165,7 @@ def _latencies(name: str, nodes: clusters.Nodes, table: Table, capacity: float) 
     progress(f"  {name}: lag p50 {p50:.1f} p99 {p99:.1f} ms ({shown}) at {rate} records/s")
 
 
-def _failures(name: str, nodes: clusters.Nodes, table: Table, *, rounds: int) -> None:
+def _failures(name: str, nodes: clusters.Nodes, table: RatioTable, *, rounds: int) -> None:
     load.create_topic(nodes.bootstrap, "failover", 1, COUNT)
     found = sorted(failover.failovers(nodes, "failover", rounds))
     table.add(name, Row("failover", "kill -9 of the leader, median", "s"), statistics.median(found))

@@ -1,1 +1,1 @@
-"""`riverrun cluster`."""
+"""``riverrun cluster``: health, nodes, and removal of a broker."""

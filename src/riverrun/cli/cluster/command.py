@@ -1,4 +1,4 @@
-"""``riverrun cluster``: how a cluster is, of which nodes it consists, and which to forget."""
+"""``riverrun cluster``: health, nodes, and removal of a broker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Boot
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.cluster.report import Report
+    from riverrun.cli.cluster.report import ClusterReport
     from riverrun.cli.support.output import Table
 
 
 def register(app: typer.Typer) -> None:
     cluster = typer.Typer(
-        help="Show how the cluster is, its nodes, and forget one.",
+        help="Show the health of the cluster and its nodes; unregister a broker.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -30,17 +30,17 @@ def register(app: typer.Typer) -> None:
 
 def status(
     is_checked: Annotated[
-        bool, typer.Option("--check", help="End with code 1 if the cluster is not healthy.")
+        bool, typer.Option("--check", help="Exit with 1 if the cluster is not healthy.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
     watch: Watch = False,
 ) -> None:
-    """Show in a few lines whether the cluster is well.
+    """Show the health of the cluster in a few lines.
 
-    Counts partitions without a leader, with fewer replicas in sync than min.insync.replicas (which
-    refuse acks=all), and with any replica out of sync; and names the replica that is furthest
-    behind its leader, in records. Then the nodes, as `riverrun cluster nodes` shows them.
+    Counts partitions without a leader, partitions under min.insync.replicas (which reject
+    acks=all), and under-replicated partitions. Names the replica with the largest lag, in records.
+    Then lists the nodes like `riverrun cluster nodes`.
 
     \b
     riverrun cluster status
@@ -49,7 +49,7 @@ def status(
     """
     from riverrun.cli.cluster.report import nodes_table, status_table
 
-    def tables(report: Report) -> list[Table]:
+    def tables(report: ClusterReport) -> list[Table]:
         return [status_table(report), nodes_table(report, kind="node")]
 
     _show(bootstrap, tables, as_json=as_json, is_watched=watch, is_checked=is_checked)
@@ -58,12 +58,12 @@ def status(
 def nodes(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
 ) -> None:
-    """List the brokers, with their state and what they hold.
+    """List the brokers with their state, leaders and replicas.
 
     Columns: node, address, rack, state (up or fenced), role in the quorum (leader, follower,
-    observer or silent), partitions it leads, replicas it holds, replicas of it that are in sync,
-    partitions it leads that are short of replicas in sync, and the most records that a replica of
-    it lacks, as all nodes say at this moment; ? if it does not answer.
+    observer or silent), partitions it leads, replicas it holds, its replicas in sync,
+    under-replicated partitions that it leads, and the largest lag of its replicas in records; ? if
+    it does not respond.
 
     \b
     riverrun cluster nodes
@@ -83,7 +83,7 @@ def nodes(
 def describe(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
 ) -> None:
-    """Show nodes, quorum, features, and what needs care.
+    """Show nodes, quorum, features, and partitions that need attention.
 
     \b
     riverrun cluster describe
@@ -95,7 +95,7 @@ def describe(
     from riverrun.cli.quorum.report import quorum_table
     from riverrun.cli.support.output import Table
 
-    def tables(report: Report) -> list[Table]:
+    def tables(report: ClusterReport) -> list[Table]:
         status_rows = cluster_report.status_table(report)
         status_rows.kind = "cluster"
         now_ms = int(time.time() * 1000)
@@ -112,16 +112,16 @@ def describe(
 def unregister(
     node: Annotated[
         int,
-        typer.Argument(metavar="NODE", show_default=False, help="Number of a broker that is gone."),
+        typer.Argument(metavar="NODE", show_default=False, help="Id of a broker that is gone."),
     ],
     is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a broker that is gone for good.
+    """Unregister a broker that is gone for good.
 
-    It must be stopped, and vote no more (riverrun quorum remove). Replicas that it held stay
-    assigned to it, and are out of sync until a node with its number comes back.
+    It must be stopped and must not be a voter (see riverrun quorum remove). Its replicas stay
+    assigned to it and are out of sync until a node with its id comes back.
 
     \b
     riverrun cluster unregister 4
@@ -143,7 +143,7 @@ def unregister(
 
 def _show(
     bootstrap: str,
-    tables: Callable[[Report], list[Table]],
+    tables: Callable[[ClusterReport], list[Table]],
     *,
     as_json: bool,
     is_watched: bool,
@@ -160,8 +160,10 @@ def _show(
 
     def once() -> None:
         nonlocal known
-        report: Report = run(known, lambda pool: ask_report(pool, with_features=with_features))
-        # Whoever watches wants to see what happens when the node that was named dies.
+        report: ClusterReport = run(
+            known, lambda pool: ask_report(pool, with_features=with_features)
+        )
+        # A watcher wants to see what happens when the named node dies.
         known = ",".join(dict.fromkeys([bootstrap, *(b.address for b in report.brokers)]))
         if as_json:
             described = report.described()

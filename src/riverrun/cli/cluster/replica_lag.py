@@ -1,9 +1,9 @@
-"""How far followers are behind their leaders: every node is asked at the same moment for the ends
-of its own copies, as Kafka's debugging consumer does it, which any replica answers.
+"""Replica lag: asks every node at the same moment for the end offsets of its own replicas, like
+Kafka's debugging consumer, which any replica serves.
 
-Nothing is taken from what nodes say of each other, so one command to any node suffices, and a node
-that does not answer is unknown, not late. What is written between two answers of one round may
-show as a lag of that moment.
+It does not rely on what nodes report about each other, so one command to any node is enough, and a
+node that does not respond is unknown, not late. Records written during a round may show as a small
+lag.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from riverrun.wire.messages.metadata_response import (
 )
 
 ANY_REPLICA = -2
-"""The replica id by which a node answers for its copy, whether it leads or not."""
+"""The replica id with which a node serves its own copy, leader or not."""
 ANSWER_SECONDS_MAX = 2.0
 COPIES_PER_SECOND = 2_000
-"""How many a node may take a second for before it counts as silent, on a slow machine."""
+"""Partitions that a slow node handles in one second before it counts as silent."""
 SHOWN_MAX = 4
-"""Followers of a partition that a person is shown; of more, only the one furthest behind."""
+"""Followers per partition shown on a terminal; of more, only the one with the largest lag."""
 
 Held = tuple[int, TopicPartition]
-"""A node's copy of a partition."""
+"""A node's replica of a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower:
-    """A copy beside the leader's; None is what nobody could tell."""
+class FollowerLag:
+    """A follower; None where unknown."""
 
     node: int
     end_offset: int | None
@@ -54,7 +54,7 @@ class Follower:
     lag: int | None
     """Records of the leader's log that it lacks."""
     lag_bytes: int | None
-    """By the mean size of the leader's records, for nobody counts bytes by offset."""
+    """Estimated from the mean size of the leader's records."""
 
     def described(self) -> dict[str, object]:
         return {
@@ -65,30 +65,30 @@ class Follower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """What all nodes hold, as they say themselves."""
+    """The replicas of all nodes, as reported by themselves."""
 
     starts: Mapping[Held, int]
     ends: Mapping[Held, int]
     sizes: Mapping[Held, int]
     silent: frozenset[int]
-    """Nodes that hold copies, and do not answer."""
+    """Nodes that hold replicas and do not respond."""
 
     def followers(
         self, at: TopicPartition, leader: int, replicas: Sequence[int]
-    ) -> tuple[Follower, ...]:
+    ) -> tuple[FollowerLag, ...]:
         return tuple(self._follower(at, leader, node) for node in replicas if node != leader)
 
-    def _follower(self, at: TopicPartition, leader: int, node: int) -> Follower:
+    def _follower(self, at: TopicPartition, leader: int, node: int) -> FollowerLag:
         end, size = self.ends.get((node, at)), self.sizes.get((leader, at))
         leader_start, leader_end = self.starts.get((leader, at)), self.ends.get((leader, at))
         lag = lag_bytes = None
         if end is not None and leader_start is not None and leader_end is not None:
-            # What the leader has deleted, nobody needs to fetch.
+            # Records deleted by the leader need not be fetched.
             lag = max(0, leader_end - max(end, leader_start))
             records = leader_end - leader_start
             if size is not None:
                 lag_bytes = lag * size // records if records > 0 else 0
-        return Follower(
+        return FollowerLag(
             node=node,
             end_offset=end,
             size_bytes=self.sizes.get((node, at)),
@@ -104,7 +104,7 @@ def place_of(topic: MetadataResponseTopic, row: MetadataResponsePartition) -> To
 async def ask_copies(
     pool: ConnectionPool, topics: Iterable[MetadataResponseTopic], *, with_sizes: bool
 ) -> Copies:
-    """One round to all nodes that hold something of these topics."""
+    """One round of requests to all nodes with replicas of these topics."""
     held: dict[int, dict[str, list[int]]] = {}
     for topic in topics:
         for row in topic.partitions:
@@ -186,8 +186,8 @@ async def _sizes(
     return found, silent
 
 
-def in_short(followers: Sequence[Follower], *, shown_max: int | None = SHOWN_MAX) -> str | None:
-    """``2:0 3:1500``, node and lag; ``?`` where it is not known. None if nobody follows."""
+def in_short(followers: Sequence[FollowerLag], *, shown_max: int | None = SHOWN_MAX) -> str | None:
+    """``2:0 3:1500``: node and lag, ``?`` where unknown. None without followers."""
     known = [one for one in followers if one.lag is not None]
     if shown_max is not None and len(followers) > shown_max:
         worst = max(known, key=lambda one: one.lag or 0, default=None)
@@ -197,5 +197,5 @@ def in_short(followers: Sequence[Follower], *, shown_max: int | None = SHOWN_MAX
     return " ".join(_cell(one) for one in followers) or None
 
 
-def _cell(follower: Follower) -> str:
+def _cell(follower: FollowerLag) -> str:
     return f"{follower.node}:{'?' if follower.lag is None else follower.lag}"

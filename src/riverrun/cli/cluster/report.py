@@ -1,7 +1,7 @@
-"""What a cluster says of itself: its nodes, and the partitions that need care.
+"""The state of a cluster: its nodes, and the partitions that need attention.
 
-Everything is asked by Kafka's own requests, so this works with Apache Kafka as well. The quorum
-has ``quorum_report``.
+It uses only Kafka's own requests, so it works with Apache Kafka as well. ``quorum/report.py``
+covers the quorum.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import riverrun
 from riverrun.cli.cluster.replica_lag import ask_copies, place_of
-from riverrun.cli.quorum.report import Quorum, ask_quorum_or_none
+from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_none
 from riverrun.cli.support.output import Table, counted
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
@@ -34,34 +34,34 @@ TOPIC_RESOURCE = 2
 MIN_ISR = "min.insync.replicas"
 CALL_SECONDS_MAX = 1.0
 SHOWN_MAX = 20
-"""Partitions in trouble that a person is shown; the rest is counted."""
+"""Partitions shown on a terminal; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """How many records a copy lacks, and of which partition, as ``events-0``."""
+class ReplicaLag:
+    """The lag of a replica in records, and its partition, as ``events-0``."""
 
     records: int
     partition: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class BrokerRow:
     id: int
     address: str
     rack: str | None
     is_fenced: bool
     role: str | None
-    """In the quorum."""
+    """Role in the quorum."""
     is_silent: bool = False
-    """It could not be reached when nobody was there to tell whether it lives."""
+    """Unreachable while no quorum leader could fence it."""
     leads: int = 0
     holds: int = 0
     in_sync: int = 0
     under_replicated: int = 0
-    """Of those that it leads."""
-    lag: Lag | None = None
-    """The greatest of its copies; None if it is not known."""
+    """Of the partitions that it leads."""
+    lag: ReplicaLag | None = None
+    """The largest lag of its replicas; None if unknown."""
 
     @property
     def state(self) -> str:
@@ -82,7 +82,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A partition that is not as it should be."""
+    """A partition that needs attention."""
 
     topic: str
     partition: int
@@ -98,20 +98,20 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ClusterReport:
     cluster_id: str
-    quorum: Quorum
-    brokers: tuple[Broker, ...]
+    quorum: QuorumReport
+    brokers: tuple[BrokerRow, ...]
     topics: int
     partitions: int
     offline: tuple[Trouble, ...]
     under_replicated: tuple[Trouble, ...]
     under_min_isr: tuple[Trouble, ...] = ()
-    """Those of them that refuse acks=all."""
+    """The ones that reject acks=all."""
     features: dict[str, int] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """In words, the worst first; none for a cluster that is well."""
+        """In words, the worst first; empty for a healthy cluster."""
         found = []
         if self.quorum.leader is None:
             found.append("the quorum has no leader: metadata cannot change")
@@ -151,11 +151,8 @@ class Report:
         }
 
 
-# -- Asking ---------------------------------------------------------------------------------------
-
-
 async def ask_brokers(pool: ConnectionPool) -> DescribeClusterResponse:
-    """All that are registered, also those that are fenced."""
+    """All registered brokers, including fenced ones."""
     answer: DescribeClusterResponse = await pool.request(
         ApiKey.DESCRIBE_CLUSTER,
         DescribeClusterRequest(
@@ -168,10 +165,10 @@ async def ask_brokers(pool: ConnectionPool) -> DescribeClusterResponse:
 
 async def ask_report(
     pool: ConnectionPool, *, with_features: bool = False, with_lag: bool = True
-) -> Report:
+) -> ClusterReport:
     quorum = await ask_quorum_or_none(pool)
     cluster = await ask_brokers(pool)
-    # Without a leader nobody notices who dies, and what nodes know of each other is old.
+    # Without a quorum leader no one fences dead brokers, and the metadata may be old.
     silent = await _silent(cluster) if quorum.leader is None else set()
     topics = (await pool.metadata(None)).topics
     rows = [
@@ -190,7 +187,7 @@ async def ask_report(
         row for row in rows if row.leader is not None and len(row.isr) < len(row.replicas)
     )
     brokers = tuple(
-        Broker(
+        BrokerRow(
             id=broker.broker_id,
             address=f"{broker.host}:{broker.port}",
             rack=broker.rack,
@@ -205,7 +202,7 @@ async def ask_report(
         )
         for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
     )
-    return Report(
+    return ClusterReport(
         cluster_id=cluster.cluster_id,
         quorum=quorum,
         brokers=brokers,
@@ -218,11 +215,13 @@ async def ask_report(
     )
 
 
-async def _lags(pool: ConnectionPool, topics: Sequence[MetadataResponseTopic]) -> dict[int, Lag]:
-    """By node, what is known. Who leads everything that it holds is behind nobody."""
+async def _lags(
+    pool: ConnectionPool, topics: Sequence[MetadataResponseTopic]
+) -> dict[int, ReplicaLag]:
+    """The known lag by node. A node that leads all its replicas has none."""
     copies = await ask_copies(pool, topics, with_sizes=False)
-    known = {node: Lag(records=0, partition=None) for node in pool.cluster.nodes}
-    late: dict[int, list[Lag]] = {}
+    known = {node: ReplicaLag(records=0, partition=None) for node in pool.cluster.nodes}
+    late: dict[int, list[ReplicaLag]] = {}
     for topic in topics:
         for row in topic.partitions:
             at = place_of(topic, row)
@@ -230,14 +229,17 @@ async def _lags(pool: ConnectionPool, topics: Sequence[MetadataResponseTopic]) -
                 if one.lag is None:
                     known.pop(one.node, None)
                 else:
-                    late.setdefault(one.node, []).append(Lag(records=one.lag, partition=str(at)))
+                    late.setdefault(one.node, []).append(
+                        ReplicaLag(records=one.lag, partition=str(at))
+                    )
     worst = {node: max(lags, key=lambda lag: lag.records) for node, lags in late.items()}
     answering = {node: lag for node, lag in known.items() if node not in copies.silent}
     return {**answering, **worst}
 
 
 async def _under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """min.insync.replicas never asks for more replicas than there are, so others need no look."""
+    """min.insync.replicas is capped by the replication factor, so other partitions need no
+    check."""
     names = sorted({row.topic for row in behind})
     if not names:
         return ()
@@ -262,7 +264,7 @@ async def _under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tup
 
 
 async def _silent(cluster: DescribeClusterResponse) -> set[int]:
-    """Brokers where nobody answers a call from here."""
+    """Brokers that do not respond to us."""
 
     async def is_there(host: str, port: int) -> bool:
         try:
@@ -287,11 +289,8 @@ async def _features(pool: ConnectionPool) -> dict[str, int]:
     return {row.name: row.max_version_level for row in answer.finalized_features}
 
 
-# -- Layout ---------------------------------------------------------------------------------------
-
-
-def status_table(report: Report) -> Table:
-    """A few lines for a person, the same values as rows for a program."""
+def status_table(report: ClusterReport) -> Table:
+    """A few lines for people; the same values as rows for programs."""
     quorum = report.quorum
     up = sum(broker.state == "up" for broker in report.brokers)
     # Only a leader knows them, and there may be none.
@@ -315,7 +314,7 @@ def status_table(report: Report) -> Table:
     return Table(columns=("", ""), rows=list(rows))
 
 
-def nodes_table(report: Report, *, kind: str | None = None) -> Table:
+def nodes_table(report: ClusterReport, *, kind: str | None = None) -> Table:
     return Table(
         kind=kind,
         columns=(
@@ -334,8 +333,8 @@ def nodes_table(report: Report, *, kind: str | None = None) -> Table:
     )  # fmt: skip
 
 
-def _greatest_lag(brokers: Sequence[Broker]) -> str:
-    """``0``, or ``1500, of events-0 on node 3``; and who cannot be asked."""
+def _greatest_lag(brokers: Sequence[BrokerRow]) -> str:
+    """``0``, or ``1500, of events-0 on node 3``; and nodes that do not respond."""
     known = [(broker.lag, broker.id) for broker in brokers if broker.lag is not None]
     unknown = [str(broker.id) for broker in brokers if broker.lag is None]
     lag, node = max(known, key=lambda pair: pair[0].records, default=(None, None))
@@ -347,7 +346,7 @@ def _greatest_lag(brokers: Sequence[Broker]) -> str:
     return "; ".join(words) or UNKNOWN
 
 
-def trouble_tables(report: Report) -> list[Table]:
+def trouble_tables(report: ClusterReport) -> list[Table]:
     columns = ("topic", "partition", "leader", "replicas", "in sync")
     tables = []
     for kind, title, rows in (

@@ -1,1 +1,1 @@
-"""`riverrun groups`."""
+"""``riverrun groups``: list, describe, reset and delete consumer groups."""

@@ -1,4 +1,4 @@
-"""Groups as the cluster knows them: listed, described with their lag, moved and deleted."""
+"""Groups as the cluster reports them: list, describe with lag, reset and delete."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRow:
-    """Where a group is in one partition."""
+    """A group's position in one partition."""
 
     partition: TopicPartition
     committed: int | None
     end: int | None
-    """None when the topic is gone."""
+    """None if the topic was deleted."""
     member_id: str | None
 
     @property
@@ -120,7 +120,8 @@ async def list_all(
     states: Sequence[str] = (),
     silent: Callable[[int], None] = lambda node: None,
 ) -> list[ListedRow]:
-    """Each node tells the groups that it coordinates; ``silent`` hears of nodes that do not."""
+    """Each node lists the groups that it coordinates; ``silent`` receives nodes that do not
+    respond."""
     await pool.metadata(())
     rows: list[ListedRow] = []
     message = ListGroupsRequest(states_filter=tuple(states))
@@ -182,13 +183,13 @@ async def _find(pool: ConnectionPool, name: str) -> DescribedGroup:
     if row is None:
         known = [listed.group for listed in await list_all(pool)]
         raise NotFound(
-            f"there is no group {name}{alike(name, known)}\n  `riverrun groups list` shows all."
+            f"there is no group {name}{alike(name, known)}\n  `riverrun groups list` lists all."
         )
     return row
 
 
 async def _state_of(pool: ConnectionPool, name: str) -> DescribedGroup | None:
-    """None for a group that nobody knows, which older versions call dead."""
+    """None for an unknown group, which older versions call dead."""
     answer: DescribeGroupsResponse = await pool.group_request(
         name,
         ApiKey.DESCRIBE_GROUPS,
@@ -205,7 +206,7 @@ async def _state_of(pool: ConnectionPool, name: str) -> DescribedGroup | None:
 async def _ends(
     pool: ConnectionPool, places: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Of those that are still there: a group may have read topics that were deleted since."""
+    """End offsets of existing topics: a group may have read topics that were deleted."""
     topics = sorted({at.topic for at in places})
     there: dict[TopicPartition, int] = {}
     for topic in (await pool.metadata(topics)).topics if topics else ():
@@ -226,7 +227,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
-    """The groups that were not deleted, with the reason in words."""
+    """The groups that were not deleted, with the reason."""
     for name in names:
         await _find(pool, name)
     failures: dict[str, str] = {}
@@ -243,15 +244,12 @@ async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str,
     return failures
 
 
-# -- Moving ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to move a group: exactly one of these is set."""
+    """Where to move a group. Exactly one field is set."""
 
     time: int | None = None
-    """In ms; ``EARLIEST`` and ``LATEST`` too."""
+    """In ms; also ``EARLIEST`` and ``LATEST``."""
     offset: int | None = None
     shift: int | None = None
 
@@ -277,9 +275,8 @@ class Move:
 async def plan_moves(
     pool: ConnectionPool, name: str, target: Target, wanted: Mapping[str, frozenset[int] | None]
 ) -> list[Move]:
-    """What a reset would do. ``wanted`` are topics with their partitions (None for all); without
-    any, all that the group has committed.
-    """
+    """The effect of a reset. ``wanted`` are topics with their partitions (None for all); if
+    empty, everything that the group has committed."""
     committed = await committed_offsets(pool, name)
     places = await _places(pool, name, wanted, committed)
     starts = await offsets_at(pool, dict.fromkeys(places, EARLIEST))
@@ -307,15 +304,15 @@ async def plan_moves(
 def new_offset(
     target: Target, *, old: int | None, start: int, end: int, at_time: int | None
 ) -> int:
-    """Within [start, end], as Kafka's own tool does it."""
+    """Within [start, end], like Kafka's own tool."""
     if target.offset is not None:
         wanted = target.offset
     elif target.shift is not None:
-        # Who has committed nothing would have begun at the end.
+        # A group without a commit would have started at the end.
         wanted = (end if old is None else old) + target.shift
     else:
         assert at_time is not None, "the time was asked for"
-        wanted = end if at_time < 0 else at_time  # nothing is that young
+        wanted = end if at_time < 0 else at_time  # no record is that recent
     return min(max(wanted, start), end)
 
 
@@ -328,7 +325,7 @@ async def _places(
     if not wanted:
         if not committed:
             await _find(pool, name)
-            raise NotFound(f"group {name} has committed nothing; name topics with --topic")
+            raise NotFound(f"group {name} has no committed offsets; name topics with --topic")
         there = await _ends(pool, sorted(committed))
         return sorted(there)
     from riverrun.cli.support.session import find_topic
@@ -345,7 +342,7 @@ async def _places(
 
 
 async def move(pool: ConnectionPool, name: str, moves: Sequence[Move]) -> None:
-    """Commit the new offsets; only a group without members lets others do that."""
+    """Commit the new offsets. Only a group without members accepts that."""
     row = await _state_of(pool, name)
     if row is not None and row.group_state != EMPTY:
         raise KafkaError(

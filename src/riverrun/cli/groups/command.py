@@ -1,4 +1,4 @@
-"""``riverrun groups``: list, describe, move and delete consumer groups."""
+"""``riverrun groups``: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATES = (
     "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable",
     "Dead",
 )  # fmt: skip
-"""Of groups of both protocols: the cluster may be another one."""
+"""States of both group protocols, because the cluster may be Apache Kafka."""
 
 Topics = Annotated[
     list[str],
@@ -46,8 +46,8 @@ Topics = Annotated[
         metavar="TOPIC[:0,1,...]",
         autocompletion=topic_names,
         show_default=False,
-        help="Only this topic, or these partitions of it; may be repeated. Else all that the "
-        "group has committed.",
+        help="Only this topic, or these partitions of it; may be repeated. Default: everything "
+        "that the group has committed.",
     ),
 ]
 ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")]
@@ -56,18 +56,20 @@ ToDatetime = Annotated[
     typer.Option(
         "--to-datetime",
         metavar="2025-01-31T12:00",
-        help="To the first record at or after this time, here or with a zone (Z, +01:00).",
+        help="To the first record at or after this time; local time, or with a zone (Z, +01:00).",
     ),
 ]
 ShiftBy = Annotated[
-    int | None, typer.Option("--shift-by", help="So many further; negative goes back.")
+    int | None, typer.Option("--shift-by", help="Move by this many records; negative moves back.")
 ]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Apply the change; without this it is only shown.")
+]
 
 
 def register(app: typer.Typer) -> None:
     groups = typer.Typer(
-        help="List, describe, move and delete consumer groups.",
+        help="List, describe, reset and delete consumer groups.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -106,7 +108,7 @@ def list_groups(
     if as_json:
         print_json([row.described() for row in rows])
         return
-    empty = "There are no groups. One comes to be with `riverrun consume TOPIC --group NAME`."
+    empty = "There are no groups. `riverrun consume TOPIC --group NAME` creates one."
     columns = ("group", "state", "type", "protocol")
     table = Table(columns=columns, empty=empty)
     table.rows = [(row.group, row.state, row.type, row.protocol_type or None) for row in rows]
@@ -114,12 +116,12 @@ def list_groups(
 
 
 def _silent(node: int) -> None:
-    text = f"node {node} cannot be reached: groups that it still coordinates are not shown"
+    text = f"node {node} cannot be reached: its groups are not shown"
     print(f"riverrun: {text}", file=sys.stderr)
 
 
 def parse_states(texts: list[str]) -> list[str]:
-    """States by their names, in any case; one that no group can be in would list nothing."""
+    """States by name, in any case. An unknown one would list nothing."""
     known = {state.lower(): state for state in STATES}
     for text in texts:
         if text.lower() not in known:
@@ -135,8 +137,8 @@ def describe(
 ) -> None:
     """Show state, members and the lag in each partition.
 
-    Plain rows begin with their kind: group, member or partition. The last three columns of a
-    partition are its committed offset, its end and the lag between them, - where there is none.
+    Plain rows start with their kind: group, member or partition. The last three columns of a
+    partition are the committed offset, the end offset and the lag; - if there is none.
 
     \b
     riverrun groups describe billing
@@ -225,9 +227,9 @@ def reset_offsets(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to other offsets. Shows what would be done; --execute does it.
+    """Move a group to other offsets. Shows the effect; --execute applies it.
 
-    The group must have no members meanwhile. Offsets outside of the log go to its nearest end.
+    The group must have no members. Offsets outside the log are moved to its nearest end.
 
     \b
     riverrun groups reset-offsets billing --to-earliest
@@ -260,7 +262,7 @@ def reset_offsets(
         return
     _print_moves(moves)
     if not execute and is_terminal():
-        print("\nNothing was changed. Give --execute to do it.")
+        print("\nNothing was changed. Use --execute to apply it.")
 
 
 def _print_moves(moves: object) -> None:
@@ -299,15 +301,14 @@ def _target(
         targets.append(Target(shift=shift_by))
     if len(targets) != 1:
         fail(
-            "say where to: exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, "
-            "--shift-by",
+            "use exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, --shift-by",
             USAGE,
         )
     return targets[0]
 
 
 def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 time; without a zone it is meant here."""
+    """Milliseconds since 1970 of an ISO 8601 time; local time without a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -323,7 +324,7 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_topics(texts: list[str]) -> dict[str, frozenset[int] | None]:
-    """``TOPIC`` or ``TOPIC:0,1`` to partitions by topic, None for all."""
+    """Parse ``TOPIC`` or ``TOPIC:0,1`` to partitions by topic, None for all."""
     wanted: dict[str, frozenset[int] | None] = {}
     for text in texts:
         topic, found, numbers = text.partition(":")

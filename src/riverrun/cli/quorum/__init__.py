@@ -1,1 +1,1 @@
-"""`riverrun quorum`."""
+"""``riverrun quorum``: the voters of the metadata quorum."""

@@ -1,4 +1,4 @@
-"""Changes of the voters: finds out who the node is, and asks the controller."""
+"""Voter changes: identifies the node and sends the request to the controller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.cli.cluster.report import ask_brokers
-from riverrun.cli.quorum.report import Replica, ask_quorum, written_id
+from riverrun.cli.quorum.report import QuorumReplicaRow, ask_quorum, written_id
 from riverrun.cli.support.session import CLIENT_ID, NotFound, check
 from riverrun.client.connection import Connection
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
@@ -28,7 +28,7 @@ NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class VoterCandidate:
     """A node that may become a voter."""
 
     id: int
@@ -44,23 +44,23 @@ class Candidate:
         }
 
 
-async def find_candidate(pool: ConnectionPool, node: str) -> Candidate:
-    """By the number of a broker of the cluster, or by the address of any node."""
+async def find_candidate(pool: ConnectionPool, node: str) -> VoterCandidate:
+    """By the id of a registered broker, or by the address of any node."""
     if node.isdigit():
         brokers = {b.broker_id: (b.host, b.port) for b in (await ask_brokers(pool)).brokers}
         if int(node) not in brokers:
             raise NotFound(
-                f"there is no broker {node}; `riverrun cluster nodes` shows all. Name a node "
+                f"there is no broker {node}; `riverrun cluster nodes` lists them. Name a node "
                 f"without the role broker by HOST:PORT of its listener for controllers."
             )
         address = brokers[int(node)]
-        # It is registered a moment before it listens.
+        # A broker is registered shortly before it listens.
         found = await pool.try_again(lambda: _discover(address))
     else:
         try:
             [address] = parse_bootstrap(node)
         except ValueError as error:
-            raise NotFound(f"{node} is neither a node's number nor an address: {error}") from None
+            raise NotFound(f"{node} is neither a node id nor an address: {error}") from None
         found = await _discover(address)
     cluster_id = (await ask_brokers(pool)).cluster_id
     if found.cluster_id != cluster_id:
@@ -72,15 +72,17 @@ async def find_candidate(pool: ConnectionPool, node: str) -> Candidate:
     if not found.is_controller or not found.controller:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"node {found.node_id} has not the role controller: start it with "
+            f"node {found.node_id} does not have the controller role: start it with "
             f"process.roles=broker,controller and a listener CONTROLLER",
         )
     at = found.controller[0]
-    return Candidate(id=found.node_id, directory_id=found.directory_id, host=at.host, port=at.port)
+    return VoterCandidate(
+        id=found.node_id, directory_id=found.directory_id, host=at.host, port=at.port
+    )
 
 
 async def _discover(address: tuple[str, int]) -> DiscoverNodeResponse:
-    """Ask a node who it is; only nodes of riverrun know this question."""
+    """Ask a node for its identity; only riverrun nodes support this request."""
     host, port = address
     connection = await Connection.connect(host, port, client_id=CLIENT_ID)
     try:
@@ -90,14 +92,14 @@ async def _discover(address: tuple[str, int]) -> DiscoverNodeResponse:
             version=0,
         )
     except ConnectionResetError:
-        raise ConnectionError(f"{host}:{port} does not say who it is: is it riverrun?") from None
+        raise ConnectionError(f"{host}:{port} does not identify itself: is it riverrun?") from None
     finally:
         connection.close()
     check(answer.error_code, None, f"node at {host}:{port}")
     return answer
 
 
-async def add_voter(pool: ConnectionPool, candidate: Candidate) -> None:
+async def add_voter(pool: ConnectionPool, candidate: VoterCandidate) -> None:
     cluster_id = (await ask_brokers(pool)).cluster_id
     request = AddRaftVoterRequest(
         cluster_id=cluster_id,
@@ -112,15 +114,15 @@ async def add_voter(pool: ConnectionPool, candidate: Candidate) -> None:
     check(answer.error_code, answer.error_message, f"node {candidate.id}")
 
 
-async def find_voter(pool: ConnectionPool, node: int) -> Replica:
+async def find_voter(pool: ConnectionPool, node: int) -> QuorumReplicaRow:
     quorum = await ask_quorum(pool)
     for replica in quorum.voters:
         if replica.id == node:
             return replica
-    raise NotFound(f"node {node} does not vote; `riverrun quorum status` shows who does")
+    raise NotFound(f"node {node} is not a voter; `riverrun quorum status` lists the voters")
 
 
-async def remove_voter(pool: ConnectionPool, voter: Replica) -> None:
+async def remove_voter(pool: ConnectionPool, voter: QuorumReplicaRow) -> None:
     request = RemoveRaftVoterRequest(
         cluster_id=(await ask_brokers(pool)).cluster_id,
         voter_id=voter.id,
@@ -133,7 +135,7 @@ async def remove_voter(pool: ConnectionPool, voter: Replica) -> None:
 
 
 async def properties_of(pool: ConnectionPool, node: str, data: str | None) -> str:
-    """A file as kafka-metadata-quorum reads it; it looks for the directory id in the data."""
+    """A properties file for kafka-metadata-quorum, which reads the directory id from the data."""
     candidate = await find_candidate(pool, node)
     directory = data or await _directory(pool, candidate.id)
     controllers = ",".join(r.endpoint for r in (await ask_quorum(pool)).voters if r.endpoint)
@@ -154,5 +156,5 @@ async def _directory(pool: ConnectionPool, node: int) -> str:
         node, ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=())
     )
     if not answer.results:
-        raise NotFound(f"node {node} does not say where its data is: give --data")
+        raise NotFound(f"node {node} does not report its data directory: give --data")
     return answer.results[0].log_dir

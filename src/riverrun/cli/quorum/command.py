@@ -1,4 +1,4 @@
-"""``riverrun quorum``: who votes on the cluster's metadata, and how to change that."""
+"""``riverrun quorum``: show and change the voters of the metadata quorum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     quorum = typer.Typer(
-        help="Show, add and remove the controllers that vote.",
+        help="Show, add and remove the voters of the metadata quorum.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -29,11 +29,11 @@ def register(app: typer.Typer) -> None:
 def status(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
 ) -> None:
-    """Show who votes, who leads, and how far each is.
+    """Show voters, observers and their positions.
 
-    Columns: node, role, endpoint, end of its log, records that it lacks, time of its last fetch,
-    time when it last had everything, directory id. The role is leader, follower, observer, or
-    silent for a voter that does not answer: what it lacks is unknown.
+    Columns: node, role, endpoint, log end offset, lag in records, time of the last fetch, time when
+    it was last caught up, directory id. The role is leader, follower, observer, or silent for a
+    voter that does not respond; its lag is unknown.
 
     \b
     riverrun quorum status
@@ -65,14 +65,15 @@ def add(
         typer.Argument(
             metavar="NODE",
             show_default=False,
-            help="Number of a node that has joined, or HOST:PORT of its listener for controllers.",
+            help="Id of a node that has joined, or HOST:PORT of its controller listener.",
         ),
     ],
     print_properties: Annotated[
         bool,
         typer.Option(
             "--print-properties",
-            help="Change nothing; print what Apache's kafka-metadata-quorum add-controller "
+            help="Change nothing; print the properties that Apache's kafka-metadata-quorum "
+            "add-controller "
             "--command-config needs. To be used where the node's data is.",
         ),
     ] = False,
@@ -83,10 +84,10 @@ def add(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Let a node vote on the cluster's metadata.
+    """Add a voter to the metadata quorum.
 
-    It has to have joined with the role controller. The change holds when a majority of the new
-    voters has it.
+    The node must have joined with the controller role. The change takes effect when a majority of
+    the new voters has stored it.
 
     \b
     riverrun quorum add 4
@@ -121,10 +122,11 @@ def remove(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Take the vote from a node.
+    """Remove a voter from the metadata quorum.
 
-    From one that is gone for good, or is to go. It goes on as an observer if it runs. Remove one
-    voter at a time, and add a new one first where you can: of two voters both are needed.
+    Use it for a node that is gone for good or will be removed. If the node runs, it continues as an
+    observer. Remove one voter at a time, and add a new one first if you can: with two voters, both
+    are needed.
 
     \b
     riverrun quorum remove 3 --yes

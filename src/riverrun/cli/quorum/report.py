@@ -1,4 +1,4 @@
-"""What the cluster's quorum says of itself: who votes, who leads, and how far each replica is."""
+"""The state of the quorum: voters, leader, and the position of each replica."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from riverrun.wire.messages.describe_quorum_response import DescribeQuorumRespon
 
 NOBODY = -1
 SILENT_AFTER_MS = 2_000
-"""Replicas fetch several times in this time, also when there is nothing new."""
+"""Replicas fetch several times within this time, even without new records."""
 UNKNOWN = "unknown"
 
 
 def written_id(directory_id: UUID | None) -> str | None:
-    """As meta.properties and Apache's tools write it."""
+    """In the form of meta.properties and Apache's tools."""
     if directory_id is None:
         return None
     return base64.urlsafe_b64encode(directory_id.bytes).decode().rstrip("=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
-    """A copy of the metadata log. Times are in milliseconds since 1970, None where unknown."""
+class QuorumReplicaRow:
+    """A replica of the metadata log. Times are milliseconds since 1970, None if unknown."""
 
     id: int
     directory_id: UUID | None
@@ -43,9 +43,9 @@ class Replica:
     """leader, follower, observer, or silent: a voter that does not fetch from the leader."""
     endpoint: str | None
     end_offset: int | None
-    """As the leader last heard of it."""
+    """As last reported to the leader."""
     lag: int | None
-    """None while the replica is not heard of."""
+    """None while the replica is silent."""
     last_fetch_ms: int | None
     last_caught_up_ms: int | None
 
@@ -63,11 +63,11 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quorum:
+class QuorumReport:
     leader: int | None
     epoch: int
     high_watermark: int
-    replicas: tuple[Replica, ...]
+    replicas: tuple[QuorumReplicaRow, ...]
 
     def in_words(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"
@@ -79,7 +79,7 @@ class Quorum:
         return f"{text}; {does.format(', '.join(silent))} not answer"
 
     @property
-    def voters(self) -> tuple[Replica, ...]:
+    def voters(self) -> tuple[QuorumReplicaRow, ...]:
         return tuple(replica for replica in self.replicas if replica.role != "observer")
 
     def role_of(self, node: int) -> str | None:
@@ -94,7 +94,7 @@ class Quorum:
         }
 
 
-async def ask_quorum(pool: ConnectionPool) -> Quorum:
+async def ask_quorum(pool: ConnectionPool) -> QuorumReport:
     wanted = TopicData(topic_name=METADATA_TOPIC, partitions=(PartitionData(partition_index=0),))
     answer: DescribeQuorumResponse = await pool.request(
         ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=(wanted,))
@@ -102,7 +102,7 @@ async def ask_quorum(pool: ConnectionPool) -> Quorum:
     return read_quorum(answer)
 
 
-def read_quorum(answer: DescribeQuorumResponse) -> Quorum:
+def read_quorum(answer: DescribeQuorumResponse) -> QuorumReport:
     check(answer.error_code, answer.error_message, "quorum")
     state = answer.topics[0].partitions[0]
     check(state.error_code, state.error_message, "quorum")
@@ -111,17 +111,17 @@ def read_quorum(answer: DescribeQuorumResponse) -> Quorum:
     }
     leaders = [row for row in state.current_voters if row.replica_id == state.leader_id]
     end = leaders[0].log_end_offset if leaders else state.high_watermark
-    # Of itself a leader says that it fetches now: by its clock, which may be another than ours.
+    # A leader reports its own last fetch as now, by its clock, which may differ from ours.
     rows = [*state.current_voters, *state.observers]
     now_ms = max((row.last_fetch_timestamp for row in leaders or rows), default=0)
 
-    def replica(row: ReplicaState, role: str) -> Replica:
+    def replica(row: ReplicaState, role: str) -> QuorumReplicaRow:
         is_heard = row in leaders or (
             row.log_end_offset >= 0
             and row.last_fetch_timestamp >= 0
             and now_ms - row.last_fetch_timestamp <= SILENT_AFTER_MS
         )
-        return Replica(
+        return QuorumReplicaRow(
             id=row.replica_id,
             directory_id=row.replica_directory_id,
             role=role,
@@ -137,7 +137,7 @@ def read_quorum(answer: DescribeQuorumResponse) -> Quorum:
     ]
     voters = [replace(voter, role="silent") if voter.lag is None else voter for voter in voters]
     observers = [replica(row, "observer") for row in state.observers]
-    return Quorum(
+    return QuorumReport(
         leader=None if state.leader_id == NOBODY else state.leader_id,
         epoch=state.leader_epoch,
         high_watermark=state.high_watermark,
@@ -147,21 +147,21 @@ def read_quorum(answer: DescribeQuorumResponse) -> Quorum:
     )
 
 
-async def ask_quorum_or_none(pool: ConnectionPool) -> Quorum:
-    """A quorum without a leader is something to show, and no reason to show nothing."""
+async def ask_quorum_or_none(pool: ConnectionPool) -> QuorumReport:
+    """A quorum without a leader is shown, too."""
     try:
         return await ask_quorum(pool)
     except KafkaError as error:
         if error.code not in RETRIABLE:
             raise
-        return Quorum(leader=None, epoch=-1, high_watermark=-1, replicas=())
+        return QuorumReport(leader=None, epoch=-1, high_watermark=-1, replicas=())
 
 
 def _known(value: int) -> int | None:
     return None if value < 0 else value
 
 
-def quorum_table(quorum: Quorum, now_ms: int, *, kind: str | None = None) -> Table:
+def quorum_table(quorum: QuorumReport, now_ms: int, *, kind: str | None = None) -> Table:
     return Table(
         kind=kind,
         columns=(

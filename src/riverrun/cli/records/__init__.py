@@ -1,1 +1,1 @@
-"""`riverrun produce`, `consume` and `dump-log`: records in and out."""
+"""``riverrun produce``, ``consume`` and ``dump-log``: records in and out."""

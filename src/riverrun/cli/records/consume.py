@@ -24,8 +24,8 @@ Group = Annotated[
         "--group",
         "-g",
         autocompletion=group_names,
-        help="Be a member of this group: share the partitions with its other members, go on "
-        "where it left off, and commit what was printed.",
+        help="Join this group: share the partitions with its members, continue at its committed "
+        "offsets, and commit printed records.",
     ),
 ]
 FromBeginning = Annotated[
@@ -41,26 +41,26 @@ Offset = Annotated[
         "--offset",
         "-o",
         metavar="N|-N|earliest|latest",
-        help="Start at this offset; -N is so many before the end of each partition.",
+        help="Start at this offset; -N means N before the end of each partition.",
     ),
 ]
 Partitions = Annotated[
     list[int],
     typer.Option(
-        "--partition", "-p", min=0, show_default=False, help="Only this one; may be repeated."
+        "--partition", "-p", min=0, show_default=False, help="Only this partition; may be repeated."
     ),
 ]
 MaxMessages = Annotated[
-    int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.")
+    int | None, typer.Option("--max-messages", "-n", min=1, help="Exit after this many records.")
 ]
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout", min=0, metavar="SECONDS", help="End when no record comes for so long."
+        "--timeout", min=0, metavar="SECONDS", help="Exit when no record arrives for this long."
     ),
 ]
 UntilEnd = Annotated[
-    bool, typer.Option("--until-end", help="End at what is the end of the topic now.")
+    bool, typer.Option("--until-end", help="Exit at the current end of the topic.")
 ]
 Format = Annotated[
     str,
@@ -72,7 +72,7 @@ Format = Annotated[
         "of key and value, %%, \\n, \\t.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notices on standard error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages on standard error.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -95,7 +95,7 @@ def consume(
 ) -> None:
     """Print the records of a topic as they come, until Ctrl-C.
 
-    Starts with what comes next, or as the options say. --json is short for --format json.
+    Starts with new records unless an option says otherwise. --json is short for --format json.
 
     \b
     riverrun consume greetings --from-beginning
@@ -105,14 +105,14 @@ def consume(
     riverrun consume orders --format '%p %o %k %v\\n' --max-messages 5
     riverrun consume orders --json | jq .value
 
-    Ends with 0 when it was stopped or has printed what was asked, and with 1 when --timeout came
-    before --max-messages.
+    Exits with 0 when it was stopped or has printed the requested records, and with 1 when --timeout
+    expired before --max-messages.
     """
-    from riverrun.cli.records.consuming import Outcome, Plan, print_records
+    from riverrun.cli.records.consuming import ConsumePlan, ConsumeResult, print_records
     from riverrun.cli.support.session import run
 
     _check(topic, group, offset, partitions, from_beginning=from_beginning, until_end=until_end)
-    plan = Plan(
+    plan = ConsumePlan(
         topic=topic,
         group=group,
         start=_start_of(offset, from_beginning=from_beginning),
@@ -124,8 +124,8 @@ def consume(
         is_quiet=quiet,
     )
     ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=plan.retry)
-    if ended.outcome is Outcome.SILENT and max_messages is not None:
-        fail(f"{ended.count} of {max_messages} records came before the timeout", FAILED)
+    if ended.outcome is ConsumeResult.SILENT and max_messages is not None:
+        fail(f"{ended.count} of {max_messages} records arrived before the timeout", FAILED)
 
 
 def _check(
@@ -137,22 +137,22 @@ def _check(
     from_beginning: bool,
     until_end: bool,
 ) -> None:
-    """Refuse what cannot be meant together."""
+    """Reject contradictory options."""
     if sys.stdout is None:
         fail("standard output is closed", USAGE)
     if group is not None and (offset is not None or partitions):
         fail(
-            "--group shares partitions and goes on at committed offsets: it takes neither "
-            "--partition nor --offset.\n"
+            "--group shares partitions and continues at committed offsets; it excludes "
+            "--partition and --offset.\n"
             f"  Move the group with `riverrun groups reset-offsets {group} --topic {topic}`.",
             USAGE,
         )
     if group is not None and until_end:
-        fail("--until-end is not for --group; use --timeout or --max-messages", USAGE)
+        fail("--until-end does not work with --group; use --timeout or --max-messages", USAGE)
     if group == "":
         fail("--group is empty", USAGE)
     if offset is not None and from_beginning:
-        fail("give either --from-beginning or --offset", USAGE)
+        fail("use either --from-beginning or --offset", USAGE)
 
 
 def _formatter_of(form: str) -> Formatter:

@@ -1,7 +1,7 @@
-"""The work of ``riverrun consume``: reads partitions, alone or as a member of a group, and prints.
+"""The implementation of ``riverrun consume``: reads partitions, alone or in a group, and prints.
 
-What was printed counts as consumed: only then its offset is committed. So a record may be printed
-twice after a crash, and is never passed over.
+A printed record counts as consumed, and only then is its offset committed. So a record may be
+printed twice after a crash, but is never skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
 RETRY = RetryPolicy(tries_max=1000, total_s_max=60.0)
-"""A node that restarts shall not end those who follow it."""
+"""The restart of a node must not end its consumers."""
 BEGINNING_SECONDS = 5.0
 COMMIT_S = 1.0
 LOOK_S = 10.0
@@ -40,7 +40,7 @@ STANDARD_OUTPUT = 1
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin in each partition: a time that ListOffsets knows, or an offset."""
+    """The start in each partition: a timestamp for ListOffsets, or an offset."""
 
     time: int | None
     offset: int = 0
@@ -63,8 +63,8 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the flags say."""
+class ConsumePlan:
+    """The parsed options."""
 
     topic: str
     group: str | None
@@ -78,15 +78,15 @@ class Plan:
 
     @property
     def retry(self) -> RetryPolicy:
-        """Who wants to wait for records only so long does not wait much longer for a node. But a
-        group may have to be found and joined first, and a leader elected."""
+        """A short wait for records also limits the wait for a node. But a group may have to be
+        found and joined first, and a leader elected."""
         if self.timeout_s is None:
             return RETRY
         total = min(RETRY.total_s_max, max(self.timeout_s, BEGINNING_SECONDS))
         return RetryPolicy(tries_max=RETRY.tries_max, total_s_max=total)
 
 
-class Outcome(Enum):
+class ConsumeResult(Enum):
     """Why it ended."""
 
     STOPPED = auto()
@@ -97,12 +97,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    outcome: Outcome
+    outcome: ConsumeResult
     count: int
 
 
-async def print_records(pool: ConnectionPool, bootstrap: str, plan: Plan) -> Ended:
-    """Until there is a reason to end."""
+async def print_records(pool: ConnectionPool, bootstrap: str, plan: ConsumePlan) -> Ended:
+    """Run until there is a reason to end."""
     await find_topic(pool, plan.topic)
     writer = Writer(STANDARD_OUTPUT)
     with stop_on_signals() as stop:
@@ -125,7 +125,7 @@ async def print_records(pool: ConnectionPool, bootstrap: str, plan: Plan) -> End
 async def _race(
     printing: _Printing, beside: Sequence[Any], stop: asyncio.Event, writer: Writer
 ) -> Ended:
-    """Print until it is done, a signal comes, nobody reads on, or something beside it fails."""
+    """Print until it is done, interrupted, its reader is gone, or a background task fails."""
     reading = asyncio.ensure_future(printing.run())
     stopped = asyncio.ensure_future(stop.wait())
     unread = asyncio.ensure_future(writer.wait_unread())
@@ -138,7 +138,7 @@ async def _race(
         task.result()
     if reading in done:
         return Ended(outcome=reading.result(), count=printing.count)
-    outcome = Outcome.STOPPED if stopped in done else Outcome.UNREAD
+    outcome = ConsumeResult.STOPPED if stopped in done else ConsumeResult.UNREAD
     return Ended(outcome=outcome, count=printing.count)
 
 
@@ -146,7 +146,11 @@ class _Printing:
     """The loop that fetches and prints."""
 
     def __init__(
-        self, pool: ConnectionPool, plan: Plan, writer: Writer, member: ConsumerMember | None = None
+        self,
+        pool: ConnectionPool,
+        plan: ConsumePlan,
+        writer: Writer,
+        member: ConsumerMember | None = None,
     ) -> None:
         self._pool = pool
         self._plan = plan
@@ -162,7 +166,7 @@ class _Printing:
         self._look_at = self._commit_at = 0.0
         self.count = 0
 
-    async def run(self) -> Outcome:
+    async def run(self) -> ConsumeResult:
         if self._member is None:
             await self._begin_alone()
         else:
@@ -176,29 +180,29 @@ class _Printing:
             try:
                 for portion in portions:
                     if await self._print(portion):
-                        return Outcome.ENOUGH
+                        return ConsumeResult.ENOUGH
             except BrokenPipeError:
-                return Outcome.UNREAD
+                return ConsumeResult.UNREAD
             now = self._loop.time()
             if any(portion.records for portion in portions):
                 quiet_since = now
             elif self._plan.timeout_s is not None and now - quiet_since >= self._plan.timeout_s:
-                return Outcome.SILENT
+                return ConsumeResult.SILENT
             await self._keep_up(now)
-        return Outcome.ENOUGH
+        return ConsumeResult.ENOUGH
 
     async def commit(self) -> None:
-        """What was printed since the last time; nothing without a group."""
+        """Commit records printed since the last commit; no effect without a group."""
         if self._member is None or not self._uncommitted:
             return
         await self._member.commit(self._uncommitted)
-        # Kept until here, for whoever is stopped while it waits commits again before it leaves.
+        # Kept until here: a consumer stopped during the wait commits again before it leaves.
         self._uncommitted = {}
 
     async def _next(self) -> list[FetchedRecords]:
         if self._fetcher.positions:
             return await self._fetcher.poll()
-        # The others have all partitions; our turn comes with the next rebalance.
+        # Other members have all partitions; the next rebalance may assign some.
         assert self._member is not None, "without a group there is always a partition"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.1):
@@ -206,7 +210,7 @@ class _Printing:
         return []
 
     async def _print(self, portion: FetchedRecords) -> bool:
-        """True when it was enough."""
+        """Returns True when the limit is reached."""
         plan, records, next_offset = self._plan, portion.records, portion.next_offset
         if plan.is_until_end:
             end = self._ends[portion.partition]
@@ -237,15 +241,13 @@ class _Printing:
             self._look_at = now + LOOK_S
             await self._look_for_new()
 
-    # Where to read
-
     async def _begin_alone(self) -> None:
         places = await self._places()
         for wanted in self._plan.partitions:
             if wanted not in [at.partition for at in places]:
                 count = counted(len(places), "partition")
                 raise NotFound(
-                    f"topic {self._plan.topic} has {count}, numbered from 0: there is no {wanted}"
+                    f"topic {self._plan.topic} has {count}, numbered from 0; there is no {wanted}"
                 )
         if self._plan.partitions:
             places = [at for at in places if at.partition in self._plan.partitions]
@@ -255,7 +257,7 @@ class _Printing:
             self._ends = await offsets_at(self._pool, dict.fromkeys(places, LATEST))
 
     async def _look_for_new(self) -> None:
-        """Partitions that were added since are read from their beginning."""
+        """Partitions added later are read from their start."""
         known = self._fetcher.positions
         new = [at for at in await self._places() if at not in known]
         if new:
@@ -263,7 +265,7 @@ class _Printing:
             self._fetcher.seek({**known, **starts})
 
     async def _rejoin(self, member: ConsumerMember) -> None:
-        """Give back what we read, and take what the group gives us now."""
+        """Give up the current partitions and take the new assignment."""
         self._fetcher.seek({})
         await self.commit()
         assignment = await member.join()
@@ -273,7 +275,7 @@ class _Printing:
         committed = await committed_offsets(self._pool, self._group)
         known = {at: committed[at] for at in places if at in committed}
         fresh = await self._starts([at for at in places if at not in committed])
-        # Committed at once, or the next owner would begin at an end that has moved on.
+        # Committed at once, because the next owner would otherwise start at a later end.
         self._uncommitted = dict(fresh)
         self._fetcher.seek({**known, **fresh})
         await self.commit()
@@ -307,7 +309,7 @@ class _Printing:
         return {at: max(earliest[at], found[at] + start.offset) for at in places}
 
     def _tell_lost(self, at: TopicPartition, old: int, new: int) -> None:
-        self._tell(f"{at} has no offset {old}; going on at {new}, the oldest that there is")
+        self._tell(f"{at} has no offset {old}; going on at {new}, the oldest one")
 
     def _tell(self, text: str) -> None:
         if not self._plan.is_quiet:

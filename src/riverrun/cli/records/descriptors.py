@@ -1,7 +1,7 @@
 """Standard input and output for the event loop: waits for pipes and terminals without blocking it.
 
-Descriptors keep their mode, for they may be shared with the shell. A pipe that is ready takes or
-gives a little without blocking, so we ask before each step and never do more than that.
+Descriptors keep their mode, because they may be shared with the shell. A ready pipe accepts or
+provides a little data without blocking, so each step polls first and transfers no more than that.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable
 
 READ_BYTES = 256 * 1024
 PIPE_BYTES = 4096
-"""What a ready pipe takes at once (PIPE_BUF); more could block."""
+"""What a ready pipe accepts at once (PIPE_BUF). More could block."""
 
 
 class OutputFailed(Exception):
-    """The disk behind standard output is full, or the like."""
+    """Standard output cannot be written, for example because its disk is full."""
 
 
 def is_file(descriptor: int) -> bool:
-    """Files are always ready, and epoll refuses them."""
+    """Files are always ready, and epoll rejects them."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_null(descriptor, mode)
 
@@ -32,14 +32,14 @@ def _is_null(descriptor: int, mode: int) -> bool:
 
 
 class Reader:
-    """Bytes as they come."""
+    """Reads bytes as they arrive."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._is_file = is_file(descriptor)
 
     async def read(self) -> bytes:
-        """What is there, or the next that comes; empty at the end."""
+        """The available bytes, or the next ones; empty at the end."""
         if not self._is_file and not self.is_ready():
             await _ready(
                 asyncio.get_running_loop().add_reader,
@@ -66,7 +66,7 @@ class Reader:
 
 
 class Writer:
-    """Bytes to whoever reads them, however slowly; ``BrokenPipeError`` when nobody does."""
+    """Writes bytes at the reader's speed; ``BrokenPipeError`` when the reader is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -87,10 +87,11 @@ class Writer:
             view = view[size:]
 
     async def wait_unread(self) -> None:
-        """Returns when the reader of a pipe has gone, though we write nothing; else never."""
+        """Returns when the reader of a pipe is gone, even if nothing is written; otherwise
+        never."""
         if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
             await asyncio.get_running_loop().create_future()
-        # The writing end of a pipe becomes readable only by the error that its reader has gone.
+        # The write end of a pipe becomes readable only when its reader is gone.
         loop = asyncio.get_running_loop()
         await _ready(loop.add_reader, loop.remove_reader, self._descriptor)
 

@@ -1,8 +1,8 @@
-"""``riverrun dump-log``: says what lies in a data directory's files, for people and for scripts.
+"""``riverrun dump-log``: prints and checks the files of a data directory.
 
-Reads segments (``.log``, also the ``.checkpoint`` of the metadata), their indexes, producer
-snapshots and checkpoints by their formats alone, so it needs no broker and believes nothing: every
-CRC is checked and every index entry is held against its log.
+Reads segments (``.log``, also ``.checkpoint`` files of the metadata), indexes, producer snapshots
+and checkpoints by their formats alone, without a broker. It verifies every CRC and compares every
+index entry with its log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from riverrun.records.record import ControlType, Record, read_records
 
 Value = int | str | bool | None | list[tuple[str, str | None]]
 Row = dict[str, Value]
-"""One line of output. ``kind`` says what it is about, ``problem`` what is wrong with it."""
+"""One line of output. ``kind`` is its subject, ``problem`` what is wrong with it."""
 
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
@@ -64,7 +64,7 @@ def dump_log(
 ) -> None:
     """Print and check segments, indexes, snapshots, checkpoints.
 
-    Ends with 1 when something is wrong with a file, with 4 when one is not there.
+    Exits with 1 if a file is damaged, and with 4 if one does not exist.
 
     \b
     riverrun dump-log data/node-1/events-0
@@ -82,7 +82,7 @@ def dump(
     paths: Iterable[str], *, deep: bool, json: bool, files: Files | None = None,
     write: Callable[[str], None] = print,
 ) -> int:  # fmt: skip
-    """Print what the files hold; the number of things that were wrong with them."""
+    """Print the files' content; returns the number of problems."""
     files = files or OsFiles()
     problems = 0
     for path in _expand(files, [os.path.abspath(path) for path in paths]):
@@ -126,9 +126,6 @@ def _rows(files: Files, path: str, deep: bool) -> Iterator[Row]:
         yield {"kind": "text", "text": read_whole(files, path).decode("utf-8", "replace").strip()}
     else:
         yield {"kind": "file", "bytes": files.size(path), "note": "not a kind that is known"}
-
-
-# segments
 
 
 def _read_segment(files: Files, path: str, deep: bool) -> Iterator[Row]:
@@ -239,7 +236,7 @@ def _control_row(record: Record) -> Row:
 
 
 def _bytes_as_text(data: bytes | None) -> str | None:
-    """Text if it is text, else hexadecimal digits."""
+    """Text if it is UTF-8, otherwise hexadecimal digits."""
     if data is None:
         return None
     with contextlib.suppress(UnicodeDecodeError):
@@ -247,9 +244,6 @@ def _bytes_as_text(data: bytes | None) -> str | None:
         if text.isprintable():
             return text
     return f"0x{data.hex()}"
-
-
-# indexes
 
 
 def _read_index(files: Files, path: str) -> Iterator[Row]:
@@ -302,29 +296,26 @@ def _read_transactions(files: Files, path: str) -> Iterator[Row]:
 def _entries(
     files: Files, path: str, entry: struct.Struct
 ) -> tuple[int, Iterator[tuple[int, ...]], list[Row]]:
-    """Base offset, the entries, and what to say of bytes that are no entry."""
+    """Base offset, entries, and the problem with trailing bytes."""
     data = read_whole(files, path)
     rest = len(data) % entry.size
     base_text = os.path.basename(path)[:20]
     tail: list[Row] = []
     if rest:
-        tail.append({"kind": "end", "problem": f"{rest} bytes at the end are no entry"})
+        tail.append({"kind": "end", "problem": f"{rest} trailing bytes are not an entry"})
     whole = data[: len(data) - rest]
     return int(base_text) if base_text.isdigit() else 0, entry.iter_unpack(whole), tail
 
 
 @contextlib.contextmanager
 def _log_beside(files: Files, path: str) -> Iterator[tuple[File | None, int]]:
-    """The log that an index belongs to, if it is there."""
+    """The log of an index, if it exists."""
     log_path = path.replace(".index", ".log")
     if not files.exists(log_path):
         yield None, 0
         return
     with contextlib.closing(files.open(log_path)) as file:
         yield file, file.size()
-
-
-# snapshots and checkpoints
 
 
 def _read_snapshot(files: Files, path: str) -> Iterator[Row]:
@@ -381,9 +372,6 @@ _READERS: dict[str, Callable[[Files, str], Iterator[Row]]] = {
     ".txnindex": _read_transactions,
     ".snapshot": _read_snapshot,
 }
-
-
-# for people
 
 
 def _as_text(row: Row) -> str:

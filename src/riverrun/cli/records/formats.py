@@ -1,6 +1,6 @@
 """Records as text and back: lines and JSON for ``produce``; these and templates for ``consume``.
 
-What ``consume --format json`` prints, ``produce --format json`` reads.
+``produce --format json`` reads the output of ``consume --format json``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from riverrun.records.record import Headers, NewRecord, Record
 
 Formatter = Callable[[str, int, Record], bytes]
-"""(topic, partition, record) -> what to print, with its line end."""
+"""(topic, partition, record) -> the text to print, with its line end."""
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _JSON_FIELDS = (
@@ -24,11 +24,11 @@ _JSON_FIELDS = (
 
 
 class BadInput(ValueError):
-    """A line, a flag or a template that cannot be understood, in words."""
+    """A line, flag or template that cannot be parsed, with an explanation."""
 
 
 def unescape(text: str) -> str:
-    """``\\t`` and its like as a person types them on a command line."""
+    r"""Escapes such as ``\t``, as typed on a command line."""
     parts: list[str] = []
     characters = iter(text)
     for character in characters:
@@ -51,13 +51,10 @@ def parse_headers(texts: list[str]) -> Headers:
     return tuple(headers)
 
 
-# -- In -------------------------------------------------------------------------------------------
-
-
 def parse_line(
     line: bytes, *, separator: bytes | None, headers: Headers, timestamp: int
 ) -> NewRecord:
-    """A line of text: its value, or its key and value with a separator between."""
+    """A line of text: its value, or key and value with a separator."""
     if separator is None:
         return NewRecord(line, None, timestamp, headers)
     key, found, value = line.partition(separator)
@@ -69,7 +66,7 @@ def parse_line(
 
 
 def parse_json(line: bytes, *, headers: Headers, timestamp: int) -> tuple[NewRecord, int | None]:
-    """A JSON object; the record and the partition that it names."""
+    """A JSON object: the record, and the partition that it names."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -96,7 +93,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _bytes(row: Mapping[str, Any], name: str) -> bytes | None:
-    """Text as it is, null as null, any other JSON as JSON, and bytes that are no text as base64."""
+    """Strings as they are, null as null, other JSON as JSON, and binary data as base64."""
     encoded = row.get(f"{name}_base64")
     if encoded is not None:
         if row.get(name) is not None:
@@ -117,15 +114,15 @@ def _bytes_of(value: object) -> bytes | None:
 
 
 def _encoded(text: str) -> bytes:
-    """Bytes that were no text once, as header names may be, come back as they were."""
+    """Restore bytes that were not UTF-8, as in header names."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise BadInput(f"{text[:60]!a} is no text: it has half a surrogate pair") from None
+        raise BadInput(f"{text[:60]!a} is not valid text: it has a lone surrogate") from None
 
 
 def _headers(row: Mapping[str, Any]) -> Headers:
-    """As we print them, a list of objects; or an object, as one types them."""
+    """A list of objects, as we print them; or one object, which is easier to type."""
     found = row.get("headers") or []
     if isinstance(found, dict):
         return tuple((_checked(name), _bytes_of(value)) for name, value in found.items())
@@ -147,9 +144,6 @@ def _checked(name: str) -> str:
 def _shortened(line: bytes) -> str:
     text = line.decode("utf-8", "replace")
     return repr(text if len(text) <= 60 else text[:60] + "…")
-
-
-# -- Out ------------------------------------------------------------------------------------------
 
 
 def formatter(form: str) -> Formatter:
@@ -182,7 +176,7 @@ def _as_json(topic: str, partition: int, record: Record) -> bytes:
         row["headers"] = [
             {"name": name, **_json_field("value", value)} for name, value in record.headers
         ]
-    # A header's name may be no text; JSON has an escape for each of its bytes.
+    # A header name may not be UTF-8; JSON has an escape for each of its bytes.
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
@@ -232,7 +226,7 @@ def _template(form: str) -> Formatter:
             known = " ".join(f"%{name}" for name in _PLACEHOLDERS)
             raise BadInput(f"--format {form}: %{letter} is unknown; known are {known}")
         parts.append(placeholder)
-        # "%%" splits into an empty piece and what follows the second sign.
+        # "%%" splits into an empty piece and the text after the second sign.
         rest = piece[1:] if piece else next(pending, "")
         parts.append(_encoded(unescape(rest)))
 

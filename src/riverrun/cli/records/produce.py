@@ -12,7 +12,7 @@ from riverrun.cli.support.completion import topic_names
 from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, USAGE, AsJson, Bootstrap, fail
 
 if TYPE_CHECKING:
-    from riverrun.cli.records.producing import Plan
+    from riverrun.cli.records.producing import ProducePlan
 
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -31,7 +31,7 @@ Format = Annotated[
         "--format",
         metavar="|".join(FORMATS),
         help="text: each line is a value. json: each line is an object with value, and "
-        "perhaps key, headers, timestamp and partition.",
+        "optionally key, headers, timestamp and partition.",
     ),
 ]
 KeySeparator = Annotated[
@@ -40,7 +40,7 @@ KeySeparator = Annotated[
         "--key-separator",
         "-K",
         metavar="TEXT",
-        help="What comes before it in a line is the key. Understands \\t.",
+        help="The text before it in a line is the key. Understands \\t.",
     ),
 ]
 CommonHeaders = Annotated[
@@ -60,7 +60,7 @@ Partition = Annotated[
         "--partition",
         "-p",
         min=0,
-        help="Write all to this one. Else the key decides, as with Kafka's own client.",
+        help="Write to this partition. By default the key decides, as in Kafka's own client.",
     ),
 ]
 Codec = Annotated[str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS))]
@@ -69,8 +69,8 @@ Acks = Annotated[
     typer.Option(
         "--acks",
         metavar="0|1|all",
-        help="all: written by the in-sync replicas, each record once. 1: by the leader. "
-        "0: do not wait.",
+        help="all: stored by all in-sync replicas, each record once. 1: by the leader. 0: do "
+        "not wait.",
     ),
 ]
 Quiet = Annotated[
@@ -97,8 +97,8 @@ def produce(
 ) -> None:
     """Write lines of standard input to a topic, in batches, in order.
 
-    Waits for more when the input is a pipe that stays open, and sends what it has meanwhile. A
-    topic that is not there is created if the cluster allows that. --json prints what was written.
+    If the input is an open pipe, it waits for more lines and sends the ones it has. A missing topic
+    is created if the cluster allows it. --json prints a summary.
 
     \b
     echo hello | riverrun produce greetings
@@ -107,7 +107,7 @@ def produce(
     tail -f app.log | riverrun produce logs --compression zstd --header host=web1
     """
     from riverrun.cli.records.formats import BadInput, parse_headers, unescape
-    from riverrun.cli.records.producing import Plan
+    from riverrun.cli.records.producing import ProducePlan
     from riverrun.records.compression import Compression
 
     if form not in FORMATS:
@@ -127,7 +127,7 @@ def produce(
         common_headers = parse_headers(headers)
     except BadInput as error:
         fail(str(error), USAGE)
-    plan = Plan(
+    plan = ProducePlan(
         topic=topic,
         is_json=form == "json",
         separator=separator,
@@ -140,7 +140,7 @@ def produce(
     _run(bootstrap, plan, file, as_json=as_json)
 
 
-def _run(bootstrap: str, plan: Plan, file: Path | None, *, as_json: bool) -> None:
+def _run(bootstrap: str, plan: ProducePlan, file: Path | None, *, as_json: bool) -> None:
     import os
 
     from riverrun.cli.records.producing import write_lines
@@ -149,7 +149,7 @@ def _run(bootstrap: str, plan: Plan, file: Path | None, *, as_json: bool) -> Non
 
     if file is None or str(file) == "-":
         if sys.stdin is None:
-            fail("standard input is closed; give --file", USAGE)
+            fail("standard input is closed; use --file", USAGE)
         descriptor = sys.stdin.fileno()
         if os.isatty(descriptor) and not plan.is_quiet:
             print("Each line is a record; end with Ctrl-D.", file=sys.stderr)

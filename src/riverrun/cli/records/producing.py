@@ -1,4 +1,5 @@
-"""The work of ``riverrun produce``: lines in, batches out, and a count of what was acknowledged."""
+"""The implementation of ``riverrun produce``: lines in, batches out, and a count of
+acknowledgements."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from riverrun.records.compression import Compression
 from riverrun.records.record import Headers
 
 LINGER_S = 0.02
-"""How long to wait for more lines before sending those that there are."""
+"""How long to wait for more lines before sending a batch."""
 LINE_BYTES_MAX = 128 * 1024 * 1024
 PROGRESS_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the flags say."""
+class ProducePlan:
+    """The parsed options."""
 
     topic: str
     is_json: bool = False
@@ -43,7 +44,7 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What came of it."""
+    """The result."""
 
     topic: str
     records: int = 0
@@ -73,7 +74,7 @@ class Summary:
 
 
 class LineBuffer:
-    """Bytes in, whole lines out; a line may end in CR LF."""
+    """Bytes in, whole lines out. A line may end in CR LF."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -93,7 +94,7 @@ class LineBuffer:
             yield line.removesuffix(b"\r")
 
     def finish(self) -> Iterator[bytes]:
-        """The last line, if nothing ends it."""
+        """The last line, if it has no line end."""
         if self._rest:
             rest, self._rest = bytes(self._rest), bytearray()
             self.number += 1
@@ -101,9 +102,9 @@ class LineBuffer:
 
 
 async def write_lines(
-    pool: ConnectionPool, plan: Plan, descriptor: int, *, clock: Clock | None = None
+    pool: ConnectionPool, plan: ProducePlan, descriptor: int, *, clock: Clock | None = None
 ) -> Summary:
-    """Everything up to the end of the input, or to the first thing that is wrong."""
+    """Everything up to the end of the input, or to the first error."""
     summary = Summary(topic=plan.topic)
     is_shown = sys.stderr.isatty() and not plan.is_quiet
     progress = _Progress(summary, is_shown=is_shown, is_quiet=plan.is_quiet)
@@ -126,7 +127,7 @@ async def write_lines(
     summary.partitions = list(producer.partitions.values())
     if plan.partition is not None and plan.partition not in producer.partitions:
         count = counted(len(producer.partitions), "partition")
-        text = f"topic {plan.topic} has {count}, numbered from 0: there is no {plan.partition}"
+        text = f"topic {plan.topic} has {count}, numbered from 0; there is no {plan.partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock(), patience)
     try:
@@ -146,10 +147,15 @@ async def write_lines(
 
 
 class _Writing:
-    """One input on its way into one topic."""
+    """One input, written to one topic."""
 
     def __init__(
-        self, plan: Plan, producer: Producer, reader: Reader, clock: Clock, patience: Patience
+        self,
+        plan: ProducePlan,
+        producer: Producer,
+        reader: Reader,
+        clock: Clock,
+        patience: Patience,
     ) -> None:
         self._plan = plan
         self._producer = producer
@@ -159,7 +165,7 @@ class _Writing:
         self.lines = LineBuffer()
 
     async def run(self) -> None:
-        """Ctrl-C ends the input: what was read is written."""
+        """Ctrl-C ends the input; lines already read are written."""
         with stop_on_signals() as stop:
             while data := await unless(stop, self._reader.read()):
                 await self._add(self.lines.feed(data))
@@ -193,13 +199,13 @@ class _Writing:
                 if self._producer.add(record, partition):
                     await self._flush()
         except BadInput:
-            # The lines before it are good, and were accepted.
+            # The lines before it were accepted.
             await self._flush()
             raise
 
 
 class _Progress:
-    """Counts what is acknowledged; a person watching sees it move, and hears why it does not."""
+    """Counts acknowledgements; shows progress on a terminal, and what it waits for."""
 
     def __init__(self, summary: Summary, *, is_shown: bool, is_quiet: bool) -> None:
         self._summary = summary

@@ -1,4 +1,4 @@
-"""Names for the shell to complete, asked from the cluster; none if it does not answer at once."""
+"""Shell completion of names from the cluster; empty if it does not respond at once."""
 
 from __future__ import annotations
 

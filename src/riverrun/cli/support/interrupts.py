@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an event, so that a command can finish what it has begun."""
+"""Ctrl-C and SIGTERM as an event, so that a command can finish its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_on_signals() -> Iterator[asyncio.Event]:
-    """The first signal sets the event; the second ends the program as if nobody had asked."""
+    """The first signal sets the event; the second one ends the program at once."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -34,7 +34,8 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The result of some work, or None if the event came first; then the work is cancelled."""
+    """The result of a coroutine, or None if the event came first; then the coroutine is
+    cancelled."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(stop.wait())
     try:
@@ -45,7 +46,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Resu
 
 
 async def cancel_all(tasks: list[asyncio.Future[Any]]) -> None:
-    """End tasks that nobody needs any more, and wait until they have ended."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What several commands share: options, exit codes, and how they end when something is wrong."""
+"""Shared by commands: options, exit codes, and errors."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_VARIABLE,
-        help="Address of a node of the cluster, or several with commas between.",
+        help="Address of a node of the cluster, or several separated by commas.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
-    """End the command with a sentence for the person, on standard error."""
+    """Exit with a message on standard error."""
     print(f"riverrun: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 def parse_settings(texts: list[str], option: str = "--set") -> dict[str, str]:
-    """``NAME=VALUE`` texts of a repeated option."""
+    """Parse the ``NAME=VALUE`` texts of a repeated option."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, found, value = text.partition("=")
@@ -48,10 +48,10 @@ def parse_settings(texts: list[str], option: str = "--set") -> dict[str, str]:
 
 
 def confirm(question: str, *, is_agreed: bool) -> None:
-    """Ask before something is lost; without a terminal nobody can answer, so --yes is needed."""
+    """Ask before something is lost. Without a terminal --yes is required."""
     if is_agreed:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        fail(f"{question} Give --yes to do it without being asked.", USAGE)
+        fail(f"{question} Use --yes to do it without a question.", USAGE)
     if not typer.confirm(question, err=True):
         fail("nothing was changed")

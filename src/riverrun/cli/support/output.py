@@ -1,7 +1,7 @@
-"""How commands print: tables with colours on a terminal, tab-separated rows or JSON elsewhere.
+"""Output of commands: tables with colours on a terminal, tab-separated rows or JSON elsewhere.
 
-A program that reads our output shall not break when we make it prettier for people, so without a
-terminal there are neither headings nor alignment, nor anything shortened.
+Programs must not break when the tables change for people. So without a terminal there are no
+headings, no alignment and nothing is shortened.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """Rows under named columns. ``kind`` begins each plain row where a command prints several
-    tables, so that ``grep ^kind`` finds its rows.
-    """
+    """Rows under named columns. ``kind`` starts each plain row where a command prints several
+    tables, so that ``grep ^kind`` finds its rows."""
 
     columns: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
     title: str | None = None
     kind: str | None = None
     empty: str | None = None
-    """What to say to a person when there are no rows."""
+    """Printed on a terminal when there are no rows."""
     is_last_folded: bool = False
-    """Where a row is too long for the terminal, only its last column is broken."""
+    """If a row is too long for the terminal, only its last column is folded."""
     optional: Sequence[str] = ()
-    """Columns that a person is spared while no row has something in them."""
+    """Columns hidden on a terminal while no row has a value in them."""
 
 
 def is_terminal() -> bool:
@@ -59,7 +58,7 @@ def print_tables(tables: Sequence[Table]) -> None:
 
 
 def plain_row(row: Sequence[Cell]) -> str:
-    """Cells with tabs between; absent is ``-``, and no cell can break the row."""
+    """Cells separated by tabs; ``-`` for an absent value. No cell can break the row."""
     return "\t".join(_plain(cell) for cell in row)
 
 
@@ -94,7 +93,7 @@ def print_pretty(console: object, table: Table) -> None:
             table.columns[place],
             justify="right" if is_number else "left",
             overflow="fold",
-            # The last column is the one that may be folded: a broken address helps nobody.
+            # Only the last column may be folded: a broken address is useless.
             no_wrap=place + 1 < len(table.columns) and table.is_last_folded,
         )
     for row in table.rows:

@@ -1,7 +1,7 @@
-"""Tells a person what a command waits for when it takes long; who gets an answer hears nothing.
+"""Reports on a terminal what a command waits for when it takes long.
 
-The client tries again by itself for up to half a minute, which is right for a program and looks
-like a hang to a person.
+The client retries for up to half a minute. That is right for a program but looks like a hang to a
+person.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ SAY_AFTER_S = 2.0
 
 Failure = KafkaError | OSError
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
-"""As ``loop.call_later``."""
+"""Like ``loop.call_later``."""
 
 
 class Patience:
-    """``wait_for`` begins to wait for something, ``moved`` and ``done`` end it. Whatever fails and
-    is tried again meanwhile is reported by ``failed``. Each cause is said once.
-    """
+    """``wait_for`` starts a wait; ``moved`` and ``done`` end it. ``failed`` reports a failure
+    that is retried. Each cause is printed once."""
 
     def __init__(self, say: Callable[[str], None], later: Later) -> None:
         self._say = say
@@ -39,7 +38,7 @@ class Patience:
         self._timer = self._later(SAY_AFTER_S, self._late)
 
     def moved(self) -> None:
-        """Part of it has come; the rest may take as long again."""
+        """Part of the work is done; the rest may take as long again."""
         if self._what is not None:
             self.wait_for(self._what)
 
@@ -70,7 +69,7 @@ class Patience:
 
 
 def _kind_of(cause: Failure | None) -> str:
-    """Texts differ from try to try, as nodes are asked in any order."""
+    """Error texts differ between attempts, because nodes are asked in any order."""
     if isinstance(cause, KafkaError):
         return cause.code.name
     return "" if cause is None else type(cause).__name__

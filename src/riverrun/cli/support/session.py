@@ -1,7 +1,7 @@
-"""Runs a command against a cluster, and says in words what went wrong and what helps.
+"""Runs a command against a cluster, and explains errors with a remedy.
 
-All errors of the network and of the cluster become a sentence and an exit code here, once. A
-command gets a pool, returns values, and prints them after the connection is closed.
+All network and cluster errors become a message and an exit code here. A command gets a pool,
+returns values, and prints them after the connection is closed.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ Address = tuple[str, int]
 CLIENT_ID = "riverrun-cli"
 LOOKS_MAX = 3
 LOOK_EVERY_SECONDS = 0.15
-"""A node may hear a moment later than others that a topic was made."""
+"""A node may learn of a new topic slightly later than others."""
 
 REMEDIES = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a name has up to 249 letters, digits, '.', '_' and '-'",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "look at it with `riverrun topics describe`, change it with "
-    "`riverrun topics alter`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "see `riverrun topics describe`, change it with `riverrun "
+    "topics alter`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; `riverrun groups describe` names them",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group has members; stop them first, `riverrun groups "
     "describe` names them",
     ErrorCode.MESSAGE_TOO_LARGE: "let the topic take more with `riverrun topics alter TOPIC "
     "--config max.message.bytes=BYTES`",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members use another assignor (we know range and "
-    "roundrobin), or it is no group of consumers; choose another group",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for; "
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members use another assignor (range and "
+    "roundrobin are supported), or it is not a consumer group; choose another group",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas requires; "
     "`riverrun topics describe` shows them",
     ErrorCode.INVALID_REPLICATION_FACTOR: "there are not that many nodes",
-    ErrorCode.MISMATCHED_ENDPOINT_TYPE: "this is a port for controllers; clients have another one, "
-    "with `riverrun up` the one before",
-    ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the node is full or broken; its log says more",
+    ErrorCode.MISMATCHED_ENDPOINT_TYPE: "this is a controller port; with `riverrun up` the "
+    "client port is the one before",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the node is full or failing; see its log",
 }
-"""What helps, where the error alone does not say it."""
+"""Remedies for errors that do not name one."""
 
 _NOT_FOUND = frozenset(
     {
@@ -67,15 +67,14 @@ _NOT_FOUND = frozenset(
 
 
 class NotFound(Exception):
-    """Something that a person named is not there; the text says what helps."""
+    """A named object does not exist; the text gives the remedy."""
 
 
 async def ask_each(
     pool: ConnectionPool, messages: Mapping[int, Any], key: ApiKey, *, limit_s: float | None = None
 ) -> tuple[dict[int, Any], list[int]]:
-    """The answers of nodes by their ids, all asked at once, and those that cannot be reached: a
-    cluster goes on to list a node for a while when it has died, and what the others know is worth
-    showing."""
+    """Responses by node id, requested in parallel, and the nodes that cannot be reached. A dead
+    node is listed for a while, and the responses of the others are worth showing."""
     answers: dict[int, Any] = {}
     silent: list[int] = []
 
@@ -96,12 +95,12 @@ def run(
     *,
     retry: RetryPolicy | None = None,
 ) -> Result:
-    """The result of a command that talks to a cluster, or the end of the program in words."""
+    """The result of a command that talks to a cluster; exits with a message on errors."""
     addresses_of(bootstrap)
 
     async def connected() -> Result:
         async with open_pool(bootstrap, retry) as pool:
-            await pool.any_connection()  # at once and once: nobody wants to wait for a wrong port
+            await pool.any_connection()  # one attempt: a wrong port should fail at once
             return await command(pool)
 
     try:
@@ -109,7 +108,7 @@ def run(
     except ClusterUnreachable as error:
         fail(
             f"cannot reach a cluster: {error}\n"
-            "  Start one with `riverrun up`, or say where it is with --bootstrap HOST:PORT "
+            "  Start one with `riverrun up`, or name it with --bootstrap HOST:PORT "
             f"or {BOOTSTRAP_VARIABLE}.",
             UNREACHABLE,
         )
@@ -125,7 +124,7 @@ def run(
             FAILED,
         )
     except CorruptBatch as error:
-        fail(f"the cluster sent records that are damaged: {error}", FAILED)
+        fail(f"the cluster sent corrupt records: {error}", FAILED)
     except KafkaError as error:
         fail(in_words(error), NOT_FOUND if error.code in _NOT_FOUND else FAILED)
     except UnicodeError as error:
@@ -150,7 +149,7 @@ def addresses_of(bootstrap: str) -> list[Address]:
 
 
 def in_words(error: KafkaError) -> str:
-    """What the cluster said, its name for it, and what helps."""
+    """The cluster's message, the error name, and the remedy."""
     name = error.code.name
     text = error.message or name
     if name not in text:
@@ -160,7 +159,7 @@ def in_words(error: KafkaError) -> str:
 
 
 def check(code: ErrorCode, message: str | None, about: str) -> None:
-    """Raise what an answer says about something."""
+    """Raise the error of a response."""
     if code is not ErrorCode.NONE:
         raise KafkaError(code, f"{about}: {message or code.name}")
 
@@ -168,7 +167,7 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 async def find_topic(
     pool: ConnectionPool, name: str, *, may_be_created: bool = True
 ) -> MetadataResponseTopic:
-    """A topic's metadata; ``NotFound`` names one that is spelt alike, and says how to make it."""
+    """A topic's metadata; ``NotFound`` suggests a similar name or how to create it."""
     for _ in range(LOOKS_MAX):
         topic = (await pool.metadata([name])).topics[0]
         if topic.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -179,7 +178,7 @@ async def find_topic(
     remedy = f"Create it with `riverrun topics create {name}`; " if may_be_created else ""
     raise NotFound(
         f"there is no topic {name}{alike(name, [row.name or '' for row in known])}\n"
-        f"  {remedy}`riverrun topics list` shows all."
+        f"  {remedy}`riverrun topics list` lists all."
     )
 
 

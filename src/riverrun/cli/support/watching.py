@@ -1,4 +1,4 @@
-"""``--watch``: a report again and again, until Ctrl-C."""
+"""``--watch``: repeat a report until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Annotated
 
 import typer
 
-Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
-]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat it every second until Ctrl-C.")]
 EVERY_SECONDS = 1.0
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def show(once: Callable[[], None], *, is_watched: bool) -> None:
-    """Call ``once``, or call it until Ctrl-C; a cluster that does not answer may come back."""
+    """Call ``once``, or repeat it until Ctrl-C. A cluster that does not respond may come back."""
     if not is_watched:
         once()
         return

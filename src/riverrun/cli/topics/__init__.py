@@ -1,1 +1,1 @@
-"""`riverrun topics`."""
+"""``riverrun topics``: list, create, describe, alter and delete topics."""

@@ -1,4 +1,4 @@
-"""Changes of topics, as requests to the cluster."""
+"""Changes to topics, as requests to the cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CreatedTopic:
 
 @dataclass(slots=True)
 class Creation:
-    """What came of creating topics: each stands for itself."""
+    """The result of creating topics, per topic."""
 
     created: list[CreatedTopic] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ async def create_topics(
         ),
         timeout_ms=TIMEOUT_MS,
     )
-    # Not repeatable: after a lost answer the second try would say that the topic exists.
+    # Not retried: after a lost response the second attempt would report an existing topic.
     answer: CreateTopicsResponse = await pool.request(
         ApiKey.CREATE_TOPICS, message, is_repeatable=False
     )
@@ -110,7 +110,7 @@ async def create_topics(
 
 
 async def delete_topics(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
-    """The topics that were not deleted, with the reason in words."""
+    """The topics that were not deleted, with the reason."""
     for name in names:
         await find_topic(pool, name, may_be_created=False)
     unique = tuple(dict.fromkeys(names))
@@ -132,7 +132,7 @@ async def delete_topics(pool: ConnectionPool, names: Sequence[str]) -> dict[str,
 async def alter_topic(
     pool: ConnectionPool, name: str, *, partitions: int | None, settings: Mapping[str, str | None]
 ) -> None:
-    """Change settings (None is the default again) and partitions, or nothing at all."""
+    """Change settings (None restores the default) and partitions, or nothing at all."""
     await find_topic(pool, name)
     for validate_only in (True, False):
         if settings:
@@ -178,9 +178,7 @@ def _failure(code: ErrorCode, message: str | None, name: str) -> str:
 
 
 def _misspelt(settings: Iterable[str]) -> str:
-    """What may have been meant by names that no topic has; the cluster says only that it knows
-    none.
-    """
+    """Suggestions for unknown topic names; the cluster only reports that they are unknown."""
     from riverrun.server.settings import declared_settings
 
     known = [declared.topic for declared in declared_settings() if declared.topic is not None]

@@ -58,9 +58,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_topics(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Show the cluster's own topics, too.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +95,10 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, help="How many; the cluster's num.partitions if not given."
+            "--partitions",
+            "-p",
+            min=1,
+            help="Number of partitions; default: num.partitions of the cluster.",
         ),
     ] = None,
     replication_factor: Annotated[
@@ -106,12 +107,12 @@ def create(
             "--replication-factor",
             "-r",
             min=1,
-            help="On how many nodes; the cluster's default.replication.factor if not given.",
+            help="Replicas of each partition; default: default.replication.factor of the cluster.",
         ),
     ] = None,
     configs: Configs = [],  # noqa: B006 (typer reads it and never changes it)
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there already is no error.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -157,10 +158,10 @@ def describe(
         typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False),
     ] = None,
     all_settings: Annotated[
-        bool, typer.Option("--all-settings", help="Show settings that have their default, too.")
+        bool, typer.Option("--all-settings", help="Include settings with their default value.")
     ] = False,
     internal: Annotated[
-        bool, typer.Option("--internal", help="Without names: the cluster's own topics, too.")
+        bool, typer.Option("--internal", help="Without names: include internal topics.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -168,10 +169,9 @@ def describe(
 ) -> None:
     """Show partitions, offsets and changed settings.
 
-    A partition has its leader, replicas, in-sync replicas, offsets, size and lag: for each
-    follower how many records of the leader's log it lacks at this moment, as 2:0 3:1500, with ?
-    for a node that does not answer. Without names, all topics. Plain rows begin with their kind:
-    topic, partition or setting.
+    A partition has its leader, replicas, in-sync replicas, offsets, size and lag: the records that
+    each follower lacks, as 2:0 3:1500, with ? for a node that does not respond. Without names, all
+    topics. Plain rows start with their kind: topic, partition or setting.
 
     \b
     riverrun topics describe events
@@ -206,7 +206,9 @@ def alter(
     name: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow."),
+        typer.Option(
+            "--partitions", "-p", min=1, help="The new number of partitions; it can only grow."
+        ),
     ] = None,
     configs: Configs = [],  # noqa: B006 (typer reads it and never changes it)
     delete_configs: Annotated[
@@ -215,16 +217,16 @@ def alter(
             "--delete-config",
             metavar="NAME",
             show_default=False,
-            help="Give a setting its default back; may be repeated.",
+            help="Restore the default of a setting; may be repeated.",
         ),
     ] = [],  # noqa: B006 (as above)
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic's settings or let it have more partitions.
+    """Change a topic's settings or add partitions.
 
-    Everything is checked before anything is changed. More partitions change which partition a key
-    belongs to.
+    Everything is validated before anything changes. Adding partitions changes which partition a key
+    maps to.
 
     \b
     riverrun topics alter events --config retention.ms=86400000
@@ -241,7 +243,7 @@ def alter(
             fail(f"{text} is both in --config and in --delete-config", USAGE)
         changes[text] = None
     if partitions is None and not changes:
-        fail("nothing to change: give --partitions, --config or --delete-config", USAGE)
+        fail("nothing to change: use --partitions, --config or --delete-config", USAGE)
     run(bootstrap, lambda pool: alter_topic(pool, name, partitions=partitions, settings=changes))
     if as_json:
         print_json({"name": name, "partitions": partitions, "settings": changes})

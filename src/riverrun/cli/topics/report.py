@@ -1,4 +1,4 @@
-"""What ``riverrun topics describe`` tells: gathered from the cluster, then laid out."""
+"""``riverrun topics describe``: gathered from the cluster, then laid out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 from riverrun.cli.cluster.replica_lag import (
     SHOWN_MAX,
     Copies,
-    Follower,
+    FollowerLag,
     ask_copies,
     in_short,
     place_of,
@@ -48,18 +48,18 @@ SOURCES = {
 NO_LEADER = -1
 LEADER_SECONDS_MAX = 3.0
 LOOK_EVERY_SECONDS = 0.25
-"""When a leader does not answer, another leads a moment later, if a majority is there to say so."""
+"""When a leader does not respond, another is elected shortly, if there is a majority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SettingRow:
     name: str
     value: str | None
     source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class PartitionRow:
     index: int
     leader: int | None
     leader_epoch: int
@@ -70,8 +70,8 @@ class Partition:
     end_offset: int | None
     size_bytes: int | None
     is_answered: bool
-    """By a leader."""
-    followers: tuple[Follower, ...]
+    """Reported by a leader."""
+    followers: tuple[FollowerLag, ...]
 
     @property
     def is_healthy(self) -> bool:
@@ -79,12 +79,12 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class TopicRow:
     name: str
     id: UUID | None
     is_internal: bool
-    partitions: tuple[Partition, ...]
-    settings: tuple[Setting, ...]
+    partitions: tuple[PartitionRow, ...]
+    settings: tuple[SettingRow, ...]
 
     @property
     def replication_factor(self) -> int:
@@ -92,7 +92,7 @@ class Topic:
 
     @property
     def size_bytes(self) -> int:
-        """On all leaders together."""
+        """Sum over all leaders."""
         return sum(partition.size_bytes or 0 for partition in self.partitions)
 
     @property
@@ -126,13 +126,13 @@ class Topic:
 
 async def describe_topics(
     pool: ConnectionPool, wanted: Sequence[str] | None, *, all_settings: bool, internal: bool
-) -> list[Topic]:
+) -> list[TopicRow]:
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + LEADER_SECONDS_MAX
     while True:
         rows = await _look(pool, wanted, internal=internal)
         copies = await ask_copies(pool, rows, with_sizes=True)
-        # Followers that are silent are shown so at once: nobody takes their place.
+        # Silent followers are shown as such at once, because they are not replaced.
         if not copies.silent & _leaders(rows) or loop.time() > give_up_at:
             break
         await asyncio.sleep(LOOK_EVERY_SECONDS)
@@ -148,7 +148,7 @@ async def describe_topics(
     names = [topic.name or "" for topic in rows]
     settings = await _settings(pool, names, all_settings=all_settings)
     return [
-        Topic(
+        TopicRow(
             name=topic.name or "",
             id=topic.topic_id,
             is_internal=topic.is_internal,
@@ -183,8 +183,8 @@ def _partition(
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
     copies: Copies,
-) -> Partition:
-    return Partition(
+) -> PartitionRow:
+    return PartitionRow(
         index=row.partition_index,
         leader=None if row.leader_id == NO_LEADER else row.leader_id,
         leader_epoch=row.leader_epoch,
@@ -201,7 +201,7 @@ def _partition(
 
 async def _settings(
     pool: ConnectionPool, names: Sequence[str], *, all_settings: bool
-) -> dict[str, list[Setting]]:
+) -> dict[str, list[SettingRow]]:
     if not names:
         return {}
     message = DescribeConfigsRequest(
@@ -214,11 +214,11 @@ async def _settings(
         include_synonyms=True,
     )
     answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
-    settings: dict[str, list[Setting]] = {}
+    settings: dict[str, list[SettingRow]] = {}
     for result in answer.results:
         check(result.error_code, result.error_message, f"topic {result.resource_name}")
         settings[result.resource_name] = [
-            Setting(
+            SettingRow(
                 name=row.name,
                 value=row.value,
                 source=SOURCES.get(row.config_source, str(row.config_source)),
@@ -230,7 +230,7 @@ async def _settings(
 
 
 def _differs(row: DescribeConfigsResourceResult) -> bool:
-    """A node may also set a value that is the default anyway."""
+    """A node may set a value that equals the default."""
     if row.config_source in (TOPIC_SOURCE, DEFAULT_SOURCE):
         return row.config_source == TOPIC_SOURCE
     return all(
@@ -238,11 +238,8 @@ def _differs(row: DescribeConfigsResourceResult) -> bool:
     )
 
 
-# -- Layout ---------------------------------------------------------------------------------------
-
-
-def tables_of(topic: Topic, *, is_terminal: bool) -> list[Table]:
-    """For people a title and what is worth a look; for programs every row with the topic's name."""
+def tables_of(topic: TopicRow, *, is_terminal: bool) -> list[Table]:
+    """A title and the interesting rows for people; every row with the topic's name for programs."""
     head = Table(
         kind="topic",
         columns=(),
@@ -279,13 +276,13 @@ def tables_of(topic: Topic, *, is_terminal: bool) -> list[Table]:
         title += f", {counted(unhealthy, 'partition')} not fully in sync"
     lonely = sum(not partition.is_answered for partition in topic.partitions)
     if lonely:
-        title += f", {counted(lonely, 'partition')} without a leader that answers"
+        title += f", {counted(lonely, 'partition')} without a responding leader"
     title += _behind(topic)
     return [_without_topic(partitions, title), _without_topic(settings, None)]
 
 
-def _behind(topic: Topic) -> str:
-    """The follower that lacks most, if any lacks something."""
+def _behind(topic: TopicRow) -> str:
+    """The follower with the largest lag, if any lags."""
     late = [one for p in topic.partitions for one in p.followers if one.lag]
     if not late:
         return ""
@@ -295,7 +292,7 @@ def _behind(topic: Topic) -> str:
 
 
 def _without_topic(table: Table, title: str | None) -> Table:
-    """A person has just read the name above."""
+    """Drop the name, which is in the title."""
     return Table(columns=table.columns[1:], rows=[row[1:] for row in table.rows], title=title)
 
 

@@ -1,9 +1,8 @@
 """``riverrun up``: a cluster on this machine, in the foreground, with one command.
 
-Each node is a process of its own, started from a file that ``riverrun start --config`` takes as
-well. What the files hold is in ``up_files``, whether the ports are free in ``up_ports``, how the
-processes are kept in ``up_processes``, what is said when they are up in ``up_words``, and which
-nodes go on when they are not in ``up_elsewhere``.
+Each node is a process, started from a file that ``riverrun start --config`` accepts as well.
+``files`` writes these files, ``ports`` checks the ports, ``processes`` starts and stops the nodes,
+``messages`` prints the result, and ``other_nodes`` finds nodes that keep running.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from riverrun.cli.up.files import Node
+    from riverrun.cli.up.files import NodeFiles
 
 OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
-"""Settings that this program chooses, and tells others about."""
+"""Settings chosen by this program and printed for the user."""
 OF_SEVERAL_NODES = ("seed.nodes", "process.roles")
-"""Those that it chooses for more than one node."""
+"""Settings chosen for more than one node."""
 AUTO_JOIN = "RIVERRUN_CONTROLLER_QUORUM_AUTO_JOIN_ENABLE"
 
 
@@ -51,7 +50,7 @@ def up(
 ) -> None:
     """Start a cluster on this machine and run it until Ctrl-C.
 
-    Run it again to go on with the same data. A node that ends is shown, and the rest goes on.
+    Run it again to continue with the same data. If a node ends, the others keep running.
 
     \b
     riverrun up
@@ -78,13 +77,13 @@ def up(
 
 
 def _run(
-    cluster: Sequence[Node],
+    cluster: Sequence[NodeFiles],
     environments: dict[int, dict[str, str]],
     prepared: Sequence[Path],
     *,
     as_json: bool,
 ) -> int:
-    """Start, wait, and stop everything; gives the exit code."""
+    """Start, wait, and stop everything; returns the exit code."""
     from riverrun.cli.up import other_nodes as elsewhere
     from riverrun.cli.up.messages import announce
     from riverrun.cli.up.processes import Processes
@@ -108,10 +107,10 @@ def _run(
     return code
 
 
-def _environments(cluster: Sequence[Node], told: Iterable[str]) -> dict[int, dict[str, str]]:
-    """By node: ours, without the variables that would beat what the node was told here by flags.
+def _environments(cluster: Sequence[NodeFiles], told: Iterable[str]) -> dict[int, dict[str, str]]:
+    """Environments by node: ours, without variables that would override the node's flags.
 
-    A blank node beside others that have a cluster makes it grow: it is to vote there as well.
+    A blank node beside nodes with a cluster joins it as a voter.
     """
     from riverrun.cli.up.files import is_blank
 

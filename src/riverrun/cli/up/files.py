@@ -1,7 +1,7 @@
-"""The files that ``riverrun up`` writes: one of settings for each node, and the first promises.
+"""The files that ``riverrun up`` writes: the settings of each node, and the formation promises.
 
-A file of settings is a draft until its node is ready: neither a misspelt setting nor a directory
-that is in use may spoil the file that the last run left, or that a running node was started from.
+A settings file is a draft until its node is ready. A misspelt setting or a directory in use must
+not spoil the file of the last run or of a running node.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ REPLICAS_MAX = 3
 
 
 @dataclass(slots=True)
-class Node:
-    """One node's process and where it is reached."""
+class NodeFiles:
+    """One node's process and addresses."""
 
     id: int
     port: int
@@ -56,8 +56,8 @@ class Node:
         }  # fmt: skip
 
 
-def plan(data: Path, count: int, port: int) -> list[Node]:
-    """The nodes that are to run; refuses to run fewer than have run there before."""
+def plan(data: Path, count: int, port: int) -> list[NodeFiles]:
+    """The nodes to run. Refuses to run fewer than before."""
     earlier = sorted(data.glob(f"node-*/{META_PROPERTIES}")) if count < 100 else []
     if len(earlier) > count:
         fail(
@@ -66,7 +66,7 @@ def plan(data: Path, count: int, port: int) -> list[Node]:
             USAGE,
         )
     cluster = [
-        Node(
+        NodeFiles(
             id=number,
             port=port + PORTS_APART * (number - 1),
             data=data / f"node-{number}",
@@ -80,8 +80,8 @@ def plan(data: Path, count: int, port: int) -> list[Node]:
     return cluster
 
 
-def _check_ports(cluster: Sequence[Node]) -> None:
-    """Voters know each other by their addresses: they may move one by one, but not all at once."""
+def _check_ports(cluster: Sequence[NodeFiles]) -> None:
+    """Voters know each other by address: they may move one by one, but not all at once."""
     for node in cluster:
         if is_blank(node) or not node.config.exists():
             continue
@@ -95,16 +95,15 @@ def _check_ports(cluster: Sequence[Node]) -> None:
                 )
 
 
-def voters_of(cluster: Sequence[Node]) -> Sequence[Node]:
-    """Who votes on metadata: everybody in a small cluster, and an odd number of them from three
-    on, since a fourth voter would bear no more losses than three do.
-    """
+def voters_of(cluster: Sequence[NodeFiles]) -> Sequence[NodeFiles]:
+    """The voters: all nodes of a small cluster, and an odd number from three on, because a
+    fourth voter tolerates no more failures than three."""
     count = len(cluster)
     return cluster[: min(VOTERS_MAX, count if count < 3 else count - 1 + count % 2)]
 
 
-def write_draft(node: Node, cluster: Sequence[Node], flags: Mapping[str, str]) -> None:
-    """Write the node's file; what somebody added to it by hand stays."""
+def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[str, str]) -> None:
+    """Write the node's file and keep settings that were added by hand."""
     from riverrun.model.dotted import flattened, not_toml
     from riverrun.model.synonyms import overridden
 
@@ -127,7 +126,7 @@ def write_draft(node: Node, cluster: Sequence[Node], flags: Mapping[str, str]) -
 
 
 def _defaults(count: int) -> dict[str, object]:
-    """What makes several nodes worth having, unless the file says otherwise."""
+    """Defaults that make several nodes useful, unless the file overrides them."""
     if count == 1:
         return {}
     replicas = min(REPLICAS_MAX, count)
@@ -138,7 +137,7 @@ def _defaults(count: int) -> dict[str, object]:
     }
 
 
-def _chosen(node: Node, cluster: Sequence[Node]) -> dict[str, object]:
+def _chosen(node: NodeFiles, cluster: Sequence[NodeFiles]) -> dict[str, object]:
     chosen: dict[str, object] = {
         "node.id": node.id,
         "log.dirs": str(node.data),
@@ -159,15 +158,15 @@ def _toml(value: object) -> str:
     return str(value) if isinstance(value, int | float) else json.dumps(str(value))
 
 
-def is_blank(node: Node) -> bool:
+def is_blank(node: NodeFiles) -> bool:
     return not (node.data / META_PROPERTIES).exists()
 
 
-def prepare_first_start(cluster: Sequence[Node], cluster_id: str | None) -> list[Path]:
-    """Promise for all voters that they found a cluster, so that they need not ask each other; gives
-    the directories that were made for it.
+def prepare_first_start(cluster: Sequence[NodeFiles], cluster_id: str | None) -> list[Path]:
+    """Store the promise of all voters to form a cluster, so that they need not contact each other.
+    Returns the directories that were created.
 
-    Only when all nodes are blank: whoever has data may have a cluster.
+    Only when all nodes are blank: a node with data may belong to a cluster.
     """
     if len(cluster) == 1 or not all(is_blank(node) for node in cluster):
         return []

@@ -1,6 +1,5 @@
-"""What ``riverrun up`` says: to people when the cluster is up, to scripts in one line of JSON, and
-why a node is missing, found in the lines that the node has logged.
-"""
+"""The output of ``riverrun up``: text or one line of JSON, and why a node is missing, found in
+its log."""
 
 from __future__ import annotations
 
@@ -11,17 +10,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from riverrun.cli.up.files import Node
+from riverrun.cli.up.files import NodeFiles
 
 OF_A_COMMAND = "riverrun: "
-"""How a node begins its last words when it cannot even read its settings."""
+"""Start of the error line of a node that cannot read its settings."""
 AN_ERROR = re.compile(r"\[(?:error|critical) *\] (?P<event>.*?)(?:  |\s\w+=|$)")
 A_REASON = re.compile(r"""\b(?:error|reason)=('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""")
 QUOTES = ("'", '"')
 
 
 def reason_in(line: str) -> str | None:
-    """Why a node cannot go on, if this line of its log says so; both formats of logs are read."""
+    """The error in this log line, if it explains why the node stopped. Reads both log formats."""
     if line.startswith(OF_A_COMMAND):
         return line.removeprefix(OF_A_COMMAND)
     if line.startswith("{"):
@@ -46,12 +45,12 @@ def reason_in(line: str) -> str | None:
     return str(ast.literal_eval(reason[1]))
 
 
-def announce(serving: Sequence[Node], missing: Mapping[int, str], *, as_json: bool) -> None:
-    """``missing``: by node id, why it is not up."""
+def announce(serving: Sequence[NodeFiles], missing: Mapping[int, str], *, as_json: bool) -> None:
+    """``missing`` maps node ids to the reason why they are not up."""
     print(as_line(serving, missing) if as_json else banner(serving, missing), flush=True)
 
 
-def as_line(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
+def as_line(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
     told = {
         "bootstrap": _bootstrap(serving),
         "nodes": [node.described() for node in serving],
@@ -60,7 +59,7 @@ def as_line(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
     return json.dumps(told)
 
 
-def banner(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
+def banner(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
     riverrun = ourselves()
     first = serving[0]
     count = _count(serving, missing)
@@ -76,25 +75,25 @@ def banner(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
         "Stop with Ctrl-C; the data stays.\n"
     )
     if missing:
-        # Last, where somebody looks who has just seen a screen full of log pass by.
+        # Printed last, because a screen of log lines may precede it.
         whys = "; ".join(f"node {number} is not: {why}" for number, why in missing.items())
-        text += f"\n{count}; {whys}\nMend that, stop with Ctrl-C, and give this command again.\n"
+        text += f"\n{count}; {whys}\nFix that, stop with Ctrl-C, and repeat this command.\n"
     return text
 
 
-def _count(serving: Sequence[Node], missing: Mapping[int, str]) -> str:
+def _count(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
     if missing:
         all_of_them = len(serving) + len(missing)
         return f"{len(serving)} of {all_of_them} nodes {'is' if len(serving) == 1 else 'are'} up"
     return f"{len(serving)} {'node is' if len(serving) == 1 else 'nodes are'} up"
 
 
-def _bootstrap(serving: Sequence[Node]) -> str:
+def _bootstrap(serving: Sequence[NodeFiles]) -> str:
     return ",".join(node.client for node in serving)
 
 
 def ourselves() -> str:
-    """How to call this program from where the person is: ``make up`` puts it on no path."""
+    """How to call this program in the user's shell: ``make up`` does not put it on the PATH."""
     import shutil
 
     if shutil.which("riverrun"):

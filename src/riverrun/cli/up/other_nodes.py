@@ -1,6 +1,5 @@
-"""Nodes of the cluster that ``riverrun up`` did not start, and so does not stop: one that was
-killed and started again by hand, or one that has joined. Whoever stops the cluster should know.
-"""
+"""Nodes of the cluster that ``riverrun up`` did not start and does not stop: restarted by hand,
+or joined. The user should know about them after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,17 +7,17 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 
-from riverrun.cli.up.files import Node
+from riverrun.cli.up.files import NodeFiles
 
 Address = tuple[str, int]
 
 ASK_SECONDS_MAX = 1.0
 CALL_SECONDS_MAX = 0.5
-"""Somebody has pressed Ctrl-C and waits."""
+"""The user has pressed Ctrl-C and waits."""
 
 
-def others(cluster: Sequence[Node]) -> dict[int, Address]:
-    """By id, all that our own nodes know and that are none of our processes."""
+def others(cluster: Sequence[NodeFiles]) -> dict[int, Address]:
+    """All nodes known to our nodes that are not our processes, by id."""
     from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
 
@@ -38,10 +37,9 @@ def others(cluster: Sequence[Node]) -> dict[int, Address]:
     return {number: place for number, place in sorted(known.items()) if number not in running}
 
 
-def still_there(found: Mapping[int, Address], cluster: Sequence[Node]) -> dict[int, Address]:
-    """Those of them that can be called now, and nodes of ours that somebody started again. To be
-    asked when our own processes have ended: until then they hold their ports.
-    """
+def still_there(found: Mapping[int, Address], cluster: Sequence[NodeFiles]) -> dict[int, Address]:
+    """The ones that respond now, and nodes of ours that were restarted by hand. Call it after
+    our own processes have ended, because until then they hold their ports."""
     from riverrun.client.pool import parse_bootstrap
 
     own = {node.id: parse_bootstrap(node.client)[0] for node in cluster}
@@ -57,8 +55,8 @@ def _answers(address: Address) -> bool:
         return False
 
 
-def in_words(there: Mapping[int, Address], cluster: Sequence[Node]) -> str:
-    """One line: which go on, and how to stop them."""
+def in_words(there: Mapping[int, Address], cluster: Sequence[NodeFiles]) -> str:
+    """One line: which nodes keep running, and how to stop them."""
     files = {node.id: node.config for node in cluster}
     named = ", ".join(f"{number} at {host}:{port}" for number, (host, port) in there.items())
     is_one = len(there) == 1

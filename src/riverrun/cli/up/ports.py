@@ -1,7 +1,7 @@
-"""Whether ``riverrun up`` can have the ports that it needs, and what to say when it cannot.
+"""Checks whether the ports for ``riverrun up`` are free, and words the error if they are not.
 
-Asked before anything is written: nodes that found a cluster without the one that found its port in
-use know each other by these ports from then on, and could not follow the advice to take others.
+The check precedes all writes. Nodes that formed a cluster know each other by these ports, so the
+user could no longer choose others.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.up.files import HOST, Node, is_blank
+from riverrun.cli.up.files import HOST, NodeFiles, is_blank
 
 PURPOSES = ("clients", "controllers", "HTTP")
-"""What a node's ports are for, from its first on."""
+"""The purposes of a node's ports, in order."""
 SHOWN_MAX = 5
 SUGGESTED_APART = 100
 SUGGESTED_MAX = 32_000
-"""Above, the system gives ports away itself, to whoever connects to somewhere."""
+"""Above this, the system assigns ports to outgoing connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The ports of one node that it cannot have; the reason is that of the first."""
+    """The ports of one node that are in use; the reason is that of the first."""
 
-    node: Node
+    node: NodeFiles
     ports: tuple[int, ...]
     error: int
 
     @property
     def is_whole(self) -> bool:
-        """Somebody has them all: most likely a node."""
+        """All ports are in use: most likely by a running node."""
         return len(self.ports) == len(PURPOSES) and self.error == errno.EADDRINUSE
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Taken:
         return f"{', '.join(named)} (node {self.node.id})"
 
 
-def taken_ports(cluster: Sequence[Node]) -> list[Taken]:
+def taken_ports(cluster: Sequence[NodeFiles]) -> list[Taken]:
     found = []
     for node in cluster:
         wanted = range(node.port, node.port + len(PURPOSES))
@@ -54,9 +54,8 @@ def taken_ports(cluster: Sequence[Node]) -> list[Taken]:
 
 
 def _bind_error(port: int) -> int:
-    """The number of the error, or 0. As the nodes bind: what a cluster that has just stopped left
-    behind (TIME_WAIT) is in nobody's way.
-    """
+    """The error number, or 0. Binds like a node: TIME_WAIT sockets of a stopped cluster do not
+    count."""
     import socket
 
     with socket.socket() as probe:
@@ -68,8 +67,8 @@ def _bind_error(port: int) -> int:
     return 0
 
 
-def refusal(taken: Sequence[Taken], cluster: Sequence[Node], riverrun: str) -> str:
-    """What to tell the person, in few lines; ``riverrun`` is how they call this program."""
+def refusal(taken: Sequence[Taken], cluster: Sequence[NodeFiles], riverrun: str) -> str:
+    """The error message; ``riverrun`` is how the user calls this program."""
     shown = ", ".join(str(one) for one in taken[:SHOWN_MAX])
     if len(taken) > SHOWN_MAX:
         shown += f" and those of {len(taken) - SHOWN_MAX} more nodes"
@@ -90,12 +89,12 @@ def refusal(taken: Sequence[Taken], cluster: Sequence[Node], riverrun: str) -> s
     return "\n  ".join(lines)
 
 
-def _numbered(nodes: Sequence[Node]) -> str:
+def _numbered(nodes: Sequence[NodeFiles]) -> str:
     numbers = ", ".join(str(node.id) for node in nodes)
     return f"node {numbers}" if len(nodes) == 1 else f"nodes {numbers}"
 
 
-def _remedy(cluster: Sequence[Node], *, is_running: bool) -> str:
+def _remedy(cluster: Sequence[NodeFiles], *, is_running: bool) -> str:
     directory = cluster[0].data.parent
     port = _suggested(cluster)
     beside = f"--port {port} and another --data (make up PORT={port} DATA=...)"
@@ -112,8 +111,8 @@ def _remedy(cluster: Sequence[Node], *, is_running: bool) -> str:
     )
 
 
-def _suggested(cluster: Sequence[Node]) -> str:
-    """The first port of a range that is free now."""
+def _suggested(cluster: Sequence[NodeFiles]) -> str:
+    """The first port of a free range."""
     last = cluster[-1].port + len(PURPOSES) - cluster[0].port
     for first in range(cluster[0].port + SUGGESTED_APART, SUGGESTED_MAX - last, SUGGESTED_APART):
         numbers = (first + node.port - cluster[0].port for node in cluster)

@@ -1,8 +1,8 @@
-"""The processes of ``riverrun up``: starts them, shows what they say, and stops them.
+"""The processes of ``riverrun up``: start, output, stop.
 
-Each node holds one end of a pipe and stops when this program is gone, however it went. What several
-nodes log comes through pipes too, and is printed line by line with the node's name in front. These
-pipes never hold a node up: a line that finds no room in one is lost.
+Each node holds one end of a pipe and stops when this program ends for any reason. With several
+nodes, their logs come through pipes and are printed line by line with the node's name. These pipes
+never block a node: a line that does not fit is dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from riverrun.cli.up.files import Node
+from riverrun.cli.up.files import NodeFiles
 from riverrun.cli.up.messages import ourselves, reason_in
 
 READY_SECONDS_MAX: Final = 60.0
 AFTER_FAILURE_SECONDS_MAX: Final = 10.0
-"""How long the others may take when one could not start: they may be unable to do without it."""
+"""How long the other nodes may take when one could not start; they may depend on it."""
 STOP_SECONDS_MAX: Final = 30.0
 READ_BYTES: Final = 65_536
 REFUSED: Final = 2
@@ -32,13 +32,13 @@ class Processes:
     """All nodes of one cluster on this machine. Single-threaded: ``wait`` does all the work."""
 
     def __init__(
-        self, cluster: Sequence[Node], environments: Mapping[int, Mapping[str, str]]
+        self, cluster: Sequence[NodeFiles], environments: Mapping[int, Mapping[str, str]]
     ) -> None:
         """``environments`` by node id."""
         self.cluster = cluster
         self.is_stopping = False
         self.is_interrupted = False
-        """By a person, with Ctrl-C."""
+        """Interrupted by Ctrl-C."""
         self._environments = environments
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, bytes] = {}
@@ -59,15 +59,13 @@ class Processes:
         self.is_stopping = True
         self.is_interrupted |= number == signal.SIGINT
 
-    # -- Starting ---------------------------------------------------------------------------------
-
     def start(self) -> None:
-        """All at once: they need each other."""
+        """Start all at once, because they need each other."""
         for node in self.cluster:
             self._spawn(node)
         os.close(self._parent_read)
 
-    def _spawn(self, node: Node) -> None:
+    def _spawn(self, node: NodeFiles) -> None:
         ready_read, ready_write = os.pipe()
         log_read, log_write = self._log_pipe()
         command = [
@@ -78,7 +76,7 @@ class Processes:
             str(ready_write),
             str(self._parent_read),
         ]
-        # A session of its own: Ctrl-C reaches this program alone, which then stops the nodes.
+        # A separate session: Ctrl-C reaches only this program, which then stops the nodes.
         node.process = subprocess.Popen(
             command,
             pass_fds=(ready_write, self._parent_read),
@@ -96,18 +94,18 @@ class Processes:
             self._watch(log_read, lambda: self._show(node, log_read))
 
     def _log_pipe(self) -> tuple[int | None, int | None]:
-        """None for a single node, which writes where we would."""
+        """None for a single node, which writes to our own output."""
         if len(self.cluster) == 1:
             return None, None
         read, write = os.pipe()
-        os.set_blocking(write, False)  # its node rather loses a line than waits for a terminal
+        os.set_blocking(write, False)  # a node drops a line rather than wait for a terminal
         return read, write
 
-    def wait_ready(self) -> tuple[list[Node], int]:
-        """The nodes that serve, and the exit code of one that could not start, or 0."""
+    def wait_ready(self) -> tuple[list[NodeFiles], int]:
+        """The nodes that are ready, and the exit code of one that could not start, or 0."""
         end = time.monotonic() + READY_SECONDS_MAX
         waiting = {node.ready: node for node in self.cluster}
-        serving: list[Node] = []
+        serving: list[NodeFiles] = []
         code = 0
 
         def heard(descriptor: int) -> None:
@@ -120,7 +118,7 @@ class Processes:
                 node.draft.replace(node.config)
                 serving.append(node)
                 return
-            self.say(f"node {node.id} could not start; its log above says why")
+            self.say(f"node {node.id} could not start; see its log above")
             code = self._exit_code(node)
             end = min(end, time.monotonic() + AFTER_FAILURE_SECONDS_MAX)
 
@@ -137,8 +135,8 @@ class Processes:
         serving.sort(key=lambda node: node.id)
         return serving, code
 
-    def missing(self, serving: Sequence[Node]) -> dict[int, str]:
-        """By node id: why it does not serve, in its own words where it had some."""
+    def missing(self, serving: Sequence[NodeFiles]) -> dict[int, str]:
+        """Why each missing node is not ready, in its own words if it logged any."""
         found = {}
         for node in self.cluster:
             if node not in serving:
@@ -148,8 +146,8 @@ class Processes:
         self._is_starting = False
         return found
 
-    def _exit_code(self, node: Node) -> int:
-        """How a node ended whose pipe is closed; 2 when it was refused, as ``start`` has it."""
+    def _exit_code(self, node: NodeFiles) -> int:
+        """The exit code of a node whose pipe is closed; 2 if ``start`` refused its settings."""
         assert node.process is not None, f"node {node.id} was never started"
         try:
             code = node.process.wait(STOP_SECONDS_MAX)
@@ -157,10 +155,8 @@ class Processes:
             return 1
         return code if code > 0 else 1
 
-    # -- Running ----------------------------------------------------------------------------------
-
     def watch(self) -> int:
-        """Until we are told to stop (0), or no node is left (1); a node that ends is shown."""
+        """Run until stopped (0) or until no node is left (1). Reports nodes that end."""
         alive = [node for node in self.cluster if node.process and node.process.poll() is None]
         while not self.is_stopping:
             self._wait(None)
@@ -176,14 +172,14 @@ class Processes:
                 )
             if not alive:
                 self.say(
-                    "no node that this program started is left, so it ends; "
-                    f"the data stays in {self.cluster[0].data.parent}"
+                    "no node of this program is left, so it exits; the data stays in "
+                    f"{self.cluster[0].data.parent}"
                 )
                 return 1
         return 0
 
     def stop(self) -> None:
-        """Ask all to stop, and show what they say meanwhile; by force when that takes too long."""
+        """Stop all nodes and print their output meanwhile; kill them after a timeout."""
         running = [n.process for n in self.cluster if n.process and n.process.poll() is None]
         for process in running:
             process.terminate()
@@ -198,8 +194,6 @@ class Processes:
         self._drain()
         os.close(self._parent_write)
 
-    # -- What the nodes say -----------------------------------------------------------------------
-
     def say(self, message: str) -> None:
         print(f"riverrun: {message}", file=sys.stderr, flush=True)
 
@@ -212,11 +206,11 @@ class Processes:
             key.data()
 
     def _drain(self) -> None:
-        """What was said last before the end."""
+        """Print the last output before the end."""
         while any(key.fd in self._lines for key, _ in self._selector.select(0)):
             self._wait(0)
 
-    def _show(self, node: Node, descriptor: int) -> None:
+    def _show(self, node: NodeFiles, descriptor: int) -> None:
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -240,16 +234,16 @@ class Processes:
             sys.stderr.buffer.write(b"".join(lines))
             sys.stderr.buffer.flush()
         except OSError:
-            return  # a terminal that is gone takes no node with it
+            return  # a closed terminal does not stop the nodes
 
-    def _prefix(self, node: Node) -> bytes:
+    def _prefix(self, node: NodeFiles) -> bytes:
         name = f"{node.name:{self._width}} | "
         if self._is_coloured:
             name = f"\x1b[{COLOURS[(node.id - 1) % len(COLOURS)]}m{name}\x1b[0m"
         return name.encode()
 
 
-def _state_of(node: Node) -> str:
+def _state_of(node: NodeFiles) -> str:
     assert node.process is not None, f"node {node.id} was never started"
     code = node.process.poll()
     if code is None:

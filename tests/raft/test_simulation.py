@@ -11,6 +11,8 @@ from tests.raft.faults import Story
 from tests.raft.flaws import FLAWS
 from tests.raft.invariants import Broken
 
+pytestmark = pytest.mark.slow
+
 SECONDS_MAX = 20.0
 """Wall-clock budget of all seeds together."""
 SEEDS_MIN = 40

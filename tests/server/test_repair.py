@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clusters import Cluster, Member, serve_three
 from tests.processes import executable, until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "orders"
 RECORDS = 600
 REPAIR_SECONDS_MAX = 60

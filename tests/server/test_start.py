@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.plain_client import PlainClient
 from tests.processes import free_ports, until
+
+pytestmark = pytest.mark.slow
 
 NOT_FOR_NODES = ("typer", "click", "argparse", "riverrun.cli", "riverrun.simulation")
 

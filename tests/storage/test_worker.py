@@ -15,6 +15,8 @@ from riverrun.storage.worker import CompactionJob, InlineCompaction, ProcessJob
 
 from .logs_to_compact import LogToCompact
 
+pytestmark = pytest.mark.slow
+
 
 def task_in(tmp_path: Path) -> tuple[LogToCompact, CompactionTask]:
     log = LogToCompact()

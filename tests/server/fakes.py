@@ -9,7 +9,7 @@ from typing import Any
 
 from riverrun.ports.metrics import Metrics
 from riverrun.server.dispatch.router import Router
-from riverrun.server.network.connection import Connection
+from riverrun.server.network.connection import ClientConnection
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire import codec
@@ -87,7 +87,7 @@ class FakeListener(Listener):
 
     turns: list[Callable[[], None]]
 
-    def soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         self.turns.append(callback)
 
     def take_turns(self) -> None:
@@ -117,17 +117,21 @@ class Network:
         )
         self.listener.turns = []
 
-    def connect(self, host: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
+    def connect(self, host: str = "10.0.0.1") -> tuple[ClientConnection, FakeTransport]:
         connection = self.listener._connect("PLAINTEXT")
         transport = FakeTransport(host)
         connection.connection_made(transport)
         return connection, transport
 
+    @property
+    def buffer_bytes(self) -> int:
+        return self.listener.receive_memory.used_bytes
+
     def sweep(self, seconds: float) -> None:
         """Let time pass and look at every connection, as the timer would."""
         self.clock.now += seconds
         for key, connection in list(self.listener._connections.items()):
-            self.listener._look_at(connection, self.listener._watched[key], self.clock.now)
+            self.listener._check(connection, self.listener._activity[key], self.clock.now)
 
     def count(self, name: str, **labels: str) -> int:
         family = self.metrics.families.get(name)
@@ -137,7 +141,7 @@ class Network:
 
 
 def feed(
-    connection: Connection, data: bytes, step: int | None = None, *, take_turns: bool = True
+    connection: ClientConnection, data: bytes, step: int | None = None, *, take_turns: bool = True
 ) -> bytes:
     """Deliver bytes as a transport does, at most ``step`` at a time; gives what was not taken."""
     transport, listener = connection._transport, connection._listener

@@ -14,10 +14,10 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.settings import MiB
 from riverrun.server.network.connection import (
     BUFFER_BYTES_MIN,
-    FRAMES_PER_TURN,
+    FRAMES_PER_ITERATION,
     READ_AHEAD_BYTES_MAX,
 )
-from riverrun.server.network.outgoing import ANSWER_BYTES_MIN, Outgoing
+from riverrun.server.network.memory import RESPONSE_BYTES_MIN, SendMemory
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
@@ -57,14 +57,14 @@ def test_many_frames_of_one_read_are_answered_by_one_write() -> None:
 def test_a_busy_connection_lets_others_have_their_turn() -> None:
     network = Network(HEARTBEATS)
     connection, transport = network.connect()
-    data = frame(ApiKey.HEARTBEAT, 4, BEAT) * (2 * FRAMES_PER_TURN + 10)
+    data = frame(ApiKey.HEARTBEAT, 4, BEAT) * (2 * FRAMES_PER_ITERATION + 10)
     assert not feed(connection, data[: len(data) // 2], take_turns=False)
-    assert len(transport.frames()) == FRAMES_PER_TURN
+    assert len(transport.frames()) == FRAMES_PER_ITERATION
     assert not transport.is_reading_now
     network.listener.take_turns()
     assert transport.is_reading_now
     assert not feed(connection, data[len(data) // 2 :])
-    assert len(transport.frames()) == 2 * FRAMES_PER_TURN + 10
+    assert len(transport.frames()) == 2 * FRAMES_PER_ITERATION + 10
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,7 +85,7 @@ def test_frames_are_found_however_they_are_cut(sizes: list[int], cuts: list[int]
     assert correlations(transport.frames()) == list(range(len(sizes)))
     assert transport.is_reading_now
     connection.connection_lost(None)
-    assert network.listener.buffer_bytes == 0
+    assert network.buffer_bytes == 0
 
 
 def test_a_frame_may_come_byte_by_byte() -> None:
@@ -111,7 +111,7 @@ def test_an_impossible_length_closes_the_connection_at_once(size: int) -> None:
     assert len(transport.frames()) == 1, "what came before is answered"
     kind = "negative_length" if size < 0 else "oversized"
     assert network.count("riverrun_connections_refused_total", reason=kind) == 1
-    assert network.listener.buffer_bytes == BUFFER_BYTES_MIN
+    assert network.buffer_bytes == BUFFER_BYTES_MIN
 
 
 def test_bytes_after_the_end_are_ignored() -> None:
@@ -126,9 +126,9 @@ def test_a_declared_length_alone_takes_no_memory() -> None:
     network = Network(ECHO)
     connection, transport = network.connect()
     feed(connection, struct.pack(">i", 90_000_000) + bytes(100))
-    assert network.listener.buffer_bytes == BUFFER_BYTES_MIN
+    assert network.buffer_bytes == BUFFER_BYTES_MIN
     feed(connection, bytes(1_000_000))
-    assert 1_000_000 < network.listener.buffer_bytes <= 2 * 1_000_104 + BUFFER_BYTES_MIN
+    assert 1_000_000 < network.buffer_bytes <= 2 * 1_000_104 + BUFFER_BYTES_MIN
     assert not transport.is_closed
 
 
@@ -136,11 +136,11 @@ def test_an_idle_connection_holds_no_buffer() -> None:
     network = Network(ECHO)
     connection, transport = network.connect()
     feed(connection, raw(ApiKey.FETCH, bytes(3_000_000)))
-    assert network.listener.buffer_bytes >= 3_000_000
+    assert network.buffer_bytes >= 3_000_000
     network.sweep(2)
-    assert network.listener.buffer_bytes >= 3_000_000, "it was busy until now"
+    assert network.buffer_bytes >= 3_000_000, "it was busy until now"
     network.sweep(2)
-    assert network.listener.buffer_bytes == 0
+    assert network.buffer_bytes == 0
     feed(connection, raw(ApiKey.FETCH, b"again"))
     assert transport.frames()[-1][4:] == b"again"
 
@@ -150,7 +150,7 @@ def test_a_busy_buffer_grows_so_that_one_read_takes_many_small_frames() -> None:
     connection, _ = network.connect()
     data = frame(ApiKey.HEARTBEAT, 4, BEAT)
     feed(connection, data * 30_000)
-    assert BUFFER_BYTES_MIN < network.listener.buffer_bytes <= READ_AHEAD_BYTES_MAX
+    assert BUFFER_BYTES_MIN < network.buffer_bytes <= READ_AHEAD_BYTES_MAX
 
 
 def test_large_buffers_are_not_kept_beyond_their_limit() -> None:
@@ -158,7 +158,7 @@ def test_large_buffers_are_not_kept_beyond_their_limit() -> None:
     connections = [network.connect()[0] for _ in range(4)]
     for connection in connections:
         feed(connection, raw(ApiKey.FETCH, bytes(2_000_000)))
-    assert 2_000_000 <= network.listener.buffer_bytes <= 5_000_000
+    assert 2_000_000 <= network.buffer_bytes <= 5_000_000
 
 
 class Later:
@@ -276,25 +276,25 @@ def test_who_does_not_read_answers_is_not_read_from() -> None:
 
 def test_answers_that_nobody_reads_leave_less_room_for_others() -> None:
     network = Network({ApiKey.FETCH: hot(lambda *_: [bytes(8 * MiB)])}, unsent_bytes_max=64 * MiB)
-    outgoing = network.listener.outgoing
-    assert outgoing.answer_bytes_max() == 16 * MiB
+    memory = network.listener.send_memory
+    assert memory.response_bytes_max() == 16 * MiB
     slow, _ = network.connect()
     gone, _ = network.connect()
     for connection in (slow, gone):
         feed(connection, raw(ApiKey.FETCH, b"x"))
         connection.pause_writing()
-    assert 16 * MiB < outgoing.unsent_bytes < 17 * MiB
-    assert outgoing.answer_bytes_max() < 12 * MiB
+    assert 16 * MiB < memory.unsent_bytes < 17 * MiB
+    assert memory.response_bytes_max() < 12 * MiB
     gone.connection_lost(None)
     slow.resume_writing()
     slow.connection_lost(None)
-    assert outgoing.unsent_bytes == 0
+    assert memory.unsent_bytes == 0
 
 
 def test_a_batch_is_sent_however_much_is_unsent() -> None:
-    outgoing = Outgoing(64 * MiB)
-    outgoing.unsent_bytes = 1 << 40
-    assert outgoing.answer_bytes_max() == ANSWER_BYTES_MIN
+    memory = SendMemory(64 * MiB)
+    memory.unsent_bytes = 1 << 40
+    assert memory.response_bytes_max() == RESPONSE_BYTES_MIN
 
 
 def test_large_answers_are_written_before_the_next_frame_is_handled() -> None:
@@ -363,7 +363,7 @@ def test_memory_for_requests_is_limited_and_one_connection_always_goes_on() -> N
     for connection, _ in pairs:
         data = raw(ApiKey.FETCH, body)
         left.append(feed(connection, data[:700_000]) + data[700_000:])
-    assert network.listener.buffer_bytes <= 1_000_000 + 900_014 + READ_AHEAD_BYTES_MAX
+    assert network.buffer_bytes <= 1_000_000 + 900_014 + READ_AHEAD_BYTES_MAX
     assert [len(data) > 300_000 for data in left] == [False, False, True]
     for (connection, transport), data in zip(pairs, left, strict=True):
         assert transport.is_reading_now, "the one before it is done"

@@ -44,7 +44,7 @@ from riverrun.server.formation.formation import Formation
 from riverrun.server.logs import error_text
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener
-from riverrun.server.network.outgoing import Outgoing
+from riverrun.server.network.memory import SendMemory
 from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
@@ -212,7 +212,7 @@ class Node:
             controller=controller,
             logs=directory,
             log_runner=log_runner,
-            outgoing=Outgoing(settings.network.unsent_bytes_max),
+            send_memory=SendMemory(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
             append_warnings=LogLimiter(self._clock, interval_seconds=APPEND_WARNING_SECONDS),
         )
@@ -244,7 +244,7 @@ class Node:
             self.settings.network,
             clock=self._clock,
             metrics=self.metrics,
-            outgoing=services.outgoing,
+            send_memory=services.send_memory,
             routers={CONTROLLER: services.controller_router},
             closed=self._connection_closed,
         )

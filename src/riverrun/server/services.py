@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from riverrun.server.dispatch.image_waits import ImageWaits
     from riverrun.server.dispatch.router import Router
     from riverrun.server.fetch.session_cache import FetchSessions
-    from riverrun.server.network.outgoing import Outgoing
+    from riverrun.server.network.memory import SendMemory
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
     from riverrun.storage.log_manager import LogManager
@@ -44,7 +44,7 @@ class NodeServices:
     controller: ActiveController
     logs: LogDirectory
     log_runner: LogManager
-    outgoing: Outgoing
+    send_memory: SendMemory
     image_waits: ImageWaits
     answers: Answers = field(default_factory=Answers)
     controller_router: Router = field(init=False)

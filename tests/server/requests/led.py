@@ -28,7 +28,7 @@ from riverrun.replication.repair.repairer import RepairQueue
 from riverrun.replication.replicas import Replicas
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.fetch.session_cache import FetchSessions
-from riverrun.server.network.outgoing import Outgoing
+from riverrun.server.network.memory import SendMemory
 from riverrun.server.requests import fetch, produce
 from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ApiKey
@@ -88,7 +88,7 @@ class Node:
                 node_id=ME, replication=SimpleNamespace(fetch_bytes_max=1 << 25)
             ),
             fetch_sessions=FetchSessions(100, self.machine.randomness),
-            outgoing=Outgoing(1 << 30),
+            send_memory=SendMemory(1 << 30),
             append_warnings=LogLimiter(self.machine.clock, interval_seconds=10.0),
             lifecycle=SimpleNamespace(is_sure=True),
         )

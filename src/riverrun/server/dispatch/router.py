@@ -84,8 +84,8 @@ class Call(Struct):
     wait: Awaitable[Any] | None = None
 
     @property
-    def changes_nothing(self) -> bool:
-        """Whether it may be given up when nobody waits for the answer any more."""
+    def is_cancellable(self) -> bool:
+        """Whether to cancel it when its client is gone. Only fetches change no state."""
         return self.route.api.key is ApiKey.FETCH
 
 

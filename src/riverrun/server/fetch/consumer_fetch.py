@@ -16,10 +16,10 @@ from riverrun.replication.reading import (
     read_partition,
 )
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.redirects import endpoints_of, missing
 from riverrun.server.fetch.consumer_sessions import ConsumerPartition, ConsumerSession
 from riverrun.server.fetch.long_poll import Entry, LongPoll, Response, results_of, serve
 from riverrun.server.fetch.session_cache import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
-from riverrun.server.leaders import endpoints_of, missing
 from riverrun.wire.fetch import TOPIC_IDS_FROM, FetchCall, encode_fetch_response
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ConsumerFetch:
         left = min(
             call.max_bytes,
             services.settings.replication.fetch_bytes_max,
-            services.outgoing.answer_bytes_max(),
+            services.send_memory.response_bytes_max(),
         )
         # A response cannot be larger than our own limit, so that many bytes are enough.
         bytes_min = min(call.min_bytes, left)

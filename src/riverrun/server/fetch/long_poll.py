@@ -14,7 +14,7 @@ from uuid import UUID
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.replication.reading import PartitionRead, failed
-from riverrun.server.leaders import MOVED, leader_of
+from riverrun.server.dispatch.redirects import MOVED, leader_of
 from riverrun.wire.fetch import FetchResult
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from riverrun.model.ids import NodeId
 from riverrun.replication.peers import UNREGISTERED
 from riverrun.replication.reading import PartitionRead, failed, read_for_replica
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.redirects import leader_of, missing
 from riverrun.server.fetch.long_poll import (
     LEADERS_FROM,
     Entry,
@@ -30,7 +31,6 @@ from riverrun.server.fetch.replica_sessions import (
     create_session,
 )
 from riverrun.server.fetch.session_cache import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
-from riverrun.server.leaders import leader_of, missing
 from riverrun.wire.fetch import (
     REPLICA_STATE_FROM,
     FetchCall,
@@ -129,7 +129,7 @@ class FollowerFetch:
 
     def read(self) -> bool:
         session, call = self._session, self._call
-        left = min(call.max_bytes, self.services.outgoing.answer_bytes_max())
+        left = min(call.max_bytes, self.services.send_memory.response_bytes_max())
         news, session.news = session.news, {}
         entries = self.entries = []
         size, is_enough = 0, False

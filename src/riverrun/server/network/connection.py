@@ -1,13 +1,13 @@
-"""One client connection: bytes to frames, frames to the router, answers back in order.
+"""One client connection: bytes to frames, frames to the router, responses back in order.
 
-The frames that one read brought are handled in one go and their answers written together. A request
-whose answer comes later holds a slot, so that answers leave in the order of the requests; later
-requests wait in the buffer meanwhile, as in Kafka, but for Produce after Produce. Whoever does not
-read his answers, or has too many requests in flight, is not read from either.
+All frames of one read are handled together, and their responses written together. A request whose
+response comes later holds a slot, so that responses leave in the order of the requests. Later
+requests wait in the buffer meanwhile, as in Kafka, except Produce after Produce. A client that does
+not read its responses, or has too many requests in flight, is not read from.
 
-The receive buffer starts small, grows with the bytes that came (never with a length that was only
-declared), and is given back when the connection is idle. uvloop keeps the views that it is given to
-write, so nothing of this buffer is ever written or kept: handlers copy what they need.
+The receive buffer starts small, grows with the received bytes (never with a declared length), and
+is released when the connection is idle. uvloop keeps the views that it writes, so no part of this
+buffer is ever written or kept: handlers copy what they need.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES_MIN: Final = 16 * 1024
 READ_AHEAD_BYTES_MAX: Final = 256 * 1024
-"""A buffer that small requests fill grows so far, to take many of them in one read."""
+"""A buffer that small requests fill grows up to this size, to take many of them in one read."""
 FLUSH_BYTES: Final = 128 * 1024
-FRAMES_PER_TURN: Final = 256
-"""Then the other connections have their turn, for no turn of the loop should take 10 ms."""
+FRAMES_PER_ITERATION: Final = 256
+"""Then other connections run: no iteration of the event loop should take 10 ms."""
 
 
 class Slot:
-    """The place of an answer among the answers of a connection."""
+    """The position of a response among the responses of a connection."""
 
-    __slots__ = ("answer", "call", "future", "is_done")
+    __slots__ = ("call", "future", "is_done", "response")
 
     def __init__(self, call: Call | None, future: asyncio.Future[Any] | None) -> None:
         self.call = call
         self.future = future
-        self.answer: Frame | None = None
+        self.response: Frame | None = None
         self.is_done = False
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The protocol that asyncio or uvloop drives."""
 
     __slots__ = (
@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         "_is_waiting_for_memory",
         "_is_write_paused",
         "_listener",
+        "_memory",
         "_out",
         "_out_bytes",
         "_request_bytes_max",
@@ -76,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener, listener_name: str, connection_id: int) -> None:
         self._listener = listener
+        self._memory = listener.receive_memory
         self._router = listener.router(listener_name)
         self._request_bytes_max = listener.settings.request_bytes_max
         self.peer = Peer("", listener_name, connection_id)
@@ -99,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self.frames = 0
         self.received = 0
 
-    # What the transport tells us
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -116,11 +118,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
         self._listener.forget(self)
+        self._memory.forget(self)
         self._note_unsent(0)
         self._transport = None
         for slot in self._slots:
-            # A read that nobody waits for is given up; what changes state is carried through.
-            if slot.future is not None and slot.call is not None and slot.call.changes_nothing:
+            # Cancel pending fetches. Requests that change state run to their end.
+            if slot.future is not None and slot.call is not None and slot.call.is_cancellable:
                 slot.future.cancel()
         self._slots.clear()
         self._out.clear()
@@ -137,10 +140,10 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_write_paused = False
         self._note_unsent(0)
-        self._go_on()
+        self._release()
 
     def _note_unsent(self, count: int) -> None:
-        self._listener.outgoing.unsent_bytes += count - self._unsent_bytes
+        self._listener.send_memory.unsent_bytes += count - self._unsent_bytes
         self._unsent_bytes = count
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -153,19 +156,19 @@ class Connection(asyncio.BufferedProtocol):
         self.received += count
         self._listener.bytes_received.value += count
         buffer = self._buffer
-        assert buffer is not None, "bytes came without a buffer"
+        assert buffer is not None, "received bytes without a buffer"
         self._was_full = self._end == len(buffer)
         if self.is_closed:
             self._start = self._end = 0
         else:
             self._process()
 
-    # Frames
+    # Requests
 
     def _process(self) -> None:
-        """Handle every whole frame that may be handled now, then write the answers."""
+        """Handle every complete frame that may begin now, then write the responses."""
         buffer = self._buffer
-        last = self.frames + FRAMES_PER_TURN
+        last = self.frames + FRAMES_PER_ITERATION
         while buffer is not None and self._end - self._start >= 4:
             size: int = LENGTH.unpack_from(buffer, self._start)[0]
             if not 0 <= size <= self._request_bytes_max:
@@ -182,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if self.frames == last:
                 self._hold()
-                self._listener.soon(self._go_on)
+                self._listener.call_soon(self._release)
                 break
             self._start = stop
             self.frames += 1
@@ -201,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if not self._slots:
             return True
-        # Two bytes of API key; a frame that has not even those is refused when its turn comes.
+        # Two bytes of API key. The router refuses a frame that is too short for them.
         key = frame[0] << 8 | frame[1] if len(frame) >= 2 else -1
         return (
             key == self._slots_key
@@ -210,45 +213,45 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _begin(self, frame: memoryview) -> None:
-        answer = self._router.handle(frame, self.peer)
-        if isinstance(answer, Call):
-            assert answer.wait is not None, "a call without answer that waits for nothing"
-            future = asyncio.ensure_future(answer.wait)
-            slot = Slot(answer, future)
+        response = self._router.handle(frame, self.peer)
+        if isinstance(response, Call):
+            assert response.wait is not None, "a pending call waits for nothing"
+            future = asyncio.ensure_future(response.wait)
+            slot = Slot(response, future)
             self._slots.append(slot)
-            self._slots_key = answer.route.api.key
+            self._slots_key = response.route.api.key
             self._listener.pending[future] = None
             future.add_done_callback(partial(self._finished, slot))
         elif self._slots:
             slot = Slot(None, None)
-            slot.answer, slot.is_done = answer, True
+            slot.response, slot.is_done = response, True
             self._slots.append(slot)
-        elif answer is not None:
-            self._add(answer)
+        elif response is not None:
+            self._add(response)
 
     def _finished(self, slot: Slot, future: asyncio.Future[Any]) -> None:
         self._listener.pending.pop(future, None)
-        assert slot.call is not None, "an answer came for a request that waits for none"
+        assert slot.call is not None, "a response came for a request that is not pending"
         try:
-            answer = self._router.finish(slot.call, future)
+            response = self._router.finish(slot.call, future)
         except Refused as refused:
             if not (future.cancelled() and self.is_closed):
                 self._refuse(refused)
             return
         if self.is_closed:
             return
-        slot.answer, slot.is_done = answer, True
+        slot.response, slot.is_done = response, True
         while self._slots and self._slots[0].is_done:
-            ready = self._slots.popleft().answer
+            ready = self._slots.popleft().response
             if ready is not None:
                 self._add(ready)
         self._flush()
         if self._is_stopping and not self._slots:
             self.close()
         else:
-            self._go_on()
+            self._release()
 
-    # Answers
+    # Responses
 
     def _add(self, frame: Frame) -> None:
         if isinstance(frame, bytes):
@@ -270,14 +273,15 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(out)
 
-    # Reading on and off
+    # Pausing
 
     def _hold(self) -> None:
-        """A frame is there that may not begin yet: take no more until it may."""
+        """Stop reading: the next frame may not begin yet."""
         self._is_held = True
         self._set_reading(False)
 
-    def _go_on(self) -> None:
+    def _release(self) -> None:
+        """Process held frames, and resume reading if none is held again."""
         if self._is_held and not self.is_closed:
             self._is_held = False
             self._process()
@@ -293,32 +297,33 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    # The buffer
+    # The receive buffer
 
     def _use_buffer(self, buffer: bytearray) -> None:
-        held = 0 if self._buffer is None else len(self._buffer)
-        self._listener.buffer_bytes += len(buffer) - held
+        old_bytes = 0 if self._buffer is None else len(self._buffer)
+        self._memory.used_bytes += len(buffer) - old_bytes
         self._buffer = buffer
         self._view = memoryview(buffer)
 
     def _drop_buffer(self) -> None:
         if self._buffer is not None:
-            self._listener.buffer_bytes -= len(self._buffer)
+            size = len(self._buffer)
             self._buffer = None
             self._view = memoryview(b"")
             self._start = self._end = 0
-            self._listener.released(self)
+            self._memory.released(self, size)
 
     def _make_room(self) -> None:
-        """See to it that the next read finds room for the frame that it belongs to."""
+        """Make room for the rest of the frame that the next read continues."""
         buffer = self._buffer
         if buffer is None or self.is_closed:
             return
         capacity, held = len(buffer), self._end - self._start
         if held == 0:
             self._start = self._end = 0
-            if capacity > READ_AHEAD_BYTES_MAX or self._listener.favoured is self:
-                self._listener.settle(self)
+            if capacity > READ_AHEAD_BYTES_MAX or self._memory.exempt is self:
+                if not self._memory.may_retain(self):
+                    self._drop_buffer()
             elif self._was_full and capacity < READ_AHEAD_BYTES_MAX:
                 self._grow(capacity * 2)
             return
@@ -333,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             self._start, self._end = 0, held
         if self._end == capacity and not self._is_held:
             larger = min(max(wanted, READ_AHEAD_BYTES_MAX), capacity * 2)
-            if self._listener.may_grow(self, larger - capacity):
+            if self._memory.may_grow(self, larger - capacity):
                 self._grow(larger)
             else:
                 self._is_waiting_for_memory = True
@@ -346,20 +351,19 @@ class Connection(asyncio.BufferedProtocol):
         self._start, self._end = 0, held
         self._use_buffer(larger)
 
-    def memory_came_free(self) -> None:
-        """The listener has room for a larger buffer again."""
+    def memory_available(self) -> None:
         if self._is_waiting_for_memory and not self.is_closed:
             self._is_waiting_for_memory = False
             self._make_room()
             if not self._is_waiting_for_memory and not self._is_held:
                 self._set_reading(True)
 
-    def give_back_buffer(self) -> None:
-        """Nothing has come for a while: an idle connection costs no buffer."""
+    def drop_idle_buffer(self) -> None:
+        """An idle connection costs no buffer."""
         if self._end == self._start:
             self._drop_buffer()
 
-    # The end
+    # Closing
 
     @property
     def in_flight(self) -> int:
@@ -371,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, refused: Refused) -> None:
         self._listener.refused(self.peer, refused)
-        self._flush()  # what was asked for properly is answered
+        self._flush()  # earlier requests get their responses
         self.close()
 
     def close(self) -> None:
@@ -385,10 +389,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def begin_stop(self) -> None:
-        """Take no new request; close when those in flight that change something are answered."""
+        """Accept no new request. Close when no request is in flight that must be completed."""
         self._is_stopping = True
         calls = [slot.call for slot in self._slots if not slot.is_done and slot.call is not None]
-        if all(call.changes_nothing for call in calls):
+        if all(call.is_cancellable for call in calls):
             self.close()
         else:
             self._set_reading(False)

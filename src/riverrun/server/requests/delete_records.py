@@ -12,7 +12,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.leaders import missing
+from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.delete_records_request import (
     DeleteRecordsPartition,

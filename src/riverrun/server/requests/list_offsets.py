@@ -14,7 +14,7 @@ from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.ports.aio import Yielder
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.leaders import missing
+from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
 from riverrun.storage.segment.time_search import OffsetAt
 from riverrun.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.leaders import missing
+from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_for_leader_epoch_request import (
     OffsetForLeaderEpochRequest,

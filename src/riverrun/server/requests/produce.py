@@ -27,8 +27,8 @@ from riverrun.records.compression import Compression
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.redirects import endpoints_of, leader_of, missing
 from riverrun.server.dispatch.router import Refused
-from riverrun.server.leaders import endpoints_of, leader_of, missing
 from riverrun.wire.produce import (
     NO_RECORDS,
     SERVED_FROM,

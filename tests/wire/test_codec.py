@@ -17,7 +17,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.wire import codec
 from riverrun.wire.apis import ALL_APIS, APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest
-from riverrun.wire.compiler import compile_reader
+from riverrun.wire.compiler import compile_reader, reader_source, writer_source
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
@@ -163,3 +163,11 @@ def test_what_cannot_be_written_is_a_bug_of_ours() -> None:
     ):
         with pytest.raises(AssertionError, match="cannot write"):
             codec.encode_request(ApiKey.HEARTBEAT, 4, made)
+
+
+def test_the_source_of_a_codec_can_be_dumped() -> None:
+    module = module_of(ApiKey.HEARTBEAT, "request")
+    for text in (reader_source(module, 4), writer_source(module, 4)):
+        compile(text, "dumped", "exec")
+        assert "group_instance_id" in text
+    assert "constant_0 = struct.Struct('>i').pack\n" in writer_source(module, 4)

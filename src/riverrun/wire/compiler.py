@@ -1,18 +1,21 @@
-"""Readers and writers of messages, made from their layouts as Python source, once for each version.
+"""Compiles the layout of a message into Python functions that read and write one version of it.
 
-The source is straight: neighbours of fixed size share one ``struct`` call, everything else calls
-``wire/primitives.py``. kio's own reader is not used on what comes from the network, for it
-allocates by the declared length of an array: thirty bytes can stop the process. Tests hold the two
-equal.
+The generated source is straight-line code: adjacent fields of fixed size share one ``struct`` call,
+all others call ``wire/primitives.py``. ``reader_source`` and ``writer_source`` return it as text;
+``tools/dump_codec.py`` prints it.
 
-``compile_reader`` and ``compile_writer`` are pure; ``wire/codec.py`` keeps what they made.
+kio's reader is not used for input from the network, because it allocates by the declared length of
+an array: thirty bytes could exhaust memory. Tests compare our codec with kio's.
+
+The functions here are pure; ``wire/codec.py`` caches their results.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode
@@ -47,12 +50,11 @@ def _uuid_bytes(value: UUID | None) -> bytes:
 
 
 def compile_reader(module: MessageModule, version: int, *, items_max: int | None = None) -> Reader:
-    """A function (buffer, position, end) that gives the message and the position behind it.
+    """A function (buffer, position, end) that returns the message and the position after it.
 
-    With ``items_max``, the arrays of a message together may hold no more than that.
+    ``items_max`` limits the number of items in all arrays of a message together.
     """
-    source = _Source(module, version, is_counting=items_max is not None)
-    source.add_all(source.reader_of)
+    source = _reader_of(module, version, is_counting=items_max is not None)
     reader: Reader = source.run(f"read_{module.MESSAGE.__name__}", "read")
     if items_max is None:
         return reader
@@ -66,14 +68,51 @@ def compile_reader(module: MessageModule, version: int, *, items_max: int | None
 
 def compile_writer(module: MessageModule, version: int) -> Writer:
     """A function (bytearray, message) that appends the message."""
-    source = _Source(module, version)
-    source.add_all(source.writer_of)
+    source = _writer_of(module, version)
     writer: Writer = source.run(f"write_{module.MESSAGE.__name__}", "write")
     return writer
 
 
+def reader_source(module: MessageModule, version: int) -> str:
+    """The source text of a reader that counts items."""
+    return _reader_of(module, version, is_counting=True).text()
+
+
+def writer_source(module: MessageModule, version: int) -> str:
+    """The source text of a writer."""
+    return _writer_of(module, version).text()
+
+
+def _runs(fields: list[Field]) -> Iterator[list[Field]]:
+    """Adjacent fields of fixed size together, each other field alone."""
+    for is_fixed, group in groupby(fields, lambda field: field.kind in FIXED):
+        run = list(group)
+        yield from [run] if is_fixed else [[field] for field in run]
+
+
+def _packed(kind: str, value: str) -> str:
+    return f"uuid_bytes({value})" if kind == "uuid" else value
+
+
+def _reader_of(module: MessageModule, version: int, *, is_counting: bool) -> _Source:
+    source = _Source(module, version, is_counting=is_counting)
+    source.add_all(source.add_reader)
+    return source
+
+
+def _writer_of(module: MessageModule, version: int) -> _Source:
+    source = _Source(module, version)
+    source.add_all(source.add_writer)
+    return source
+
+
+class _Constant(NamedTuple):
+    value: Any
+    text: str
+
+
 class _Source:
-    """The source of one message at one version, and the names that it refers to."""
+    """The source text for one version of a message, and the names that it uses."""
 
     def __init__(self, module: MessageModule, version: int, *, is_counting: bool = False) -> None:
         assert module.VERSIONS[0] <= version <= module.VERSIONS[1], f"version {version}"
@@ -84,6 +123,7 @@ class _Source:
         self._lines: list[str] = []
         self._is_counting = is_counting
         self.items_left = [0]
+        self._constants: dict[str, _Constant] = {}
         self._names: dict[str, Any] = {
             **vars(primitives),
             "MalformedRequest": MalformedRequest,
@@ -95,149 +135,151 @@ class _Source:
             "items_left": self.items_left,
         }
 
+    def text(self) -> str:
+        """The source with the values of its constants."""
+        constants = [f"{name} = {known.text}" for name, known in self._constants.items()]
+        return "\n".join([*constants, *self._lines]) + "\n"
+
     def run(self, name: str, what: str) -> Any:
         code = compile("\n".join(self._lines), f"<{what} {name} v{self._version}>", "exec")
-        exec(code, self._names)
-        return self._names[name]
+        names = {**self._names, **{name: known.value for name, known in self._constants.items()}}
+        exec(code, names)
+        return names[name]
 
     def add_all(self, add: Callable[[str], None]) -> None:
-        """Emit every class that this version reaches; nested ones stand before their users."""
+        """Add every class that this version uses, nested classes first."""
         done: dict[str, bool] = {}
 
         def visit(name: str) -> None:
             if name not in done:
                 done[name] = True
-                for row in self._rows(name):
-                    kind = row.kind.removeprefix("[]")
+                for field in self._fields(name):
+                    kind = field.kind.removeprefix("[]")
                     if kind in self._module.LAYOUTS:
                         visit(kind)
                 add(name)
 
         visit(self._module.MESSAGE.__name__)
 
-    def _rows(self, name: str) -> list[Field]:
-        return [row for row in self._module.LAYOUTS[name] if row.first <= self._version <= row.last]
+    def _fields(self, name: str) -> list[Field]:
+        layout = self._module.LAYOUTS[name]
+        return [field for field in layout if field.first <= self._version <= field.last]
 
-    def _plain_rows(self, name: str) -> list[Field]:
-        return [row for row in self._rows(name) if row.tag is None]
+    def _plain_fields(self, name: str) -> list[Field]:
+        return [field for field in self._fields(name) if field.tag is None]
 
-    def _tagged_rows(self, name: str) -> list[Field]:
-        rows = [row for row in self._rows(name) if row.tag is not None]
-        return sorted(rows, key=lambda row: row.tag or 0)
+    def _tagged_fields(self, name: str) -> list[Field]:
+        fields = [field for field in self._fields(name) if field.tag is not None]
+        return sorted(fields, key=lambda field: field.tag or 0)
 
-    def _constant(self, value: Any) -> str:
-        name = f"constant_{len(self._names)}"
-        self._names[name] = value
+    def _constant(self, value: Any, text: str) -> str:
+        name = f"constant_{len(self._constants)}"
+        self._constants[name] = _Constant(value, text)
         return name
 
     def _default(self, name: str, field: str) -> str:
         known = defaults(getattr(self._module, name))
         assert field in known, f"{name}.{field} is tagged and has no default"
-        return self._constant(known[field])
+        return self._constant(known[field], repr(known[field]))
 
-    def _bytes_min(self, kind: str, may_be_null: bool) -> int:
-        """The fewest bytes that a value of this kind takes; bounds how many there can be."""
+    def _bytes_min(self, kind: str, *, is_nullable: bool = False) -> int:
+        """The minimum size of a value, which bounds the number of items in a frame."""
         if kind.startswith("[]"):
             return 1 if self._is_flexible else 4
         if kind in FIXED:
             return struct.calcsize(">" + FIXED[kind])
         if kind in ("string", "bytes"):
             return 1 if self._is_flexible else {"string": 2, "bytes": 4}[kind]
-        if may_be_null:
+        if is_nullable:
             return 1
-        total = sum(self._bytes_min(row.kind, row.is_nullable) for row in self._plain_rows(kind))
+        fields = self._plain_fields(kind)
+        total = sum(self._bytes_min(field.kind, is_nullable=field.is_nullable) for field in fields)
         return total + (1 if self._is_flexible else 0)
 
     # Readers
 
-    def reader_of(self, name: str) -> None:
+    def add_reader(self, name: str) -> None:
         add = self._lines.append
         self._names[name] = getattr(self._module, name)
         add(f"def read_{name}(buffer, at, end):")
-        rows = self._plain_rows(name)
-        place = 0
-        while place < len(rows):
-            run = []
-            while place < len(rows) and rows[place].kind in FIXED:
-                run.append(rows[place])
-                place += 1
-            if run:
+        fields = self._plain_fields(name)
+        for run in _runs(fields):
+            if run[0].kind in FIXED:
                 self._read_fixed(run)
             else:
-                self._read_one(rows[place], "    ")
-                place += 1
-        tagged = self._tagged_rows(name)
+                self._read_one(run[0], "    ")
+        tagged = self._tagged_fields(name)
         if tagged:
             self._read_tagged(name, tagged)
         elif self._is_flexible:
             add("    at = skip_tagged_fields(buffer, at, end) if buffer[at] else at + 1")
-        arguments = ", ".join(f"{row.name}=f_{row.name}" for row in rows + tagged)
+        arguments = ", ".join(f"{field.name}=f_{field.name}" for field in fields + tagged)
         add(f"    return {name}({arguments}), at")
 
     def _read_fixed(self, run: list[Field]) -> None:
-        shape = struct.Struct(">" + "".join(FIXED[row.kind] for row in run))
-        unpack = self._constant(shape.unpack_from)
-        targets = "".join(f"f_{row.name}, " for row in run)
+        shape = struct.Struct(">" + "".join(FIXED[field.kind] for field in run))
+        unpack = self._constant(shape.unpack_from, f"struct.Struct({shape.format!r}).unpack_from")
+        targets = "".join(f"f_{field.name}, " for field in run)
         self._lines.append(f"    {targets}= {unpack}(buffer, at)")
         self._lines.append(f"    at += {shape.size}")
-        for row in run:
-            if row.kind in ("uuid", "error_code"):
-                self._lines.append(f"    f_{row.name} = {row.kind}(f_{row.name})")
+        for field in run:
+            if field.kind in ("uuid", "error_code"):
+                self._lines.append(f"    f_{field.name} = {field.kind}(f_{field.name})")
 
-    def _read_one(self, row: Field, indent: str) -> None:
-        field, kind, may_be_null = row.name, row.kind, row.is_nullable
+    def _read_one(self, field: Field, indent: str) -> None:
+        name, kind = field.name, field.kind
         add = self._lines.append
         if kind.startswith("[]"):
-            self._read_array(row, indent)
+            self._read_array(field, indent)
         elif kind in ("string", "bytes"):
             function = self._compact + ("text" if kind == "string" else "bytes")
-            null = "_or_null" if may_be_null else ""
-            add(f"{indent}f_{field}, at = read_{function}{null}(buffer, at, end)")
+            null = "_or_null" if field.is_nullable else ""
+            add(f"{indent}f_{name}, at = read_{function}{null}(buffer, at, end)")
         elif kind in FIXED:
             size = struct.calcsize(">" + FIXED[kind])
-            add(f"{indent}f_{field}, = unpack_from('>{FIXED[kind]}', buffer, at)")
+            add(f"{indent}f_{name}, = unpack_from('>{FIXED[kind]}', buffer, at)")
             add(f"{indent}at += {size}")
             if kind in ("uuid", "error_code"):
-                add(f"{indent}f_{field} = {kind}(f_{field})")
-        elif may_be_null:  # KIP-893: a byte says whether the struct is there
-            add(f"{indent}f_{field}, at = None, at + 1")
+                add(f"{indent}f_{name} = {kind}(f_{name})")
+        elif field.is_nullable:  # KIP-893: one byte before the struct
+            add(f"{indent}f_{name}, at = None, at + 1")
             add(f"{indent}if buffer[at - 1] < 128:")
-            add(f"{indent}    f_{field}, at = read_{kind}(buffer, at, end)")
+            add(f"{indent}    f_{name}, at = read_{kind}(buffer, at, end)")
         else:
-            add(f"{indent}f_{field}, at = read_{kind}(buffer, at, end)")
+            add(f"{indent}f_{name}, at = read_{kind}(buffer, at, end)")
 
-    def _read_array(self, row: Field, indent: str) -> None:
-        field, kind, may_be_null = row.name, row.kind, row.is_nullable
+    def _read_array(self, field: Field, indent: str) -> None:
+        name, kind = field.name, field.kind
         item = kind[2:]
         add = self._lines.append
-        item_bytes = self._bytes_min(item, False)
-        assert item_bytes > 0, f"{field} has items of no size"
+        item_bytes = self._bytes_min(item)
+        assert item_bytes > 0, f"{name} has items of no size"
         add(f"{indent}count, at = read_{self._compact}count(buffer, at, end, {item_bytes})")
+        add(f"{indent}if count < 0:")
+        if field.is_nullable:
+            add(f"{indent}    f_{name} = None")
+            add(f"{indent}else:")
+            indent += "    "
+        else:
+            add(f"{indent}    raise MalformedRequest('null for {name}')")
         if self._is_counting:
             add(f"{indent}items_left[0] -= count")
             add(f"{indent}if items_left[0] < 0:")
             add(f"{indent}    raise MalformedRequest('too many items')")
-        add(f"{indent}if count < 0:")
-        if may_be_null:
-            add(f"{indent}    f_{field} = None")
-            add(f"{indent}else:")
-            indent += "    "
-        else:
-            add(f"{indent}    raise MalformedRequest('null for {field}')")
         if item in FIXED and item not in ("uuid", "error_code"):
-            add(f"{indent}f_{field} = unpack_from(f'>{{count}}{FIXED[item]}', buffer, at)")
+            add(f"{indent}f_{name} = unpack_from(f'>{{count}}{FIXED[item]}', buffer, at)")
             add(f"{indent}at += count * {item_bytes}")
             return
         add(f"{indent}items = []")
         add(f"{indent}for _ in range(count):")
         self._read_one(Field("item", item, 0, 0), indent + "    ")
         add(f"{indent}    items.append(f_item)")
-        add(f"{indent}f_{field} = tuple(items)")
+        add(f"{indent}f_{name} = tuple(items)")
 
-    def _read_tagged(self, name: str, rows: list[Field]) -> None:
+    def _read_tagged(self, name: str, fields: list[Field]) -> None:
         add = self._lines.append
-        for row in rows:
-            add(f"    f_{row.name} = {self._default(name, row.name)}")
+        for field in fields:
+            add(f"    f_{field.name} = {self._default(name, field.name)}")
         add("    tags, at = read_tag_count(buffer, at)")
         add("    for _ in range(tags):")
         add("        tag, at = read_varint(buffer, at)")
@@ -245,55 +287,47 @@ class _Source:
         add("        stop = at + size")
         add("        if stop > end:")
         add("            raise MalformedRequest('tagged field beyond the end')")
-        for row in rows:
-            add(f"        if tag == {row.tag}:")
-            self._read_one(row, "            ")
+        for field in fields:
+            add(f"        if tag == {field.tag}:")
+            self._read_one(field, "            ")
             add("            if at != stop:")
-            add(f"                raise MalformedRequest('{row.name} is not of its declared size')")
+            add(f"                raise MalformedRequest('wrong size of {field.name}')")
         add("        at = stop")
 
     # Writers
 
-    def writer_of(self, name: str) -> None:
+    def add_writer(self, name: str) -> None:
         add = self._lines.append
         add(f"def write_{name}(out, message):")
-        rows = self._plain_rows(name)
-        place = 0
-        while place < len(rows):
-            run = []
-            while place < len(rows) and rows[place].kind in FIXED:
-                run.append(rows[place])
-                place += 1
-            if run:
-                shape = struct.Struct(">" + "".join(FIXED[row.kind] for row in run))
-                values = ", ".join(self._packed(row.kind, f"message.{row.name}") for row in run)
-                add(f"    out += {self._constant(shape.pack)}({values})")
+        fields = self._plain_fields(name)
+        for run in _runs(fields):
+            if run[0].kind in FIXED:
+                shape = struct.Struct(">" + "".join(FIXED[field.kind] for field in run))
+                values = ", ".join(_packed(field.kind, f"message.{field.name}") for field in run)
+                pack = self._constant(shape.pack, f"struct.Struct({shape.format!r}).pack")
+                add(f"    out += {pack}({values})")
             else:
-                self._write_one(rows[place], f"message.{rows[place].name}", "out", "    ")
-                place += 1
-        tagged = self._tagged_rows(name)
+                self._write_one(run[0], f"message.{run[0].name}", "out", "    ")
+        tagged = self._tagged_fields(name)
         if tagged:
             self._write_tagged(name, tagged)
         elif self._is_flexible:
             add("    out.append(0)")
-        elif not rows:
+        elif not fields:
             add("    pass")
 
-    def _packed(self, kind: str, value: str) -> str:
-        return f"uuid_bytes({value})" if kind == "uuid" else value
-
-    def _write_one(self, row: Field, value: str, out: str, indent: str) -> None:
-        kind, may_be_null = row.kind, row.is_nullable
+    def _write_one(self, field: Field, value: str, out: str, indent: str) -> None:
+        kind = field.kind
         add = self._lines.append
         if kind.startswith("[]"):
-            self._write_array(row, value, out, indent)
+            self._write_array(field, value, out, indent)
         elif kind in ("string", "bytes"):
             function = self._compact + ("text" if kind == "string" else "bytes")
-            null = "_or_null" if may_be_null else ""
+            null = "_or_null" if field.is_nullable else ""
             add(f"{indent}write_{function}{null}({out}, {value})")
         elif kind in FIXED:
-            add(f"{indent}{out} += pack('>{FIXED[kind]}', {self._packed(kind, value)})")
-        elif may_be_null:
+            add(f"{indent}{out} += pack('>{FIXED[kind]}', {_packed(kind, value)})")
+        elif field.is_nullable:
             add(f"{indent}if {value} is None:")
             add(f"{indent}    {out}.append(255)")
             add(f"{indent}else:")
@@ -302,11 +336,11 @@ class _Source:
         else:
             add(f"{indent}write_{kind}({out}, {value})")
 
-    def _write_array(self, row: Field, value: str, out: str, indent: str) -> None:
-        kind, may_be_null = row.kind, row.is_nullable
+    def _write_array(self, field: Field, value: str, out: str, indent: str) -> None:
+        kind = field.kind
         item = kind[2:]
         add = self._lines.append
-        if may_be_null:
+        if field.is_nullable:
             add(f"{indent}if {value} is None:")
             add(f"{indent}    write_{self._compact}count({out}, -1)")
             add(f"{indent}else:")
@@ -318,14 +352,14 @@ class _Source:
         add(f"{indent}for item in {value}:")
         self._write_one(Field("item", item, 0, 0), "item", out, indent + "    ")
 
-    def _write_tagged(self, name: str, rows: list[Field]) -> None:
+    def _write_tagged(self, name: str, fields: list[Field]) -> None:
         add = self._lines.append
         add("    tags, count = bytearray(), 0")
-        for row in rows:
-            add(f"    if message.{row.name} != {self._default(name, row.name)}:")
+        for field in fields:
+            add(f"    if message.{field.name} != {self._default(name, field.name)}:")
             add("        value = bytearray()")
-            self._write_one(row, f"message.{row.name}", "value", "        ")
-            add(f"        write_varint(tags, {row.tag})")
+            self._write_one(field, f"message.{field.name}", "value", "        ")
+            add(f"        write_varint(tags, {field.tag})")
             add("        write_varint(tags, len(value))")
             add("        tags += value")
             add("        count += 1")

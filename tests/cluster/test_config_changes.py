@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from riverrun.cluster.configs.alter_configs import (
-    Operation,
+    ConfigOperation,
     alter_configs,
     incremental_alter_configs,
 )
@@ -17,7 +17,7 @@ from tests.cluster.fakes import make_configs, replayed
 from tests.cluster.test_partitions import image_of
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 Change = tuple[str, int, str | None]
 Answer = tuple[ErrorCode, str | None]
 DONE: Answer = (ErrorCode.NONE, None)

@@ -1,7 +1,7 @@
 """What DescribeConfigs shows: sources, synonyms and all the rest of KIP-226."""
 
 from riverrun.cluster.configs import describe_configs as config_rows
-from riverrun.cluster.configs.describe_configs import Wish
+from riverrun.cluster.configs.describe_configs import DescribeOptions
 from riverrun.metadata.image import ConfigType
 from riverrun.model.settings import Kind
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResourceResult
@@ -9,7 +9,7 @@ from tests.cluster.fakes import cluster_of, make_configs
 from tests.cluster.test_configs import image_with
 
 BROKER, TOPIC = ConfigType.BROKER, ConfigType.TOPIC
-ALL = Wish(with_synonyms=True)
+ALL = DescribeOptions(with_synonyms=True)
 
 Row = DescribeConfigsResourceResult
 
@@ -103,12 +103,14 @@ def test_the_cluster_shows_only_what_was_set_for_it() -> None:
 
 
 def test_a_wish_narrows_the_rows_and_what_is_said_of_them() -> None:
-    wish = Wish(names=("retention.ms", "foo"), with_documentation=True)
+    wish = DescribeOptions(names=("retention.ms", "foo"), with_documentation=True)
     rows = config_rows.topic_rows(make_configs(), cluster_of(1), "t", wish)
     assert [row.name for row in rows] == ["retention.ms"]
     assert rows[0].synonyms == ()
     assert rows[0].documentation
-    everything = config_rows.topic_rows(make_configs(), cluster_of(1), "t", Wish(names=()))
+    everything = config_rows.topic_rows(
+        make_configs(), cluster_of(1), "t", DescribeOptions(names=())
+    )
     assert len(everything) == len(make_configs().topic)
 
 

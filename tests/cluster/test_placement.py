@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.cluster.partitions.placement import Candidate, candidates, place
+from riverrun.cluster.partitions.placement import PlacementCandidate, place, placement_candidates
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from tests.cluster.fakes import SeededRandomness, cluster_of
 
 
-def brokers(count: int, racks: int = 0, fenced: int = 0) -> list[Candidate]:
+def brokers(count: int, racks: int = 0, fenced: int = 0) -> list[PlacementCandidate]:
     return [
-        Candidate(
+        PlacementCandidate(
             id=NodeId(number),
             rack=f"rack{number % racks}" if racks else None,
             is_fenced=number >= count - fenced,
@@ -126,14 +126,16 @@ def test_more_replicas_than_brokers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("known", [[], brokers(2, fenced=2)])
-def test_a_cluster_without_live_brokers_takes_no_partitions(known: list[Candidate]) -> None:
+def test_a_cluster_without_live_brokers_takes_no_partitions(
+    known: list[PlacementCandidate],
+) -> None:
     with pytest.raises(KafkaError, match="All brokers are currently fenced"):
         place(known, partitions=1, replicas=1, randomness=SeededRandomness())
 
 
 def test_candidates_are_the_registered_brokers() -> None:
     image = cluster_of(1, 2, racks={2: "b"})
-    assert [(one.id, one.rack, one.is_fenced) for one in candidates(image)] == [
+    assert [(one.id, one.rack, one.is_fenced) for one in placement_candidates(image)] == [
         (1, None, False),
         (2, "b", False),
     ]

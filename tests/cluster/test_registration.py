@@ -8,7 +8,7 @@ import pytest
 
 from riverrun.cluster.brokers.registration import (
     SUPPORTED_FEATURES,
-    Known,
+    RegistrationContext,
     register,
     register_controller,
     unregister,
@@ -29,11 +29,13 @@ from tests.cluster.messages import CLUSTER_ID, incarnation, registration_request
 from tests.cluster.states import NONE, P, cluster, directory, state, topic
 
 CONFIGS = make_configs()
-ALIVE = Known(cluster_id=CLUSTER_ID, is_session_valid=True)
-SILENT = Known(cluster_id=CLUSTER_ID, is_session_valid=False)
+ALIVE = RegistrationContext(cluster_id=CLUSTER_ID, is_session_valid=True)
+SILENT = RegistrationContext(cluster_id=CLUSTER_ID, is_session_valid=False)
 
 
-def take(image: Image, request: BrokerRegistrationRequest, known: Known = SILENT) -> Image:
+def take(
+    image: Image, request: BrokerRegistrationRequest, known: RegistrationContext = SILENT
+) -> Image:
     outcome = register(CONFIGS, image, request, known)
     assert outcome.response.error_code is ErrorCode.NONE
     if not outcome.records:
@@ -43,7 +45,9 @@ def take(image: Image, request: BrokerRegistrationRequest, known: Known = SILENT
     return after
 
 
-def code(image: Image, request: BrokerRegistrationRequest, known: Known = SILENT) -> ErrorCode:
+def code(
+    image: Image, request: BrokerRegistrationRequest, known: RegistrationContext = SILENT
+) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
         register(CONFIGS, image, request, known)
     return refused.value.code
@@ -93,7 +97,7 @@ def test_a_restart_need_not_wait_for_the_old_session_to_end() -> None:
 
 def test_a_copy_of_a_directory_cannot_take_turns_with_the_original() -> None:
     image = take(cluster_of(1), registration_request(1, 2), ALIVE)
-    ghost = Known(cluster_id=CLUSTER_ID, is_session_valid=True, was_replaced=True)
+    ghost = RegistrationContext(cluster_id=CLUSTER_ID, is_session_valid=True, was_replaced=True)
     assert code(image, registration_request(1, 1), ghost) is (
         ErrorCode.DUPLICATE_BROKER_REGISTRATION
     )

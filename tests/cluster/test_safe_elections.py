@@ -15,7 +15,7 @@ import pytest
 
 from riverrun.cluster.brokers import registration
 from riverrun.cluster.brokers.heartbeats import heartbeat
-from riverrun.cluster.brokers.registration import Known
+from riverrun.cluster.brokers.registration import RegistrationContext
 from riverrun.cluster.partitions import leadership
 from riverrun.cluster.partitions.alter_partition import alter_partition
 from riverrun.metadata.image import Image, PartitionImage
@@ -193,7 +193,7 @@ class World:
         node.incarnation += 1
         epoch = self.image.brokers[NodeId(node.id)].epoch if node.has_all else -1
         request = registration_request(node.id, node.incarnation, previous=epoch)
-        outcome = registration.register(CONFIGS, self.image, request, Known())
+        outcome = registration.register(CONFIGS, self.image, request, RegistrationContext())
         self.apply(self.spoil(list(outcome.records)))
         node.is_up = True
         beat = heartbeat_request(self.image, node.id)

@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from riverrun.cluster.decision import Decision
-from riverrun.cluster.topics.create_topics import create_topics, delete_topics
+from riverrun.cluster.topics.create_topics import create_topics
+from riverrun.cluster.topics.delete_topics import delete_topics
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import PartitionRecord, TopicRecord
 from riverrun.model.errors import ErrorCode, KafkaError

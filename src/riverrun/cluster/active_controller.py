@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from riverrun.cluster.brokers.heartbeats import heartbeat
-from riverrun.cluster.brokers.registration import Known, register, unregister
+from riverrun.cluster.brokers.registration import RegistrationContext, register, unregister
 from riverrun.cluster.brokers.sessions import Sessions
-from riverrun.cluster.configs.node_configs import Configs, is_elr_enabled
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import RECORDS_MAX, Decision
-from riverrun.cluster.features import elr_records
-from riverrun.cluster.metrics import ControllerCounts
+from riverrun.cluster.metrics import ControllerMetrics
+from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elections import balance
+from riverrun.cluster.partitions.elr import records_to_enable
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.bootstrap import first_records
@@ -53,7 +54,6 @@ PENDING_MAX: Final = 8_000
 URGENT_PENDING_MAX: Final = 1_500
 """Slots reserved for nodes. Otherwise a flood of client requests would make all brokers look
 silent."""
-TICKS_PER_SESSION: Final = 20
 PROBE_PAUSE_SECONDS: Final = 0.05
 
 log = structlog.get_logger("riverrun.controller")
@@ -126,7 +126,7 @@ class ActiveController:
         self._clock = clock or SystemClock()
         self.settings = settings or ControllerSettings()
         self._probe = probe
-        self._counts = ControllerCounts(
+        self._metrics = ControllerMetrics(
             metrics or Metrics(), lambda: metadata.is_active, lambda: metadata.newest
         )
         self._pending_max = pending_max
@@ -160,7 +160,7 @@ class ActiveController:
                 await self._metadata.settled()
             else:
                 return appended.response
-            self._counts.committing.observe(self._clock.monotonic() - began)
+            self._metrics.committing.observe(self._clock.monotonic() - began)
             return appended.response
         except OSError as error:
             raise _storage_error(error) from error
@@ -177,7 +177,7 @@ class ActiveController:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         began = self._clock.monotonic()
         decision = decide(self._metadata.newest)
-        self._counts.requests.value += 1
+        self._metrics.requests.value += 1
         if not decision.records:
             return _Appended(decision.response, None)
         commits: list[asyncio.Future[Image]] = []
@@ -192,8 +192,8 @@ class ActiveController:
             for commit in commits:
                 # The waiter may be gone by then. The log reports its own failures.
                 commit.add_done_callback(discard_result)
-        self._counts.count(decision.records)
-        self._counts.deciding.observe(self._clock.monotonic() - began)
+        self._metrics.count_elections(decision.records)
+        self._metrics.deciding.observe(self._clock.monotonic() - began)
         return _Appended(decision.response, commits[-1])
 
     # Requests that read or change broker sessions
@@ -206,13 +206,13 @@ class ActiveController:
         def decide(image: Image) -> Decision[BrokerRegistrationResponse]:
             node, now = NodeId(request.broker_id), self._clock.monotonic()
             before = image.brokers.get(node)
-            known = Known(
+            context = RegistrationContext(
                 cluster_id=cluster_id,
                 is_session_valid=before is not None
                 and self.sessions.is_valid(node, before.epoch, now),
                 was_replaced=self.sessions.was_replaced(request.incarnation_id),
             )
-            decision = register(self._configs, image, request, known)
+            decision = register(self._configs, image, request, context)
             if decision.records:
                 old = before.incarnation if before is not None else None
                 epoch = decision.response.broker_epoch
@@ -288,19 +288,18 @@ class ActiveController:
 
     async def run(self) -> None:
         """Check sessions and leaders until cancelled."""
-        interval = self.settings.session_timeout_ms / 1000 / TICKS_PER_SESSION
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 while True:
-                    await asyncio.sleep(interval)
-                    self._tick(interval)
+                    await asyncio.sleep(self.sessions.check_interval)
+                    self._tick()
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
         finally:
             self._tasks = None
 
-    def _tick(self, interval: float) -> None:
+    def _tick(self) -> None:
         metadata, settings = self._metadata, self.settings
         leader = metadata.leader
         if not metadata.is_active or not self._is_activated:
@@ -311,10 +310,10 @@ class ActiveController:
         if self._is_activation_due:
             self._activate()
         now = self._clock.monotonic()
-        expired = self.sessions.expired(metadata.newest, now, interval)
+        expired = self.sessions.expired(metadata.newest, now)
         if expired:
             log.warning("broker sessions expired", brokers=expired)
-            self._counts.expired.value += len(expired)
+            self._metrics.expired.value += len(expired)
             self._fence(expired)
         if now >= self._unclean_at:
             self._unclean_at = now + settings.unclean_check_ms / 1000
@@ -342,7 +341,7 @@ class ActiveController:
             for node in nodes:
                 self.sessions.ended(node)
             for contact in contacts:
-                self._counts.failovers.observe(now - contact)
+                self._metrics.failovers.observe(now - contact)
 
     def _attempt(self, action: str, decide: Decide[R]) -> bool:
         """Whether the decision was appended. The next tick retries one that was not."""
@@ -384,7 +383,7 @@ class ActiveController:
             is_same = self.sessions.get(node) is session and session.contact < probed_at
             if not is_alive and is_same and self._metadata.is_active and not session.is_over:
                 log.warning("broker is dead", broker=node, epoch=session.epoch)
-                self._counts.proven_dead.value += 1
+                self._metrics.proven_dead.value += 1
                 self._fence((node,))
                 return
             await asyncio.sleep(PROBE_PAUSE_SECONDS)
@@ -401,7 +400,7 @@ def activate(configs: Configs, image: Image) -> Decision[None]:
     if is_new:
         records += first_records({})
     if is_new or is_elr_enabled(image):
-        records += elr_records(configs, image)
+        records += records_to_enable(configs, image)
     records += elect_leaderless(configs, image)
     return Decision(records=tuple(records), response=None)
 

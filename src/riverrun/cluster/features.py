@@ -1,7 +1,7 @@
-"""UpdateFeatures: levels that the cluster agrees on (KIP-584, KIP-1022).
+"""UpdateFeatures: the finalised feature levels of the cluster (KIP-584, KIP-1022).
 
-A level is finalised only when every broker and controller that is registered supports it. Ours are
-fixed points of the design: metadata.version decides how records are written, and we write one form.
+A level is finalised only if all registered brokers and controllers support it. metadata.version
+decides how records are written. We write one version, so it cannot be changed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
-from riverrun.cluster.configs.node_configs import (
-    CLUSTER,
-    ELR_FEATURE,
-    MIN_INSYNC_REPLICAS,
-    Configs,
-    is_elr_enabled,
-)
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
-from riverrun.metadata.image import ConfigType, Image
-from riverrun.metadata.records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
+from riverrun.cluster.partitions.election_rules import ELR_FEATURE, is_elr_enabled
+from riverrun.cluster.partitions.elr import records_to_enable
+from riverrun.metadata.image import Image
+from riverrun.metadata.records import ClearElrRecord, FeatureLevelRecord
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages.update_features_response import (
     UpdatableFeatureResult,
@@ -43,7 +39,7 @@ FINALISED_KRAFT_VERSION: Final = 1
 def update_features(
     configs: Configs, image: Image, request: UpdateFeaturesRequest
 ) -> Decision[UpdateFeaturesResponse]:
-    """All of them, or none with the reason of the first that cannot be."""
+    """Update all features, or none if one of them is refused."""
     wanted = {one.feature: one for one in request.feature_updates}
     for update in wanted.values():
         reason = _refusal(image, update)
@@ -85,12 +81,12 @@ def _refusal(image: Image, update: FeatureUpdateKey) -> str | None:
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    for who, supported in _everybody(image):
+    for node, supported in _supported_by_nodes(image):
         if name not in supported:
-            return f"{who} does not support this feature."
+            return f"{node} does not support this feature."
         low, high = supported[name]
         if level and not low <= level <= high:
-            return f"{who} only supports versions {low}-{high}"
+            return f"{node} only supports versions {low}-{high}"
     now = _level(image, name)
     if level < now and kind == UPGRADE:
         return (
@@ -106,7 +102,7 @@ def _refusal(image: Image, update: FeatureUpdateKey) -> str | None:
     return None
 
 
-def _everybody(image: Image) -> Iterator[tuple[str, Mapping[str, tuple[int, int]]]]:
+def _supported_by_nodes(image: Image) -> Iterator[tuple[str, Mapping[str, tuple[int, int]]]]:
     yield "The local controller", SUPPORTED_FEATURES
     for broker in image.brokers.values():
         yield f"Broker {broker.id}", broker.features
@@ -124,22 +120,4 @@ def _records(configs: Configs, image: Image, update: FeatureUpdateKey) -> Iterat
     if level == 0:
         yield ClearElrRecord(topic_name="")
     elif not is_elr_enabled(image):
-        yield from elr_records(configs, image)
-
-
-def elr_records(configs: Configs, image: Image) -> Iterator[Record]:
-    """With ELR everybody must judge by the same min.insync.replicas, so the cluster's default is a
-    record and not a line in each broker's file (KIP-966)."""
-    for kind, name in image.configs:
-        is_broker = kind is ConfigType.BROKER and name != CLUSTER
-        if is_broker and MIN_INSYNC_REPLICAS in image.configs[kind, name]:
-            yield ConfigRecord(
-                resource_type=kind, resource_name=name, name=MIN_INSYNC_REPLICAS, value=None
-            )
-    if MIN_INSYNC_REPLICAS not in image.config(ConfigType.BROKER, CLUSTER):
-        yield ConfigRecord(
-            resource_type=ConfigType.BROKER,
-            resource_name=CLUSTER,
-            name=MIN_INSYNC_REPLICAS,
-            value=configs.static_text(MIN_INSYNC_REPLICAS) or "1",
-        )
+        yield from records_to_enable(configs, image)

@@ -1,4 +1,4 @@
-"""Numbers about the controller, read when somebody looks."""
+"""Metrics of the controller."""
 
 from __future__ import annotations
 
@@ -14,40 +14,43 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 
-class ControllerCounts:
-    """The controller's own counters, and gauges over the image it judges against.
+class ControllerMetrics:
+    """Counters of the controller, and gauges over its newest image.
 
-    Gauges about the cluster are 0 on nodes that are not the active controller, as in Kafka, so
-    that a sum over all nodes is right.
+    As in Kafka, gauges about the cluster are 0 on nodes that are not the active controller, so that
+    a sum over all nodes is right.
     """
 
     def __init__(self, metrics: Metrics, is_active: Callable[[], bool], image: Callable[[], Image]):
         self.requests = metrics.counter(
-            "riverrun_controller_events_total", "Judgements of the controller."
+            "riverrun_controller_events_total", "Decisions of the controller."
         )
         self.expired = metrics.counter(
-            "riverrun_controller_sessions_expired_total", "Brokers fenced for their silence."
+            "riverrun_controller_sessions_expired_total",
+            "Brokers fenced because their session expired.",
         )
         self.proven_dead = metrics.counter(
-            "riverrun_controller_sessions_condemned_total", "Brokers fenced as proven dead."
+            "riverrun_controller_sessions_condemned_total",
+            "Brokers fenced because a probe proved them dead.",
         )
         self.elections = metrics.counter(
-            "riverrun_controller_elections_total", "Leaders elected from those that are safe."
+            "riverrun_controller_elections_total",
+            "Leaders elected from in-sync or eligible replicas.",
         )
         self.unclean = metrics.counter(
             "riverrun_controller_unclean_elections_total",
-            "Leaders elected that may lack records: the last known leader, or any replica.",
+            "Leaders elected that may lack records: the last known leader, or any live replica.",
         )
         self.deciding = metrics.histogram(
-            "riverrun_controller_event_seconds", "Time that one judgement takes."
+            "riverrun_controller_event_seconds", "Time to make one decision and append its records."
         )
         self.committing = metrics.histogram(
             "riverrun_controller_queue_seconds",
-            "Time from a judgement until what it says is committed and may be answered.",
+            "Time from a decision until it is committed and its response is sent.",
         )
         self.failovers = metrics.histogram(
             "riverrun_controller_failover_seconds",
-            "Time from the last sign of life of a broker until others lead for it.",
+            "Time from the last heartbeat of a failed broker until other replicas lead.",
         )
         metrics.gauge(
             "riverrun_controller_active",
@@ -57,45 +60,45 @@ class ControllerCounts:
         self._declare_gauges(metrics, lambda read: read(image()) if is_active() else 0)
 
     def _declare_gauges(
-        self, metrics: Metrics, ask: Callable[[Callable[[Image], int]], float]
+        self, metrics: Metrics, of_image: Callable[[Callable[[Image], int]], float]
     ) -> None:
         metrics.gauge(
             "riverrun_controller_brokers_active",
             "Registered brokers that are not fenced.",
-            lambda: ask(lambda image: sum(not one.is_fenced for one in image.brokers.values())),
+            lambda: of_image(_unfenced),
         )
         metrics.gauge(
             "riverrun_controller_brokers_fenced",
             "Registered brokers that are fenced.",
-            lambda: ask(lambda image: sum(one.is_fenced for one in image.brokers.values())),
+            lambda: of_image(_fenced),
         )
         metrics.gauge(
             "riverrun_controller_brokers_leaving",
-            "Brokers that hand over what they lead, to stop.",
-            lambda: ask(_leaving),
+            "Brokers in controlled shutdown.",
+            lambda: of_image(_shutting_down),
         )
         metrics.gauge(
             "riverrun_controller_offline_partitions",
             "Partitions without a leader.",
-            lambda: ask(leaderless),
+            lambda: of_image(leaderless),
         )
         metrics.gauge(
             "riverrun_controller_preferred_imbalance",
-            "Partitions that another than the preferred replica leads.",
-            lambda: ask(imbalanced),
+            "Partitions that are not led by their preferred replica.",
+            lambda: of_image(imbalanced),
         )
         metrics.gauge(
             "riverrun_controller_topics",
-            "Topics of the cluster.",
-            lambda: ask(lambda image: len(image.topics_by_name)),
+            "Topics in the cluster.",
+            lambda: of_image(lambda image: len(image.topics_by_name)),
         )
         metrics.gauge(
             "riverrun_controller_partitions",
-            "Partitions of the cluster.",
-            lambda: ask(_partitions),
+            "Partitions in the cluster.",
+            lambda: of_image(_partitions),
         )
 
-    def count(self, records: Iterable[Record]) -> None:
+    def count_elections(self, records: Iterable[Record]) -> None:
         for record in records:
             if isinstance(record, PartitionChangeRecord) and record.leader >= 0:
                 if record.leader_recovery_state == LeaderRecoveryState.RECOVERING:
@@ -104,7 +107,15 @@ class ControllerCounts:
                     self.elections.value += 1
 
 
-def _leaving(image: Image) -> int:
+def _unfenced(image: Image) -> int:
+    return sum(not one.is_fenced for one in image.brokers.values())
+
+
+def _fenced(image: Image) -> int:
+    return sum(one.is_fenced for one in image.brokers.values())
+
+
+def _shutting_down(image: Image) -> int:
     return sum(one.in_controlled_shutdown and not one.is_fenced for one in image.brokers.values())
 
 

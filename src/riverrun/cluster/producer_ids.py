@@ -1,7 +1,7 @@
-"""Producer ids, handed out to brokers in durable blocks (KIP-730).
+"""AllocateProducerIds: brokers get producer ids in durable blocks (KIP-730).
 
-An id given twice makes deduplication discard new data. So a block is in the log before its first id
-is used, and a restart begins a new one; what was left of the old block is lost.
+If an id were used twice, deduplication would discard new data. So a block is committed before its
+first id is used. A restarted broker takes a new block and drops the rest of the old one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK_SIZE: Final = 1000
 def allocate_producer_ids(
     image: Image, request: AllocateProducerIdsRequest
 ) -> Decision[AllocateProducerIdsResponse]:
-    """A block that nobody has had before."""
+    """Allocate the next block."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     start = image.next_producer_id
     assert start + BLOCK_SIZE <= 2**63 - 1, f"producer ids have run out at {start}"

@@ -1,4 +1,4 @@
-"""Settings of the controller: how long brokers may be silent, and when leaders go home."""
+"""Settings of the controller: broker sessions, elections and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from riverrun.model.settings import INT_MAX, SECOND_MS, Kind, Settings, setting
 class ControllerSettings(Settings):
     """Sessions of brokers, elections and controlled shutdown.
 
-    The session is shorter than Kafka's 9 s, so that a failover is too.
+    The session timeout is shorter than Kafka's 9 s, for a faster failover.
     """
 
     session_timeout_ms: int = setting(
@@ -19,44 +19,44 @@ class ControllerSettings(Settings):
         name="broker.session.timeout.ms",
         at_least=100,
         at_most=INT_MAX,
-        doc="A broker that sends no heartbeat for this long is fenced, and others lead for it.",
+        doc="A broker that sends no heartbeat for this long is fenced, and other replicas lead.",
     )
     heartbeat_interval_ms: int = setting(
         250,
         name="broker.heartbeat.interval.ms",
         at_least=10,
         at_most=INT_MAX,
-        doc="How often a broker tells the controller that it is alive.",
+        doc="How often a broker sends a heartbeat to the controller.",
     )
     auto_rebalance: bool = setting(
         True,
         name="auto.leader.rebalance.enable",
-        doc="Whether leadership returns to preferred replicas by itself.",
+        doc="Whether leadership returns to preferred replicas automatically.",
     )
     imbalance_check_s: int = setting(
         300,
         name="leader.imbalance.check.interval.seconds",
         kind=Kind.LONG,
         at_least=1,
-        doc="How often the controller looks for partitions not led by their preferred replica.",
+        doc="How often the controller checks for partitions not led by their preferred replica.",
     )
     unclean_check_ms: int = setting(
         5 * SECOND_MS,
         name="unclean.leader.election.interval.ms",
         at_least=100,
         at_most=INT_MAX,
-        doc="How often partitions without a leader are looked at again, where unclean elections "
-        "are enabled.",
+        doc="How often the controller retries the election for partitions without a leader, where "
+        "unclean elections are enabled.",
     )
     controlled_shutdown: bool = setting(
         True,
         name="controlled.shutdown.enable",
-        doc="Whether a broker that stops first hands over what it leads.",
+        doc="Whether a stopping broker first moves its leaderships to other brokers.",
     )
     controlled_shutdown_timeout_ms: int = setting(
         30 * SECOND_MS,
         name="controlled.shutdown.timeout.ms",
         at_least=0,
         at_most=INT_MAX,
-        doc="How long a broker that stops waits for the controller to let it go.",
+        doc="How long a stopping broker waits for the end of its controlled shutdown.",
     )

@@ -1,1 +1,8 @@
-"""Brokers and controllers: registration, heartbeats, sessions."""
+"""Brokers and controllers as members of the cluster.
+
+| module | subject |
+|---|---|
+| ``registration`` | BrokerRegistration, ControllerRegistration, UnregisterBroker |
+| ``heartbeats`` | BrokerHeartbeat: the state machine of a broker |
+| ``sessions`` | which brokers are alive; in memory only |
+"""

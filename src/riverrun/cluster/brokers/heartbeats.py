@@ -1,11 +1,11 @@
-"""BrokerHeartbeat: what a broker wants, what it gets, and the records that make it so (KIP-631).
+"""BrokerHeartbeat: the state of a broker, and the records of its changes (KIP-631).
 
-    FENCED ──caught up with its registration──> SERVING ──wants to stop──> LEAVING ──> GONE
-      ^                                            |                         |
-      └─────────── wants it, session ended ────────┴─────────────────────────┘
+    FENCED ──has read its registration──> SERVING ──wants to stop──> LEAVING ──> GONE
+      ^                                      |                         |
+      └── wants to be fenced, expired ───────┴─────────────────────────┘
 
-A broker that leaves may go when it leads nothing and every active broker has read that: whoever
-asks those brokers then is sent to the new leaders.
+A leaving broker may stop when it leads no partition and all active brokers have read that. From
+then on, these brokers direct clients to the new leaders.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 
-class State(Enum):
+class BrokerState(Enum):
     FENCED = "fenced"
     SERVING = "serving"
     LEAVING = "leaving"
@@ -36,7 +36,7 @@ class State(Enum):
 
 
 def check_epoch(image: Image, node: int, epoch: int) -> BrokerImage:
-    """The broker, if it speaks for its latest registration; else STALE_BROKER_EPOCH."""
+    """The broker with this epoch. Raises STALE_BROKER_EPOCH for any other epoch."""
     broker = image.brokers.get(NodeId(node))
     if broker is None:
         raise KafkaError(
@@ -50,50 +50,53 @@ def check_epoch(image: Image, node: int, epoch: int) -> BrokerImage:
     return broker
 
 
-def state_of(broker: BrokerImage) -> State:
+def state_of(broker: BrokerImage) -> BrokerState:
     if broker.is_fenced:
-        return State.FENCED
-    return State.LEAVING if broker.in_controlled_shutdown else State.SERVING
+        return BrokerState.FENCED
+    return BrokerState.LEAVING if broker.in_controlled_shutdown else BrokerState.SERVING
 
 
 def next_state(
     image: Image, broker: BrokerImage, request: BrokerHeartbeatRequest, *, may_leave: bool
-) -> State:
-    """``may_leave``: the others have read that a leaving broker leads nothing any more."""
+) -> BrokerState:
+    """``may_leave``: all active brokers have read that a leaving broker leads nothing."""
     state = state_of(broker)
     wants_fence = request.want_fence or _is_all_offline(broker, request)
     match state:
-        case State.FENCED:
+        case BrokerState.FENCED:
             if request.want_shut_down:
-                return State.GONE
+                return BrokerState.GONE
             is_caught_up = request.current_metadata_offset >= broker.epoch
-            return State.SERVING if is_caught_up and not wants_fence else State.FENCED
-        case State.SERVING:
+            return BrokerState.SERVING if is_caught_up and not wants_fence else BrokerState.FENCED
+        case BrokerState.SERVING:
             if wants_fence:
-                return State.GONE if request.want_shut_down else State.FENCED
+                return BrokerState.GONE if request.want_shut_down else BrokerState.FENCED
             if not request.want_shut_down:
-                return State.SERVING
-            return State.LEAVING if leadership.leads_any(image, broker.id) else State.GONE
+                return BrokerState.SERVING
+            return (
+                BrokerState.LEAVING if leadership.leads_any(image, broker.id) else BrokerState.GONE
+            )
         case _:
             is_done = may_leave and not leadership.leads_any(image, broker.id)
-            return State.GONE if is_done or wants_fence else State.LEAVING
+            return BrokerState.GONE if is_done or wants_fence else BrokerState.LEAVING
 
 
 def heartbeat(
     configs: Configs, image: Image, request: BrokerHeartbeatRequest, *, may_leave: bool
 ) -> Decision[BrokerHeartbeatResponse]:
+    """Move a broker to its next state."""
     broker = check_epoch(image, request.broker_id, request.broker_epoch)
     state = next_state(image, broker, request, may_leave=may_leave)
     records: list[Record] = []
     match state:
-        case State.SERVING if broker.is_fenced:
+        case BrokerState.SERVING if broker.is_fenced:
             records += leadership.unfence(configs, image, broker.id)
-        case State.LEAVING:
+        case BrokerState.LEAVING:
             records += leadership.begin_shutdown(configs, image, broker.id)
-        case State.FENCED | State.GONE:
+        case BrokerState.FENCED | BrokerState.GONE:
             records += leadership.fence(configs, image, (broker.id,))
     if not records and not _is_all_offline(broker, request):
-        # Beside another change they wait for the next heartbeat, which says the same again.
+        # After another change they wait for the next heartbeat, which reports them again.
         records += _directory_changes(configs, image, broker, request)
     return Decision(
         records=tuple(records),
@@ -101,14 +104,14 @@ def heartbeat(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
             is_caught_up=request.current_metadata_offset >= broker.epoch,
-            is_fenced=state in (State.FENCED, State.GONE),
-            should_shut_down=state is State.GONE,
+            is_fenced=state in (BrokerState.FENCED, BrokerState.GONE),
+            should_shut_down=state is BrokerState.GONE,
         ),
     )
 
 
 def _is_all_offline(broker: BrokerImage, request: BrokerHeartbeatRequest) -> bool:
-    """A broker without any directory has nothing to serve; a record could not even say so."""
+    """Whether the broker has no directory left. It is fenced then; no record could express it."""
     return bool(broker.directories) and all(
         one in request.offline_log_dirs for one in broker.directories
     )

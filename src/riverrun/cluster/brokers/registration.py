@@ -1,12 +1,13 @@
-"""Brokers and controllers register; a broker may be unregistered when it is gone for good.
+"""BrokerRegistration, ControllerRegistration and UnregisterBroker.
 
-A new incarnation is handled as if the session of the old one had ended: fenced, out of every
-in-sync set, and the leader epoch of all that it led is raised, even where it leads again. So
-whoever read from the old incarnation can tell its records from those of the new one.
+A new incarnation is handled as if the session of the old one had ended. It is fenced, it leaves all
+in-sync sets, and the leader epoch of all partitions that it led is raised, even where it leads
+again. So records of the old incarnation can be told from those of the new one.
 
-A restart need not wait for the old session to end. Who comes with the directory of the old one
-holds its lock, so the old one is dead. Only with another directory may it be a second node that was
-given the same number, and then the one that is alive stays (DUPLICATE_BROKER_REGISTRATION).
+A restarted broker need not wait for the end of its old session. A broker with the directory of the
+old incarnation holds the directory's lock, so the old incarnation is dead. With another directory
+it may be a second node with the same id. Then the broker with the valid session stays
+(DUPLICATE_BROKER_REGISTRATION).
 """
 
 from __future__ import annotations
@@ -53,32 +54,33 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "kraft.version": (0, 1),
     "eligible.leader.replicas.version": (0, 1),
 }
-"""Levels of each feature that this version works with, by name (KIP-584)."""
+"""Feature levels that this version supports, by name (KIP-584)."""
 
 RESERVED_MAX = 100
-"""Directory ids up to this one have a meaning of their own (KIP-858)."""
+"""Directory ids up to this one are reserved (KIP-858)."""
 
 
-class Known(Struct, frozen=True, kw_only=True):
-    """What the controller knows beside the image about a node that registers."""
+class RegistrationContext(Struct, frozen=True, kw_only=True):
+    """The controller's state about a registering node that is not in the image."""
 
     cluster_id: str | None = None
     is_session_valid: bool = False
     was_replaced: bool = False
-    """This very incarnation gave way to a later one: it is a ghost, or a copy of the directory."""
+    """A later incarnation has replaced this one, so this is a delayed request or a copied
+    directory."""
 
 
 def register(
-    configs: Configs, image: Image, request: BrokerRegistrationRequest, known: Known
+    configs: Configs, image: Image, request: BrokerRegistrationRequest, context: RegistrationContext
 ) -> Decision[BrokerRegistrationResponse]:
-    """A broker begins fenced; heartbeats let it in once it has read its registration."""
-    if known.cluster_id is not None and request.cluster_id != known.cluster_id:
+    """Register a broker as fenced. A heartbeat unfences it once it has read its registration."""
+    if context.cluster_id is not None and request.cluster_id != context.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"Expected cluster ID {known.cluster_id}, but got cluster ID {request.cluster_id}",
+            f"Expected cluster ID {context.cluster_id}, but got cluster ID {request.cluster_id}",
         )
     before = image.brokers.get(NodeId(request.broker_id))
-    _check_duplicate(before, request, known)
+    _check_duplicate(before, request, context)
     directories = _check_directories(image, request)
     features = _check_features(image, request)
     if before is not None and before.incarnation == request.incarnation_id:
@@ -90,8 +92,8 @@ def register(
         directories,
         is_clean=before is not None and request.previous_broker_epoch == before.epoch,
     )
-    # The offset of the record itself: greater than every epoch before, and what the broker must
-    # have read before it is let in.
+    # The offset of the record itself. It is greater than all earlier epochs, and the broker must
+    # have read it before it is unfenced.
     epoch = image.offset + len(records) + 1
     records.append(
         RegisterBrokerRecord(
@@ -126,14 +128,14 @@ def _registered(epoch: int) -> BrokerRegistrationResponse:
 
 
 def _check_duplicate(
-    before: BrokerImage | None, request: BrokerRegistrationRequest, known: Known
+    before: BrokerImage | None, request: BrokerRegistrationRequest, context: RegistrationContext
 ) -> None:
-    if before is None or not known.is_session_valid:
+    if before is None or not context.is_session_valid:
         return
     if before.incarnation == request.incarnation_id:
         return
-    is_same_place = any(one in before.directories for one in request.log_dirs)
-    if not is_same_place or known.was_replaced:
+    is_same_directory = any(one in before.directories for one in request.log_dirs)
+    if not is_same_directory or context.was_replaced:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             "Another broker is registered with that broker id.",
@@ -170,7 +172,7 @@ def _check_directories(image: Image, request: BrokerRegistrationRequest) -> tupl
 def _check_features(
     image: Image, request: BrokerRegistrationRequest | ControllerRegistrationRequest
 ) -> dict[str, tuple[int, int]]:
-    """What is finalised must be supported by whoever comes (KIP-584)."""
+    """A registering node must support all finalised features (KIP-584)."""
     supported = {
         one.name: (one.min_supported_version, one.max_supported_version) for one in request.features
     }
@@ -188,7 +190,7 @@ def _check_features(
 def unregister(
     configs: Configs, image: Image, request: UnregisterBrokerRequest
 ) -> Decision[UnregisterBrokerResponse]:
-    """A broker is gone for good; its replicas stay assigned to it, in no set that counts."""
+    """Remove a broker. Its replicas stay assigned to it, but are neither in sync nor eligible."""
     node = NodeId(request.broker_id)
     if node not in image.brokers:
         raise KafkaError(
@@ -205,7 +207,7 @@ def unregister(
 def register_controller(
     image: Image, request: ControllerRegistrationRequest
 ) -> Decision[ControllerRegistrationResponse]:
-    """A controller says where it is reached and what it supports (KIP-919)."""
+    """Register the endpoints and features of a controller (KIP-919)."""
     features = _check_features(image, request)
     if request.incarnation_id is None or any(
         at.security_protocol not in tuple(SecurityProtocol) for at in request.listeners

@@ -1,12 +1,11 @@
-"""Which brokers are alive, as far as the active controller can tell. Soft state: nothing of it is
-stored, and a new controller begins anew.
+"""Broker sessions of the active controller. They are in memory only; a new controller starts over.
 
-A session ends when no heartbeat came for too long, or at once when its broker is proven dead: a
-connection that is refused, or another incarnation in its place. Anything less (a broken connection,
-a question without an answer) only makes the broker suspect, for a stopped process still accepts
-connections and may go on.
+A session expires without heartbeats, or ends at once when its broker is proven dead: a connection
+is refused, or another incarnation answers in its place. Weaker hints (a broken connection, a
+request without a response) only make the broker suspect, because a stopped process still accepts
+connections and may continue.
 
-Times are those of the monotonic clock, in seconds.
+Times are seconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,76 +22,84 @@ from riverrun.model.ids import NodeId
 from riverrun.ports.aio import StallCredit
 
 GRACE_HEARTBEATS: Final = 3
-"""What a broker gets at least to find a new controller, however long it was silent before."""
+"""Heartbeat intervals that every broker gets to find a new controller."""
 REPLACED_MAX: Final = 1000
+CHECKS_PER_SESSION: Final = 20
 
 
-class Session(Struct, kw_only=True):
-    """One registration of a broker. ``offset`` is how far it says to have read the metadata."""
+class BrokerSession(Struct, kw_only=True):
+    """The session of one registration. ``offset`` is the broker's own metadata offset."""
 
     epoch: int
     contact: float
     offset: int = -1
     leaves_at: int | None = None
-    """The metadata offset that others must reach before a leaving broker may go."""
+    """The metadata offset that all active brokers must reach before this broker may stop."""
     is_suspect: bool = False
     is_over: bool = False
 
 
 class Sessions:
+    """The sessions of all registered brokers."""
+
     def __init__(self, settings: ControllerSettings) -> None:
         self._timeout = settings.session_timeout_ms / 1000
         self._heartbeat = settings.heartbeat_interval_ms / 1000
-        self._known: dict[NodeId, Session] = {}
+        self._known: dict[NodeId, BrokerSession] = {}
         self._replaced: dict[UUID, None] = {}
-        self._lateness = StallCredit(tolerance_seconds=self._heartbeat)
+        self._stall = StallCredit(tolerance_seconds=self._heartbeat)
+        self.check_interval = self._timeout / CHECKS_PER_SESSION
+        """How often ``expired`` must be called, in seconds."""
 
-    def __getitem__(self, node: NodeId) -> Session:
+    def __getitem__(self, node: NodeId) -> BrokerSession:
         return self._known[node]
 
-    def get(self, node: NodeId) -> Session | None:
+    def get(self, node: NodeId) -> BrokerSession | None:
         return self._known.get(node)
 
     def clear(self) -> None:
-        """We are not the controller any more."""
+        """Drop all sessions: this node is no longer the active controller."""
         self._known.clear()
         self._replaced.clear()
-        self._lateness.expect(None)
+        self._stall.expect(None)
 
-    def begin(self, image: Image, now: float, heard: Mapping[NodeId, float]) -> None:
-        """We are the controller now. Everybody gets a full session, but for those of ``heard``:
-        theirs began at that time, and leaves them at least the time to find us."""
+    def begin(self, image: Image, now: float, contacts: Mapping[NodeId, float]) -> None:
+        """Start the sessions of all brokers: this node is the active controller now.
+
+        Sessions start now, or at the last contact for brokers in ``contacts``. Even then a broker
+        has GRACE_HEARTBEATS left to find the new controller.
+        """
         self.clear()
         for broker in image.brokers.values():
             earliest = now - self._timeout + GRACE_HEARTBEATS * self._heartbeat
-            contact = min(now, max(heard.get(broker.id, now), earliest))
-            self._known[broker.id] = Session(epoch=broker.epoch, contact=contact)
-        self._lateness.expect(now)
+            contact = min(now, max(contacts.get(broker.id, now), earliest))
+            self._known[broker.id] = BrokerSession(epoch=broker.epoch, contact=contact)
+        self._stall.expect(now + self.check_interval)
 
     def opened(self, node: NodeId, epoch: int, now: float, *, instead_of: UUID | None) -> None:
-        """A broker has registered, perhaps in the place of an older incarnation."""
-        self._known[node] = Session(epoch=epoch, contact=now)
+        """Start the session of a new registration, which may replace an older incarnation."""
+        self._known[node] = BrokerSession(epoch=epoch, contact=now)
         if instead_of is not None:
             if len(self._replaced) >= REPLACED_MAX:
                 del self._replaced[next(iter(self._replaced))]
             self._replaced[instead_of] = None
 
     def closed(self, node: NodeId) -> None:
-        """A broker is registered no more."""
+        """Remove the session of an unregistered broker."""
         self._known.pop(node, None)
 
-    def touched(self, node: NodeId, epoch: int, offset: int, now: float) -> Session:
-        """A heartbeat of the latest registration has come."""
+    def touched(self, node: NodeId, epoch: int, offset: int, now: float) -> BrokerSession:
+        """Extend a session by a heartbeat of the latest registration."""
         session = self._known.get(node)
         if session is None or session.epoch != epoch:
-            session = self._known[node] = Session(epoch=epoch, contact=now)
+            session = self._known[node] = BrokerSession(epoch=epoch, contact=now)
         session.contact = now
         session.offset = max(session.offset, offset)
         session.is_suspect = session.is_over = False
         return session
 
     def ended(self, node: NodeId) -> None:
-        """A broker was fenced; whatever comes from it begins the session anew."""
+        """End the session of a fenced broker. Its next heartbeat starts it again."""
         session = self._known.get(node)
         if session is not None:
             session.is_over, session.is_suspect, session.leaves_at = True, False, None
@@ -107,28 +114,28 @@ class Sessions:
         )
 
     def was_replaced(self, incarnation: UUID | None) -> bool:
-        """Whether a later incarnation of the same node has registered since."""
+        """Whether a later incarnation of the same node has registered."""
         return incarnation in self._replaced
 
     def suspect(self, node: NodeId) -> bool:
-        """Whether a hint is news: the broker has a session and was not suspect yet."""
+        """Make a broker suspect; False if it has no session or was suspect already."""
         session = self._known.get(node)
         if session is None or session.is_over or session.is_suspect:
             return False
         session.is_suspect = True
         return True
 
-    def expired(self, image: Image, now: float, interval: float) -> list[NodeId]:
-        """Unfenced brokers that were silent for too long. To be asked every ``interval``.
+    def expired(self, image: Image, now: float) -> list[NodeId]:
+        """Unfenced brokers without a heartbeat for a whole session.
 
-        Whoever asks late has been stalled itself: heartbeats may lie unread in its sockets. The
-        gap is credited to everybody, and one round of input passes before the next judgement.
+        A late call means that this process was stalled, and heartbeats may be unread in its
+        sockets. The delay is credited to all sessions, and none expires in that call.
         """
-        late = self._lateness.take(now)
-        self._lateness.expect(now + interval)
-        if late:
+        credit = self._stall.take(now)
+        self._stall.expect(now + self.check_interval)
+        if credit:
             for session in self._known.values():
-                session.contact = min(now, session.contact + late)
+                session.contact = min(now, session.contact + credit)
             return []
         return [
             broker.id
@@ -139,13 +146,13 @@ class Sessions:
     def _is_alive(self, node: NodeId, epoch: int, now: float) -> bool:
         session = self._known.get(node)
         if session is None or session.epoch != epoch:
-            # Unfenced by another hand than a heartbeat's; from here on it must send them.
-            self._known[node] = Session(epoch=epoch, contact=now)
+            # Not unfenced by a heartbeat of this session: start one now.
+            self._known[node] = BrokerSession(epoch=epoch, contact=now)
             return True
         return now - session.contact < self._timeout
 
     def lowest_offset(self, image: Image, nodes: Iterable[NodeId]) -> int | None:
-        """How far all of the active brokers have read the metadata; None: there is none."""
+        """The metadata offset that all active brokers have reached; None without active brokers."""
         offsets = [
             self._known[node].offset if node in self._known else -1
             for node in nodes
@@ -154,7 +161,7 @@ class Sessions:
         return min(offsets, default=None)
 
     def may_leave(self, image: Image, node: NodeId) -> bool:
-        """Whether everybody has read that a leaving broker leads nothing."""
+        """Whether all active brokers have read that a stopping broker leads nothing."""
         session = self._known.get(node)
         if session is None or session.leaves_at is None:
             return False

@@ -15,9 +15,9 @@ from riverrun.cluster.configs.node_configs import (
     CLUSTER,
     MIN_INSYNC_REPLICAS,
     Configs,
-    is_elr_enabled,
 )
 from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elr import with_eligibility
 from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
@@ -33,7 +33,7 @@ from riverrun.wire.messages import incremental_alter_configs_response as increme
 LOG_LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     SET = 0
     DELETE = 1
     APPEND = 2
@@ -56,7 +56,7 @@ DONE: Final[Result] = (ErrorCode.NONE, None)
 def alter_configs(
     configs: Configs, image: Image, request: replacing_request.AlterConfigsRequest
 ) -> Decision[replacing_response.AlterConfigsResponse]:
-    """What is not named goes back to its default."""
+    """Replace all settings of each resource; settings not given return to their defaults."""
 
     def change(resource: replacing_request.AlterConfigsResource) -> list[ConfigRecord]:
         _check_names([one.name for one in resource.configs])
@@ -94,7 +94,7 @@ def alter_configs(
 def incremental_alter_configs(
     configs: Configs, image: Image, request: incremental_request.IncrementalAlterConfigsRequest
 ) -> Decision[incremental_response.IncrementalAlterConfigsResponse]:
-    """Set, delete, append to and subtract from single settings (KIP-339)."""
+    """Set, delete, append to or subtract from single settings (KIP-339)."""
 
     def change(resource: incremental_request.AlterConfigsResource) -> list[ConfigRecord]:
         return _change_incrementally(configs, image, resource)
@@ -144,13 +144,13 @@ def _change_incrementally(
 ) -> list[ConfigRecord]:
     _check_names([one.name for one in resource.configs])
     operations = [one.config_operation for one in resource.configs]
-    if any(one not in Operation.__members__.values() for one in operations):
+    if any(one not in ConfigOperation.__members__.values() for one in operations):
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     _check_nulls(
         [
             one.name
             for one in resource.configs
-            if one.value is None and one.config_operation != Operation.DELETE
+            if one.value is None and one.config_operation != ConfigOperation.DELETE
         ]
     )
     kind = _kind(resource)
@@ -167,7 +167,7 @@ def _change_incrementally(
     return _records(configs, image, kind, name, applied, keep=untouched)
 
 
-ListOf = Callable[[Configs, str, Operation], Setting]
+ListOf = Callable[[Configs, str, ConfigOperation], Setting]
 
 
 def _applied(
@@ -176,14 +176,14 @@ def _applied(
     current: Texts,
     list_of: ListOf,
 ) -> dict[str, str]:
-    """The texts of a resource after some changes; ``list_of`` says what may be appended to."""
+    """The texts of a resource after some changes; ``list_of`` finds settings of type LIST."""
     texts = dict(current)
     for change in changes:
-        operation = Operation(change.config_operation)
+        operation = ConfigOperation(change.config_operation)
         given = change.value or ""
-        if operation is Operation.SET:
+        if operation is ConfigOperation.SET:
             texts[change.name] = given
-        elif operation is Operation.DELETE:
+        elif operation is ConfigOperation.DELETE:
             texts.pop(change.name, None)
         else:
             setting = list_of(configs, change.name, operation)
@@ -192,7 +192,7 @@ def _applied(
                 text = setting.render(setting.default)
             items = [item for item in text.split(",") if item]
             changed = given.split(",")
-            if operation is Operation.APPEND:
+            if operation is ConfigOperation.APPEND:
                 items += [item for item in dict.fromkeys(changed) if item not in items]
             else:
                 items = [item for item in items if item not in changed]
@@ -201,7 +201,7 @@ def _applied(
 
 
 def _list_of(kind: ConfigType) -> ListOf:
-    def find(configs: Configs, name: str, operation: Operation) -> Setting:
+    def find(configs: Configs, name: str, operation: ConfigOperation) -> Setting:
         known = configs.topic if kind is ConfigType.TOPIC else configs.node
         setting = known.get(name)
         if setting is None or setting.kind is not Kind.LIST:
@@ -214,7 +214,7 @@ def _list_of(kind: ConfigType) -> ListOf:
     return find
 
 
-def _list_of_broker(configs: Configs, name: str, operation: Operation) -> Setting:
+def _list_of_broker(configs: Configs, name: str, operation: ConfigOperation) -> Setting:
     setting = configs.node.get(name)
     if setting is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
@@ -235,7 +235,7 @@ def _records(
     *,
     keep: Iterable[str],
 ) -> list[ConfigRecord]:
-    """Check what the resource would hold, then say what changes; ``keep`` was not asked for."""
+    """Validate the resulting settings and return the changes, without names in ``keep``."""
     _check_resource(image, kind, name)
     _check_texts(configs, image, kind, name, texts)
     current = image.config(kind, name)
@@ -243,8 +243,8 @@ def _records(
     records = [
         _record(kind, name, one, text)
         for one, text in texts.items()
-        # A broker's setting is written again even when it is the same: that is how operators make
-        # brokers read a renewed key store (KAFKA-14136).
+        # A broker's setting is written even if it is unchanged: operators use that to make brokers
+        # reload a key store (KAFKA-14136).
         if one not in kept and (current.get(one) != text or kind is ConfigType.BROKER)
     ]
     records += [_record(kind, name, one, None) for one in current if one not in texts]
@@ -283,7 +283,7 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
 
 
 def _check_min_insync_replicas(image: Image, name: str, texts: Texts) -> None:
-    """With ELR the minimum is the cluster's to say: all must judge by the same (KIP-966)."""
+    """With ELR only the cluster-level value may change: all nodes must use it (KIP-966)."""
     current = image.config(ConfigType.BROKER, name)
     if name != CLUSTER and texts.get(MIN_INSYNC_REPLICAS) != current.get(MIN_INSYNC_REPLICAS):
         raise KafkaError(
@@ -324,20 +324,21 @@ def _node_id(name: str) -> int:
 def _refused_level(
     configs: Configs, resource: incremental_request.AlterConfigsResource
 ) -> KafkaError:
-    """Levels are checked as Kafka checks them, and then refused: ours are set at the start."""
+    """The error for a change of log levels. They are validated as by Kafka and then refused,
+    because they are fixed at the start."""
     if _node_id(resource.resource_name) != configs.node_id:
         return _invalid(
             f"Unexpected node id. Expected {configs.node_id}, but received {resource.resource_name}"
         )
     for change in resource.configs:
-        operation = Operation(change.config_operation)
-        if operation in (Operation.APPEND, Operation.SUBTRACT):
+        operation = ConfigOperation(change.config_operation)
+        if operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             return _invalid(
                 f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"
             )
         if change.name != "root":
             return KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
-        if operation is Operation.DELETE:
+        if operation is ConfigOperation.DELETE:
             return _invalid("Removing the log level of the root logger is not allowed")
         if change.value not in LOG_LEVELS:
             return KafkaError(

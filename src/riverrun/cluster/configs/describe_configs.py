@@ -1,4 +1,4 @@
-"""Settings as clients see them: every one with its value, its source and its synonyms (KIP-226)."""
+"""Settings in responses: the value, source and synonyms of each (KIP-226)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.cluster.configs.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
-from riverrun.cluster.configs.node_configs import CLUSTER, Configs, Source, family
+from riverrun.cluster.configs.node_configs import CLUSTER, Configs, ConfigSource, family
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.settings import Kind, Setting
@@ -23,103 +23,103 @@ Rows = tuple[DescribeConfigsResourceResult, ...]
 Synonyms = tuple[DescribeConfigsSynonym, ...]
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """Which settings a client asked for (None: all), and how much about each."""
+class DescribeOptions(Struct, frozen=True, kw_only=True):
+    """The settings that a client requested (None: all), and the details of each."""
 
     names: tuple[str, ...] | None = None
     with_synonyms: bool = False
     with_documentation: bool = False
     known: dict[str, Synonyms] | None = None
-    """Synonyms of node-level settings found so far, for the topics of one request share them."""
+    """A cache of the synonyms of node-level settings, shared by the topics of one request."""
 
-    def of(self, names: Iterable[str]) -> list[str]:
-        # Kafka takes an empty list for all of them.
+    def select(self, names: Iterable[str]) -> list[str]:
+        # As in Kafka, an empty list means all.
         wanted = self.names
         return sorted(name for name in names if not wanted or name in wanted)
 
 
-def topic_rows(configs: Configs, image: Image, topic: str, wish: Wish) -> Rows:
+def topic_rows(configs: Configs, image: Image, topic: str, options: DescribeOptions) -> Rows:
     own = image.config(ConfigType.TOPIC, topic)
     effective = configs.log_settings(image, topic)
     rows = []
-    for name in wish.of(configs.topic):
+    for name in options.select(configs.topic):
         setting = configs.topic[name]
         value = render(setting, getattr(effective, setting.field))
         synonyms: Synonyms = ()
         if setting.name not in TOPIC_ONLY:
-            synonyms = _shared_synonyms(configs, image, setting.name, wish)
+            synonyms = _shared_synonyms(configs, image, setting.name, options)
         if name in own:
-            synonyms = (_synonym(name, value, Source.TOPIC), *synonyms)
-        rows.append(_row(setting, name, value, synonyms, wish, read_only=False))
+            synonyms = (_synonym(name, value, ConfigSource.TOPIC), *synonyms)
+        rows.append(_row(setting, name, value, synonyms, options, read_only=False))
     return tuple(rows)
 
 
-def broker_rows(configs: Configs, image: Image, wish: Wish) -> Rows:
+def broker_rows(configs: Configs, image: Image, options: DescribeOptions) -> Rows:
     rows = []
     dynamic = {**image.config(ConfigType.BROKER, CLUSTER), **configs.broker_texts(image)}
-    for name in wish.of({**configs.node, **dict.fromkeys(dynamic)}):
+    for name in options.select({**configs.node, **dict.fromkeys(dynamic)}):
         setting = configs.node.get(name) or _undeclared(name)
         synonyms = _node_synonyms(configs, image, name)
         value = synonyms[0].value if synonyms else None
-        rows.append(_row(setting, name, value, synonyms, wish, read_only=not setting.live))
+        rows.append(_row(setting, name, value, synonyms, options, read_only=not setting.live))
     return tuple(rows)
 
 
-def cluster_rows(configs: Configs, image: Image, wish: Wish) -> Rows:
-    """What was set for all brokers, and nothing else."""
+def cluster_rows(configs: Configs, image: Image, options: DescribeOptions) -> Rows:
+    """Only the settings that were set for all brokers."""
     texts = image.config(ConfigType.BROKER, CLUSTER)
     rows = []
-    for name in wish.of(texts):
+    for name in options.select(texts):
         setting = configs.node.get(name) or _undeclared(name)
         value = _normal(setting, name, texts[name])
-        synonyms = (_synonym(name, value, Source.CLUSTER),)
-        rows.append(_row(setting, name, value, synonyms, wish, read_only=not setting.live))
+        synonyms = (_synonym(name, value, ConfigSource.CLUSTER),)
+        rows.append(_row(setting, name, value, synonyms, options, read_only=not setting.live))
     return tuple(rows)
 
 
-def group_rows(image: Image, group: str, wish: Wish) -> Rows:
+def group_rows(image: Image, group: str, options: DescribeOptions) -> Rows:
     own = image.config(ConfigType.GROUP, group)
     rows = []
-    for name in wish.of(GROUP_SETTINGS):
+    for name in options.select(GROUP_SETTINGS):
         declared = GROUP_SETTINGS[name]
         setting = declared.setting
         default = render(setting, setting.default)
-        synonyms: Synonyms = (_synonym(declared.node or name, default, Source.DEFAULT),)
+        synonyms: Synonyms = (_synonym(declared.node or name, default, ConfigSource.DEFAULT),)
         value: str | None = default
         if name in own:
             value = _normal(setting, name, own[name])
-            synonyms = (_synonym(name, value, Source.GROUP), *synonyms)
-        rows.append(_row(setting, name, value, synonyms, wish, read_only=False))
+            synonyms = (_synonym(name, value, ConfigSource.GROUP), *synonyms)
+        rows.append(_row(setting, name, value, synonyms, options, read_only=False))
     return tuple(rows)
 
 
-def metrics_rows(image: Image, subscription: str, wish: Wish) -> Rows:
+def metrics_rows(image: Image, subscription: str, options: DescribeOptions) -> Rows:
     own = image.config(ConfigType.CLIENT_METRICS, subscription)
     rows = []
-    for name in wish.of(METRICS_SETTINGS):
+    for name in options.select(METRICS_SETTINGS):
         setting = METRICS_SETTINGS[name]
         value: str | None = render(setting, setting.default)
         synonyms: Synonyms = ()
         if name in own:
             value = _normal(setting, name, own[name])
-            synonyms = (_synonym(name, value, Source.CLIENT_METRICS),)
-        rows.append(_row(setting, name, value, synonyms, wish, read_only=False))
+            synonyms = (_synonym(name, value, ConfigSource.CLIENT_METRICS),)
+        rows.append(_row(setting, name, value, synonyms, options, read_only=False))
     return tuple(rows)
 
 
-def logger_rows(level: str, wish: Wish) -> Rows:
-    """The node has one logger."""
+def logger_rows(level: str, options: DescribeOptions) -> Rows:
+    """The level of the only logger of a node."""
     return tuple(
         DescribeConfigsResourceResult(
             name=name,
             value=level,
             read_only=False,
-            config_source=Source.BROKER_LOGGER,
+            config_source=ConfigSource.BROKER_LOGGER,
             is_sensitive=False,
             synonyms=(),
             documentation="",
         )
-        for name in wish.of(("root",))
+        for name in options.select(("root",))
     )
 
 
@@ -127,9 +127,9 @@ CreatedRows = tuple[CreatableTopicConfigs, ...]
 
 
 def created_rows(configs: Configs, image: Image) -> CreatedRows:
-    """The settings of a topic that is about to exist and says nothing itself, for CreateTopics.
+    """The settings of a new topic without settings of its own, for CreateTopics.
 
-    Unlike in DescribeConfigs a coarser synonym counts as a source.
+    Unlike in DescribeConfigs, a coarser synonym counts as a source.
     """
     effective = configs.log_settings(image, "")
     return tuple(
@@ -145,27 +145,27 @@ def created_rows(configs: Configs, image: Image) -> CreatedRows:
 
 
 def with_own(rows: CreatedRows, texts: Mapping[str, str]) -> CreatedRows:
-    """The same with a topic's own settings, which are given back as they came."""
+    """The rows with a topic's own settings, as the client sent them."""
     if not texts:
         return rows
     return tuple(
-        replace(row, value=texts[row.name], config_source=Source.TOPIC)
+        replace(row, value=texts[row.name], config_source=ConfigSource.TOPIC)
         if row.name in texts
         else row
         for row in rows
     )
 
 
-def _created_source(configs: Configs, image: Image, name: str) -> Source:
+def _created_source(configs: Configs, image: Image, name: str) -> ConfigSource:
     names = family(name)
     for source, texts in _layers(configs, image):
-        if any(texts(one) is not None for one in names) and source is not Source.DEFAULT:
+        if any(texts(one) is not None for one in names) and source is not ConfigSource.DEFAULT:
             return source
-    return Source.DEFAULT
+    return ConfigSource.DEFAULT
 
 
 def _undeclared(name: str) -> Setting:
-    """A setting that the metadata holds and nobody here reads: shown, for it was accepted."""
+    """A setting that the metadata holds but this version does not use."""
     return Setting(
         field="",
         name=name,
@@ -182,21 +182,21 @@ def _undeclared(name: str) -> Setting:
 
 def _layers(
     configs: Configs, image: Image
-) -> tuple[tuple[Source, Callable[[str], str | None]], ...]:
-    """Where a node-level setting may be set, the strongest first."""
+) -> tuple[tuple[ConfigSource, Callable[[str], str | None]], ...]:
+    """The sources of a node-level setting, in order of precedence."""
     return (
-        (Source.BROKER, configs.broker_texts(image).get),
-        (Source.CLUSTER, image.config(ConfigType.BROKER, CLUSTER).get),
-        (Source.STATIC, configs.given.get),
-        (Source.DEFAULT, configs.default_text),
+        (ConfigSource.BROKER, configs.broker_texts(image).get),
+        (ConfigSource.CLUSTER, image.config(ConfigType.BROKER, CLUSTER).get),
+        (ConfigSource.STATIC, configs.given.get),
+        (ConfigSource.DEFAULT, configs.default_text),
     )
 
 
 def _node_synonyms(configs: Configs, image: Image, name: str) -> Synonyms:
-    """All values of a node-level setting, the one that holds first.
+    """All values of a node-level setting, the effective one first.
 
-    Kafka lists nothing before the asked name itself, so a setting that is given only by its coarser
-    synonym seems to have no source but its default.
+    Like Kafka, this omits synonyms before the first value of the requested name. So a setting that
+    is given only by its coarser synonym is listed with its default as source.
     """
     found: list[DescribeConfigsSynonym] = []
     for source, text_of in _layers(configs, image):
@@ -208,8 +208,10 @@ def _node_synonyms(configs: Configs, image: Image, name: str) -> Synonyms:
     return tuple(found)
 
 
-def _shared_synonyms(configs: Configs, image: Image, name: str, wish: Wish) -> Synonyms:
-    known = wish.known
+def _shared_synonyms(
+    configs: Configs, image: Image, name: str, options: DescribeOptions
+) -> Synonyms:
+    known = options.known
     if known is None:
         return _node_synonyms(configs, image, name)
     if name not in known:
@@ -217,12 +219,12 @@ def _shared_synonyms(configs: Configs, image: Image, name: str, wish: Wish) -> S
     return known[name]
 
 
-def _synonym(name: str, value: str | None, source: Source) -> DescribeConfigsSynonym:
+def _synonym(name: str, value: str | None, source: ConfigSource) -> DescribeConfigsSynonym:
     return DescribeConfigsSynonym(name=name, value=value, source=source)
 
 
 def _normal(setting: Setting | None, name: str, text: str) -> str | None:
-    """The text as Kafka writes that value; secrets are never shown."""
+    """The text as Kafka writes the value; None for secrets."""
     if setting is None:
         return text
     if setting.kind is Kind.PASSWORD:
@@ -238,7 +240,7 @@ def _row(
     name: str,
     value: str | None,
     synonyms: Synonyms,
-    wish: Wish,
+    options: DescribeOptions,
     *,
     read_only: bool,
 ) -> DescribeConfigsResourceResult:
@@ -247,9 +249,9 @@ def _row(
         name=name,
         value=None if is_sensitive else value,
         read_only=read_only,
-        config_source=synonyms[0].source if synonyms else Source.DEFAULT,
+        config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         is_sensitive=is_sensitive,
-        synonyms=synonyms if wish.with_synonyms else (),
+        synonyms=synonyms if options.with_synonyms else (),
         config_type=setting.kind,
-        documentation=setting.doc if wish.with_documentation else None,
+        documentation=setting.doc if options.with_documentation else None,
     )

@@ -1,7 +1,7 @@
-"""Settings of groups and of client metrics subscriptions, which live in the metadata alone.
+"""Settings of groups and of client metrics subscriptions, which exist only in the metadata.
 
-Nothing here reads them yet: groups of the new protocols and telemetry come later. They are kept and
-described as Kafka keeps and describes them, so that tools find what they look for.
+They have no effect yet, because the new group protocols and client telemetry are not implemented.
+They are validated, stored and described as by Kafka, so that tools work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from riverrun.model.settings import Kind, Setting, Value
 
 
 class ResourceSetting(Struct, frozen=True, kw_only=True):
-    """A setting of a group; ``node`` is the broker's name for the same."""
+    """A setting of a group; ``node`` is the name of the broker's default for it."""
 
     setting: Setting
     node: str | None
@@ -35,9 +35,17 @@ def _declare(
     choices: tuple[str, ...] | None = None,
 ) -> Setting:
     return Setting(
-        field="", name=name, topic=None, kind=kind, default=default, at_least=at_least,
-        at_most=None, choices=choices, live=True, doc=doc,
-    )  # fmt: skip
+        field="",
+        name=name,
+        topic=None,
+        kind=kind,
+        default=default,
+        at_least=at_least,
+        at_most=None,
+        choices=choices,
+        live=True,
+        doc=doc,
+    )
 
 
 def _bounded(
@@ -54,7 +62,7 @@ def _bounded(
 
 def _timeouts(kind: str) -> tuple[ResourceSetting, ...]:
     return (
-        _bounded(f"{kind}.session.timeout.ms", 45000, 45000, 60000, "Silence that ends a session."),
+        _bounded(f"{kind}.session.timeout.ms", 45000, 45000, 60000, "Session timeout of members."),
         _bounded(f"{kind}.heartbeat.interval.ms", 5000, 5000, 15000, "Time between heartbeats."),
         _bounded(f"{kind}.assignment.interval.ms", 1000, 0, 15000, "Time between assignments."),
     )
@@ -65,10 +73,12 @@ _GROUP: Final = (
     *_timeouts("share"),
     *_timeouts("streams"),
     _bounded("share.record.lock.duration.ms", 30000, 15000, 60000, "How long a record is locked."),
-    _bounded("share.delivery.count.limit", 5, 2, 10, "Deliveries of a record at most."),
-    _bounded("share.partition.max.record.locks", 2000, None, None, "Records locked at once."),
+    _bounded("share.delivery.count.limit", 5, 2, 10, "Maximum deliveries of a record."),
+    _bounded("share.partition.max.record.locks", 2000, None, None, "Maximum of locked records."),
     _bounded("streams.num.standby.replicas", 0, None, 2, "Standby tasks of each stateful task."),
-    _bounded("streams.initial.rebalance.delay.ms", 3000, None, None, "Wait for more members."),
+    _bounded(
+        "streams.initial.rebalance.delay.ms", 3000, None, None, "Delay of the first rebalance."
+    ),
     ResourceSetting(
         setting=_declare(
             "share.isolation.level",
@@ -81,7 +91,10 @@ _GROUP: Final = (
     ),
     ResourceSetting(
         setting=_declare(
-            "share.auto.offset.reset", "latest", "Where a new group begins.", kind=Kind.STRING
+            "share.auto.offset.reset",
+            "latest",
+            "First offset of a new group.",
+            kind=Kind.STRING,
         ),
         node=None,
     ),
@@ -102,7 +115,7 @@ METRICS_SETTINGS: Final[Mapping[str, Setting]] = {
     one.name: one
     for one in (
         _declare("interval.ms", 300000, "Time between two pushes of metrics."),
-        _declare("match", (), "Clients that the subscription is for.", kind=Kind.LIST),
+        _declare("match", (), "Clients that the subscription matches.", kind=Kind.LIST),
         _declare("metrics", (), "Prefixes of the metrics to push.", kind=Kind.LIST),
     )
 }
@@ -110,7 +123,7 @@ METRICS_INTERVAL_MS: Final = (100, 3_600_000)
 
 
 def check_group(texts: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG."""
+    """Validate the settings of a group; raises INVALID_CONFIG."""
     for name in texts:
         if name not in GROUP_SETTINGS:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
@@ -138,7 +151,7 @@ def _check_bounds(declared: ResourceSetting, value: Value) -> None:
 
 
 def check_metrics(texts: Mapping[str, str]) -> None:
-    """Raises INVALID_REQUEST."""
+    """Validate the settings of a subscription; raises INVALID_REQUEST or INVALID_CONFIG."""
     for name, text in texts.items():
         if name not in METRICS_SETTINGS:
             raise KafkaError(

@@ -1,7 +1,7 @@
-"""Settings by where they come from: defaults, the node's file, the cluster, a broker, a topic.
+"""The settings of a node by source: default, file, cluster, broker, topic.
 
-All declared settings are handed in, so that this package knows none of the others. What a client
-sees of them is in ``config_rows.py``, how a client changes them in ``config_changes.py``.
+The declared settings are passed in, so that this package does not depend on the packages that
+declare them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from riverrun.cluster.configs.read_only_names import FIXED_NAMES
+from riverrun.cluster.configs.read_only_names import READ_ONLY_NAMES
 from riverrun.cluster.configs.values import BadValue, check_texts, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model import synonyms
@@ -23,15 +23,14 @@ from riverrun.storage.settings import TOPIC_ONLY, LogSettings
 S = TypeVar("S", bound=Settings)
 
 CLUSTER: Final = ""
-"""The name of the BROKER resource that holds for all brokers."""
+"""The name of the BROKER resource that applies to all brokers."""
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
-ELR_FEATURE: Final = "eligible.leader.replicas.version"
 FLUSH_CHECK: Final = "log.flush.scheduler.interval.ms"
 
 
-class Source(IntEnum):
-    """Where a value comes from, with the numbers of DescribeConfigs."""
+class ConfigSource(IntEnum):
+    """The source of a value, with the numbers of DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 2
@@ -43,8 +42,8 @@ class Source(IntEnum):
     GROUP = 8
 
 
-# Kafka lets a setting be given in coarser units. The fine name has no default of its own: the
-# coarse one holds it (KAFKA-2143), and clients see that.
+# Kafka accepts some settings in coarser units. The default belongs to the coarse name
+# (KAFKA-2143), and clients can see that.
 _COARSE_DEFAULTS: Final[Mapping[str, int | None]] = {
     "log.retention.minutes": None,
     "log.retention.hours": 168,
@@ -53,11 +52,11 @@ _COARSE_DEFAULTS: Final[Mapping[str, int | None]] = {
 }
 _WITHOUT_DEFAULT: Final = (*SYNONYMS, "log.flush.interval.ms", "advertised.listeners")
 _OWN: Final = ("node.id", "log.dirs")
-"""What makes a node this one; a default of it is of no interest once it is given."""
+"""The identity of a node. Their defaults are not listed if the setting is given."""
 
 
 class Configs:
-    """The settings of one node. ``given`` is what its file and flags say, as text."""
+    """The settings of one node. ``given`` holds the texts from its file and flags."""
 
     def __init__(
         self,
@@ -70,9 +69,9 @@ class Configs:
         self.node_id = node_id
         self.given = given
         self._log = log
-        # What the cluster and the broker make of it, kept since thousands of topics ask for it.
-        self._seen: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-        self._node_log = log
+        # The log settings with dynamic changes, cached because thousands of topics read them.
+        self._cached_for: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._cached_log = log
         self.topic: dict[str, Setting] = {}
         self.node: dict[str, Setting] = {}
         for setting in declared:
@@ -85,29 +84,29 @@ class Configs:
                 if coarse not in self.node and fine in self.node:
                     self.node[coarse] = _coarse_setting(self.node[fine], coarse)
 
-    # -- What holds now -----------------------------------------------------------------------
+    # Effective values
 
     def log_settings(self, image: Image, topic: str) -> LogSettings:
-        """What holds for the logs of a topic on this node; the same object for most topics."""
+        """The log settings of a topic on this node; the same object for most topics."""
         dynamic = self._dynamic(image)
-        if dynamic != self._seen:
-            self._seen = dynamic
-            self._node_log = node_log_settings(image, self.node_id, self._log)
-        return _changed(self._node_log, image.config(ConfigType.TOPIC, topic), by_topic_name=True)
+        if dynamic != self._cached_for:
+            self._cached_for = dynamic
+            self._cached_log = node_log_settings(image, self.node_id, self._log)
+        return _changed(self._cached_log, image.config(ConfigType.TOPIC, topic), by_topic_name=True)
 
     def effective(self, image: Image, static: S) -> S:
-        """A node's settings with those replaced that were changed while it runs."""
+        """A node's settings with the dynamic changes applied."""
         for texts in self._dynamic(image):
             static = _changed(static, self._live(texts))
         return static
 
     def static_text(self, name: str) -> str | None:
-        """What a node-level setting is without any change at run time; None: it has no value."""
+        """The value of a node-level setting without dynamic changes; None if it has none."""
         given = self.given.get(name)
         return self.default_text(name) if given is None else given
 
     def static_int(self, name: str) -> int:
-        """A node-level whole number; 0 for a setting that no part declares."""
+        """The value of a node-level integer; 0 for an undeclared setting."""
         return int(self.static_text(name) or 0)
 
     def default_text(self, name: str) -> str | None:
@@ -130,10 +129,10 @@ class Configs:
     def _live(self, texts: Mapping[str, str]) -> dict[str, str]:
         return {n: t for n, t in texts.items() if n in self.node and self.node[n].live}
 
-    # -- What may be set ----------------------------------------------------------------------
+    # Validation
 
     def check_topic(self, texts: Mapping[str, str]) -> None:
-        """All settings of one topic, together; raises INVALID_CONFIG."""
+        """Validate all settings of one topic together; raises INVALID_CONFIG."""
         for name in texts:
             if name not in self.topic:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
@@ -155,21 +154,21 @@ class Configs:
                 f"max.compaction.lag.ms ({most})",
             )
 
-    def _is_fixed(self, name: str) -> bool:
+    def _is_read_only(self, name: str) -> bool:
         declared = self.node.get(name)
-        return name in FIXED_NAMES if declared is None else not declared.live
+        return name in READ_ONLY_NAMES if declared is None else not declared.live
 
     def check_broker(self, texts: Mapping[str, str]) -> None:
-        """All settings of one broker or of the cluster; raises INVALID_REQUEST, as Kafka does.
+        """Validate all settings of one broker or of the cluster; raises INVALID_REQUEST.
 
-        Names that nobody declares are let through: they may belong to a newer version.
+        Undeclared names are accepted, as by Kafka: they may belong to a newer version.
         """
         known = {name: text for name, text in texts.items() if name in self.node}
-        fixed = sorted(name for name in texts if self._is_fixed(name))
-        if fixed:
+        read_only = sorted(name for name in texts if self._is_read_only(name))
+        if read_only:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"Cannot update these configs dynamically: [{', '.join(fixed)}]",
+                f"Cannot update these configs dynamically: [{', '.join(read_only)}]",
             )
         try:
             check_texts(self.node, known)
@@ -178,22 +177,18 @@ class Configs:
 
 
 def node_log_settings(image: Image, node_id: NodeId, static: LogSettings) -> LogSettings:
-    """What holds for topics that say nothing themselves."""
+    """The log settings of topics without settings of their own."""
     settings = _changed(static, image.config(ConfigType.BROKER, CLUSTER))
     return _changed(settings, image.config(ConfigType.BROKER, str(node_id)))
 
 
-def is_elr_enabled(image: Image) -> bool:
-    return image.features.get(ELR_FEATURE, 0) > 0
-
-
 def family(name: str) -> tuple[str, ...]:
-    """A node-level name with its synonyms, the finest first; the first one that is set wins."""
+    """A node-level name and its synonyms, the finest unit first; the first one set wins."""
     return (name, FLUSH_CHECK) if name == "log.flush.interval.ms" else synonyms.family(name)
 
 
 def _changed(settings: S, texts: Mapping[str, str], *, by_topic_name: bool = False) -> S:
-    """A log written by another version may hold a value that ours does not take: it is left out."""
+    """Apply texts to settings, and skip values that are invalid in this version."""
     if not texts:
         return settings
     try:
@@ -218,5 +213,5 @@ def _coarse_setting(fine: Setting, name: str) -> Setting:
         at_most=None,
         choices=None,
         live=False,
-        doc=f"The same as {fine.name} in another unit; {fine.name} wins where both are given.",
+        doc=f"{fine.name} in another unit. If both are given, {fine.name} wins.",
     )

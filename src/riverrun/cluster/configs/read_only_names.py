@@ -1,7 +1,7 @@
-"""Settings of a broker that Apache Kafka 4.3 fixes at the start.
+"""Broker settings that Apache Kafka 4.3 cannot change at run time.
 
-Many of them mean nothing here. Whoever tries to change one while the node runs is told no, as by
-Kafka, rather than that it was done.
+Many of them have no effect here. An attempt to change one is refused, as by Kafka, instead of being
+accepted without effect.
 """
 
 from typing import Final
@@ -108,4 +108,4 @@ transaction.state.log.segment.bytes transaction.two.phase.commit.enable
 transactional.id.expiration.ms
 """
 
-FIXED_NAMES: Final = frozenset(_NAMES.split())
+READ_ONLY_NAMES: Final = frozenset(_NAMES.split())

@@ -1,8 +1,7 @@
-"""One value of one setting, checked as Kafka checks it and refused in Kafka's words.
+"""Parsing and validation of one setting, with Kafka's rules and error messages.
 
-``model.settings`` reads what is already known to be good. Here the texts come from clients, who
-compare sentences: numbers as Java reads them, type before bounds, and a few settings with a rule of
-their own.
+``model.settings`` parses valid texts. These texts come from clients: numbers are parsed as by Java,
+types are checked before bounds, and some settings have rules of their own.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _BOUNDS: Final = {
 
 
 class BadValue(Exception):
-    """The sentence that the client is told; whoever asked knows the error code."""
+    """An invalid value. The message is sent to the client; the caller chooses the error code."""
 
 
 def parse(setting: Setting, name: str, text: str) -> Value:
-    """The value that a text means, bounds unchecked; raises ``BadValue``."""
+    """The value of a text, bounds unchecked; raises ``BadValue``."""
     trimmed = text.strip()
     match setting.kind:
         case Kind.BOOLEAN:
@@ -56,7 +55,7 @@ def parse(setting: Setting, name: str, text: str) -> Value:
 
 
 def render(setting: Setting, value: Value) -> str:
-    """The text of a value as Java writes it, which differs for very large and small fractions."""
+    """The text of a value as Java writes it, which differs for very large and small floats."""
     if not isinstance(value, float) or value == 0 or 1e-3 <= abs(value) < 1e7:
         return setting.render(value)
     if not math.isfinite(value):
@@ -66,7 +65,7 @@ def render(setting: Setting, value: Value) -> str:
 
 
 def check(setting: Setting, name: str, value: Value) -> None:
-    """Bounds, choices and rules of a value that has the right type; raises ``BadValue``."""
+    """Check bounds, choices and rules of a parsed value; raises ``BadValue``."""
     rule = _RULES.get(name)
     if rule is not None:
         rule(name, value)
@@ -83,7 +82,7 @@ def check(setting: Setting, name: str, value: Value) -> None:
 
 
 def check_texts(known: Mapping[str, Setting], texts: Mapping[str, str]) -> dict[str, Value]:
-    """All values, first their types and then their bounds, as Kafka goes about it."""
+    """Parse all values and then check their bounds, in Kafka's order."""
     values = {name: parse(known[name], name, text) for name, text in texts.items()}
     for name, value in values.items():
         check(known[name], name, value)

@@ -1,8 +1,8 @@
-"""AlterPartition, versions 2 and 3: a leader proposes who is in sync (KIP-497).
+"""AlterPartition, versions 2 and 3: a leader proposes an in-sync set (KIP-497).
 
-The proposal counts only when it was made of what is still so: the same leader epoch and the same
-partition epoch. Replicas that are fenced, leaving or not of the named broker epoch may not join
-(KIP-841, KIP-903): such a follower may have restarted without what it acknowledged before.
+A proposal is valid only for the current leader epoch and partition epoch. Brokers that are fenced,
+in controlled shutdown or of another broker epoch may not join (KIP-841, KIP-903). Such a follower
+may have restarted without records that it acknowledged.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from uuid import UUID
 from riverrun.cluster.brokers.heartbeats import check_epoch
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
-from riverrun.cluster.partitions.election_rules import rules_of
-from riverrun.cluster.partitions.partition_change import Candidates, change, election_of
+from riverrun.cluster.partitions.election_rules import election_rules
+from riverrun.cluster.partitions.partition_change import LeaderCandidates, change, default_election
 from riverrun.metadata import partitions
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import PartitionChangeRecord
 
 UNKNOWN_EPOCH: Final = -1
-"""Version 2 names brokers without epochs."""
+"""The broker epoch in version 2, which has none."""
 
 
 def alter_partition(
     configs: Configs, image: Image, request: asked.AlterPartitionRequest
 ) -> Decision[AlterPartitionResponse]:
+    """Decide the proposals of one leader."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     alteration = _Alteration(configs, image, NodeId(request.broker_id))
     topics = tuple(
@@ -67,7 +68,7 @@ class _Alteration:
         self._configs = configs
         self._image = image
         self._leader = leader
-        self._candidates = Candidates(image)
+        self._candidates = LeaderCandidates(image)
         self._changed: dict[tuple[UUID, int], PartitionImage] = {}
 
     def decide(self, topic_id: UUID | None, wanted: asked.PartitionData) -> PartitionData:
@@ -81,7 +82,7 @@ class _Alteration:
         code = self._check(partition, wanted, isr)
         if code is not ErrorCode.NONE:
             return _refused(wanted, code)
-        rules = rules_of(self._configs, self._image, topic)
+        rules = election_rules(self._configs, self._image, topic)
         record = change(
             topic.id,
             wanted.partition_index,
@@ -89,7 +90,7 @@ class _Alteration:
             rules,
             self._candidates,
             isr=tuple(NodeId(node) for node, _ in isr),
-            election=election_of(rules),
+            election=default_election(rules),
             recovery=LeaderRecoveryState(wanted.leader_recovery_state),
         )
         if record is not None:
@@ -97,7 +98,7 @@ class _Alteration:
             self._changed[topic.id, wanted.partition_index] = partition
             self.records.append(record)
             if partition.leader != self._leader:
-                # It may not lead any more (a lost directory); the change holds all the same.
+                # The proposer may not lead any more (a lost directory). The change is valid anyway.
                 return _refused(wanted, ErrorCode.NEW_LEADER_ELECTED)
         return PartitionData(
             partition_index=wanted.partition_index,
@@ -117,7 +118,7 @@ class _Alteration:
     def _check(
         self, partition: PartitionImage, wanted: asked.PartitionData, isr: list[tuple[int, int]]
     ) -> ErrorCode:
-        # Whoever knows more than we do has heard of a controller after us.
+        # A later epoch comes from a later controller than this one.
         if wanted.leader_epoch > partition.leader_epoch:
             return ErrorCode.NOT_CONTROLLER
         if wanted.partition_epoch > partition.partition_epoch:
@@ -149,13 +150,13 @@ class _Alteration:
             return False
         directory = partition.directories[partition.replicas.index(NodeId(node))]
         if directory == DIRECTORY_LOST and node not in partition.isr:
-            # It was reported as damaged, and is about to be cut; Kafka would let it in.
+            # The replica was reported as damaged and will be truncated. Kafka would let it join.
             return False
         return epoch in (UNKNOWN_EPOCH, broker.epoch)
 
 
 def _wanted_isr(wanted: asked.PartitionData) -> list[tuple[int, int]]:
-    """Brokers with their epochs."""
+    """The proposed brokers with their epochs."""
     if wanted.new_isr_with_epochs:
         return [(one.broker_id, one.broker_epoch) for one in wanted.new_isr_with_epochs]
     return [(node, UNKNOWN_EPOCH) for node in wanted.new_isr]

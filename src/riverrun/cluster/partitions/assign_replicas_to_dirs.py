@@ -1,10 +1,9 @@
-"""AssignReplicasToDirs: a broker says in which of its directories replicas lie (KIP-858).
+"""AssignReplicasToDirs: a broker reports the directories of its replicas (KIP-858).
 
-A replica that is assigned to a directory that is not online is lost to its broker: others lead, and
-it is neither in sync nor eligible any more. So a broker also reports a replica that it found to be
-corrupt, before it fetches it again. A leader is refused that (ELIGIBLE_LEADERS_NOT_AVAILABLE) while
-nobody could lead in its place: nothing could be fetched from anybody, and what is sound in it would
-be served no more.
+A replica in a directory that is not online is lost: another replica leads, and the lost one is
+neither in sync nor eligible. A broker also reports a corrupt replica this way before it fetches it
+again. A leader's report is refused (ELIGIBLE_LEADERS_NOT_AVAILABLE) if no other replica could lead.
+Otherwise the replica could not be fetched, and its intact records would no longer be served.
 """
 
 from __future__ import annotations
@@ -15,8 +14,13 @@ from uuid import UUID
 from riverrun.cluster.brokers.heartbeats import check_epoch
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
-from riverrun.cluster.partitions.election_rules import TopicRules, rules_of
-from riverrun.cluster.partitions.partition_change import Candidates, change, election_of, is_online
+from riverrun.cluster.partitions.election_rules import ElectionRules, election_rules
+from riverrun.cluster.partitions.partition_change import (
+    LeaderCandidates,
+    change,
+    default_election,
+    is_online,
+)
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 def assign_replicas_to_dirs(
     configs: Configs, image: Image, request: asked.AssignReplicasToDirsRequest
 ) -> Decision[AssignReplicasToDirsResponse]:
+    """Decide the assignments of one broker."""
     broker = check_epoch(image, request.broker_id, request.broker_epoch)
     assignment = _Assignment(configs, image, broker)
     directories = tuple(
@@ -63,14 +68,14 @@ def assign_replicas_to_dirs(
 
 
 class _Assignment:
-    """One request of one broker."""
+    """One request. A partition named twice is decided against the result of its first change."""
 
     def __init__(self, configs: Configs, image: Image, broker: BrokerImage) -> None:
         self.records: list[PartitionChangeRecord] = []
         self._configs = configs
         self._image = image
         self._broker = broker
-        self._candidates = Candidates(image)
+        self._candidates = LeaderCandidates(image)
         self._changed: dict[tuple[UUID, int], PartitionImage] = {}
 
     def topic(self, directory: UUID | None, wanted: asked.TopicData) -> TopicData:
@@ -99,17 +104,17 @@ class _Assignment:
         directories = list(partition.directories)
         directories[partition.replicas.index(node)] = directory
         is_lost = not is_online(self._broker.directories, directory)
-        rules = rules_of(self._configs, self._image, topic)
+        rules = election_rules(self._configs, self._image, topic)
         record = change(
             topic.id,
             index,
             partition,
             rules,
-            Candidates(self._image, without=(node,)) if is_lost else self._candidates,
+            LeaderCandidates(self._image, without=(node,)) if is_lost else self._candidates,
             isr=tuple(one for one in partition.isr if not is_lost or one != node),
             unclean=(node,) if is_lost else (),
             lost=(node,) if is_lost else (),
-            election=election_of(rules),
+            election=default_election(rules),
             directories=tuple(directories),
         )
         if record is not None:
@@ -120,12 +125,17 @@ class _Assignment:
             self._elect(topic, index, rules)
         return ErrorCode.NONE
 
-    def _elect(self, topic: TopicImage, index: int, rules: TopicRules) -> None:
-        """A replica that is found again may be the one that is missed as leader."""
+    def _elect(self, topic: TopicImage, index: int, rules: ElectionRules) -> None:
+        """Elect a leader if there is none; a replica that is available again may lead."""
         partition = self._changed[topic.id, index]
         if partition.leader == NO_LEADER:
             record = change(
-                topic.id, index, partition, rules, self._candidates, election=election_of(rules)
+                topic.id,
+                index,
+                partition,
+                rules,
+                self._candidates,
+                election=default_election(rules),
             )
             if record is not None:
                 self._keep(topic, index, changed(partition, record), record)

@@ -1,4 +1,4 @@
-"""Partitions of topics: replicas given by hand, the records of new ones, and CreatePartitions."""
+"""CreatePartitions, manual assignments, and the records of new partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from riverrun.cluster.decision import Decision, check_size
-from riverrun.cluster.partitions.placement import candidates, place
+from riverrun.cluster.partitions.placement import place, placement_candidates
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image
 from riverrun.metadata.records import PartitionRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -24,14 +24,14 @@ from riverrun.wire.messages.create_partitions_response import (
 )
 
 PARTITIONS_MAX: Final = 10_000
-"""New partitions in one request, so that its records stay one atomic batch (as in Kafka)."""
+"""New partitions of one request, as in Kafka, so that its records are one atomic batch."""
 
 
 H = TypeVar("H", bound=Hashable)
 
 
 def repeated(items: Iterable[H]) -> dict[H, None]:
-    """Those that come more than once, in their order."""
+    """The items that occur more than once, in order."""
     return {item: None for item, count in Counter(items).items() if count > 1}
 
 
@@ -44,7 +44,7 @@ def too_many_partitions() -> KafkaError:
 def check_assignment(
     image: Image, index: int, brokers: Sequence[int], replicas: int | None
 ) -> tuple[NodeId, ...]:
-    """Replicas given by hand; ``replicas`` is how many other partitions have."""
+    """Validate a manual assignment; ``replicas`` is the replication factor of other partitions."""
     reason: str | None = None
     previous: int | None = None
     if not brokers:
@@ -79,10 +79,10 @@ def check_assignment(
 def partition_records(
     image: Image, topic_id: UUID, assignments: Sequence[tuple[NodeId, ...]], first: int = 0
 ) -> Iterator[PartitionRecord]:
-    """New partitions: whoever is active is in sync, and the first of those leads."""
+    """Records of new partitions. Active replicas are in sync, and the first of them leads."""
     for index, replicas in enumerate(assignments, first):
         isr = tuple(one for one in replicas if image.is_active(one))
-        assert isr, f"partition {index} of {topic_id} would begin without a leader"
+        assert isr, f"partition {index} of {topic_id} would start without a leader"
         yield PartitionRecord(
             partition_id=index,
             topic_id=topic_id,
@@ -98,17 +98,15 @@ def partition_records(
 
 
 def _directory(image: Image, node: NodeId) -> UUID:
-    """Where a replica will lie, when there is only one place; else its broker says so later."""
+    """The broker's only directory. With several, the broker assigns one later."""
     directories = image.brokers[node].directories
     return directories[0] if len(directories) == 1 else DIRECTORY_UNASSIGNED
-
-
-# -- CreatePartitions ----------------------------------------------------------------------------
 
 
 def create_partitions(
     image: Image, request: CreatePartitionsRequest, randomness: Randomness
 ) -> Decision[CreatePartitionsResponse]:
+    """Add partitions to topics. Each topic is validated alone."""
     duplicates = repeated(topic.name for topic in request.topics)
     results = [
         CreatePartitionsTopicResult(
@@ -141,7 +139,7 @@ def create_partitions(
 
 
 def _grow(
-    image: Image, wanted: CreatePartitionsTopic, room: int, randomness: Randomness
+    image: Image, wanted: CreatePartitionsTopic, partitions_max: int, randomness: Randomness
 ) -> list[PartitionRecord]:
     topic = image.topics_by_name.get(TopicName(wanted.name))
     if topic is None:
@@ -162,12 +160,12 @@ def _grow(
             f"Attempted to add {added} additional partition(s), but only "
             f"{len(wanted.assignments)} assignment(s) were specified.",
         )
-    if added > room:
+    if added > partitions_max:
         raise too_many_partitions()
     replicas = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
         assignments = place(
-            candidates(image), partitions=added, replicas=replicas, randomness=randomness
+            placement_candidates(image), partitions=added, replicas=replicas, randomness=randomness
         )
     else:
         assignments = [

@@ -1,40 +1,41 @@
-"""What a topic's settings mean for elections: how many replicas suffice, and what may be risked."""
+"""The settings of a topic that decide which replicas may lead."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from riverrun.cluster.configs.node_configs import (
-    CLUSTER,
-    MIN_INSYNC_REPLICAS,
-    Configs,
-    is_elr_enabled,
-)
+from riverrun.cluster.configs.node_configs import CLUSTER, MIN_INSYNC_REPLICAS, Configs
 from riverrun.metadata.image import ConfigType, Image, TopicImage
 
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
 
-class TopicRules(NamedTuple):
-    """A tuple, since a failover makes one for every topic."""
 
-    minimum: int
-    """The effective minimum of in-sync replicas: never more than there are replicas, or a topic
-    with one replica would be eligible for nothing."""
+class ElectionRules(NamedTuple):
+    """A tuple, because a failover creates one for every topic."""
+
+    min_isr: int
+    """The effective min.insync.replicas. It is at most the number of replicas; otherwise a topic
+    with one replica could never have an eligible one."""
     is_elr_enabled: bool
     is_unclean_enabled: bool
 
 
-def rules_of(configs: Configs, image: Image, topic: TopicImage) -> TopicRules:
+def election_rules(configs: Configs, image: Image, topic: TopicImage) -> ElectionRules:
     settings = configs.log_settings(image, topic.name)
     replicas = len(topic.partitions[0].replicas) if topic.partitions else 1
-    return TopicRules(
-        minimum=min(min_insync_replicas(image, topic.name), replicas),
+    return ElectionRules(
+        min_isr=min(min_insync_replicas(image, topic.name), replicas),
         is_elr_enabled=is_elr_enabled(image),
         is_unclean_enabled=settings.unclean_leader_election_enable,
     )
 
 
+def is_elr_enabled(image: Image) -> bool:
+    return image.features.get(ELR_FEATURE, 0) > 0
+
+
 def min_insync_replicas(image: Image, topic: str) -> int:
-    """From the image alone, so that all nodes judge by the same number (KIP-966)."""
+    """Taken from the image alone, so that all nodes use the same number (KIP-966)."""
     for texts in (image.config(ConfigType.TOPIC, topic), image.config(ConfigType.BROKER, CLUSTER)):
         text = texts.get(MIN_INSYNC_REPLICAS, "")
         if text.isdigit():

@@ -1,12 +1,12 @@
-"""ElectLeaders, and leadership that returns to preferred replicas by itself."""
+"""ElectLeaders, and the automatic return of leadership to preferred replicas."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from riverrun.cluster.decision import Decision, check_size
-from riverrun.cluster.partitions.election_rules import rules_of
-from riverrun.cluster.partitions.partition_change import Candidates, Election, change
+from riverrun.cluster.partitions.election_rules import election_rules
+from riverrun.cluster.partitions.partition_change import Election, LeaderCandidates, change
 from riverrun.metadata.image import NO_LEADER, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
 
 BALANCED_MAX: Final = 1000
-"""Leaders that return in one go, as in Kafka: clients of all of them look for the new ones."""
+"""Leaders that change at once, as in Kafka, because their clients must find the new leaders."""
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -38,7 +38,8 @@ REASONS: Final = {
 def elect_leaders(
     configs: Configs, image: Image, request: ElectLeadersRequest
 ) -> Decision[ElectLeadersResponse]:
-    """Asked for all partitions, those that need no election are left out of the answer."""
+    """Elect leaders of the given partitions. If none are given, elect in all partitions and omit
+    those that need no election from the response."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
@@ -51,7 +52,7 @@ def elect_leaders(
         ]
     else:
         wanted = [(TopicName(one.topic), one.partitions) for one in request.topic_partitions]
-    candidates = Candidates(image)
+    candidates = LeaderCandidates(image)
     records: dict[tuple[TopicName, int], PartitionChangeRecord] = {}
     results = []
     for topic, indexes in wanted:
@@ -76,7 +77,7 @@ def _elect(
     name: TopicName,
     index: int,
     election: Election,
-    candidates: Candidates,
+    candidates: LeaderCandidates,
     records: dict[tuple[TopicName, int], PartitionChangeRecord],
 ) -> tuple[ErrorCode, str | None]:
     topic = image.topics_by_name.get(name)
@@ -86,12 +87,13 @@ def _elect(
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
     is_preferred = election is Election.PREFERRED
-    is_done = partition.leader == partition.replicas[0] if is_preferred else (
-        partition.leader != NO_LEADER
-    )  # fmt: skip
+    if is_preferred:
+        is_done = partition.leader == partition.replicas[0]
+    else:
+        is_done = partition.leader != NO_LEADER
     if is_done or (name, index) in records:
         return _refused(ErrorCode.ELECTION_NOT_NEEDED)
-    rules = rules_of(configs, image, topic)
+    rules = election_rules(configs, image, topic)
     record = change(topic.id, index, partition, rules, candidates, election=election)
     if record is None or record.leader < 0:
         return _refused(
@@ -108,8 +110,8 @@ def _refused(code: ErrorCode) -> tuple[ErrorCode, str | None]:
 
 
 def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decision[bool]:
-    """Preferred replicas lead again where they may; True: there are more of them."""
-    candidates = Candidates(image)
+    """Move leadership to in-sync preferred replicas; True if more than ``limit`` remain."""
+    candidates = LeaderCandidates(image)
     records: list[PartitionChangeRecord] = []
     for topic in image.topics_by_name.values():
         for index, partition in enumerate(topic.partitions):
@@ -120,7 +122,7 @@ def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decisi
                 continue
             if len(records) == limit:
                 return Decision(records=tuple(records), response=True)
-            rules = rules_of(configs, image, topic)
+            rules = election_rules(configs, image, topic)
             record = change(
                 topic.id, index, partition, rules, candidates, election=Election.PREFERRED
             )
@@ -130,7 +132,7 @@ def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decisi
 
 
 def imbalanced(image: Image) -> int:
-    """Partitions that have a leader, but not the preferred one."""
+    """The number of partitions led by another than the preferred replica."""
     return sum(
         partition.leader not in (NO_LEADER, partition.replicas[0])
         for topic in image.topics_by_name.values()
@@ -139,7 +141,7 @@ def imbalanced(image: Image) -> int:
 
 
 def leaderless(image: Image) -> int:
-    """Partitions that nobody leads."""
+    """The number of partitions without a leader."""
     return sum(
         partition.leader == NO_LEADER
         for topic in image.topics_by_name.values()

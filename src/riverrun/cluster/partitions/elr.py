@@ -1,53 +1,75 @@
-"""Who stays eligible when min.insync.replicas changes.
+"""Eligible leader replicas (ELR, KIP-966) when the feature or min.insync.replicas changes.
 
-A replica out of sync is eligible as long as nothing was committed without it, and that hangs on the
-minimum: with a smaller one, those in sync may suffice to commit. Kafka forgets all eligible
-replicas of a topic then (ClearElr); we forget those of partitions that can commit now, in the same
-batch as the setting. Where nobody leads, nothing is committed, and they are still needed.
+A replica outside the in-sync set is eligible while nothing was committed without it. That depends
+on min.insync.replicas: with a smaller value the in-sync replicas may suffice to commit. Kafka then
+clears the eligible replicas of the whole topic (ClearElr). We clear those of partitions that can
+commit now, in the same batch as the setting. A partition without a leader commits nothing, so it
+keeps its eligible replicas and may still need them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.configs.node_configs import MIN_INSYNC_REPLICAS, Configs, is_elr_enabled
-from riverrun.cluster.partitions.election_rules import rules_of
-from riverrun.cluster.partitions.partition_change import Candidates, change, election_of
+from riverrun.cluster.configs.node_configs import CLUSTER, MIN_INSYNC_REPLICAS, Configs
+from riverrun.cluster.partitions.election_rules import election_rules, is_elr_enabled
+from riverrun.cluster.partitions.partition_change import LeaderCandidates, change, default_election
 from riverrun.metadata.delta import Delta
-from riverrun.metadata.image import Image
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord
 
 if TYPE_CHECKING:
-    from riverrun.metadata.records import ConfigRecord, PartitionChangeRecord
+    from riverrun.metadata.records import PartitionChangeRecord, Record
 
 
 def with_eligibility(
     configs: Configs, image: Image, records: Sequence[ConfigRecord]
 ) -> list[ConfigRecord | PartitionChangeRecord]:
-    """The records of changed settings, and of what they mean for eligible replicas."""
+    """The records of changed settings, and of the changes to eligible replicas that follow."""
     together: list[ConfigRecord | PartitionChangeRecord] = list(records)
     if is_elr_enabled(image) and any(record.name == MIN_INSYNC_REPLICAS for record in records):
-        together += _recounted(configs, image, records)
+        together += _eligibility_changes(configs, image, records)
     return together
 
 
-def _recounted(
+def _eligibility_changes(
     configs: Configs, image: Image, records: Sequence[ConfigRecord]
 ) -> list[PartitionChangeRecord]:
     delta = Delta(image)
     for record in records:
         delta.replay(record)
     after = delta.publish(offset=image.offset, epoch=image.epoch, timestamp=image.timestamp)
-    candidates = Candidates(after)
+    candidates = LeaderCandidates(after)
     changed: list[PartitionChangeRecord] = []
     for topic in after.topics_by_name.values():
         if not any(partition.elr for partition in topic.partitions):
             continue
-        rules = rules_of(configs, after, topic)
+        rules = election_rules(configs, after, topic)
         for index, partition in enumerate(topic.partitions):
             if partition.elr:
                 made = change(
-                    topic.id, index, partition, rules, candidates, election=election_of(rules)
+                    topic.id, index, partition, rules, candidates, election=default_election(rules)
                 )
                 changed += () if made is None else (made,)
     return changed
+
+
+def records_to_enable(configs: Configs, image: Image) -> Iterator[Record]:
+    """Store the cluster's min.insync.replicas as a record.
+
+    With ELR all nodes must use the same value, so it must not come from each broker's file.
+    """
+    for kind, name in image.configs:
+        is_broker = kind is ConfigType.BROKER and name != CLUSTER
+        if is_broker and MIN_INSYNC_REPLICAS in image.configs[kind, name]:
+            yield ConfigRecord(
+                resource_type=kind, resource_name=name, name=MIN_INSYNC_REPLICAS, value=None
+            )
+    if MIN_INSYNC_REPLICAS not in image.config(ConfigType.BROKER, CLUSTER):
+        yield ConfigRecord(
+            resource_type=ConfigType.BROKER,
+            resource_name=CLUSTER,
+            name=MIN_INSYNC_REPLICAS,
+            value=configs.static_text(MIN_INSYNC_REPLICAS) or "1",
+        )

@@ -1,10 +1,10 @@
-"""Brokers come and go: what that changes in the partitions they hold. Elections live here.
+"""Changes to all partitions of a broker that fails, starts, stops or loses a directory.
 
-Each function gives the records of one event. They are in an order in which any beginning of them is
-sound by itself, for very many are written as several batches and a crash may come in between: a
-broker is out of every in-sync set before it is called fenced or registered anew, and unfenced
-before it is elected. The partitions are looked through one by one: ten thousand of them take a few
-milliseconds, less than an index by broker would cost to keep.
+Each function returns the records of one event. Any prefix of them is valid by itself, because very
+many records are written as several batches and a crash may happen in between. So a broker leaves
+all in-sync sets before it is fenced or registered again, and it is unfenced before it is elected.
+The functions scan all partitions: ten thousand take a few milliseconds, less than it would cost to
+maintain an index by broker.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from riverrun.cluster.configs.node_configs import Configs
-from riverrun.cluster.partitions.election_rules import TopicRules, rules_of
-from riverrun.cluster.partitions.partition_change import Candidates, change, election_of, is_online
+from riverrun.cluster.partitions.election_rules import ElectionRules, election_rules
+from riverrun.cluster.partitions.partition_change import (
+    LeaderCandidates,
+    change,
+    default_election,
+    is_online,
+)
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
     NO_LEADER,
@@ -39,7 +44,7 @@ SHUTTING_DOWN = 1
 
 
 def fence(configs: Configs, image: Image, nodes: Collection[NodeId]) -> list[Record]:
-    """Sessions have ended: others lead, and the silent ones are in no in-sync set any more."""
+    """Fence brokers: other replicas lead, and the brokers leave all in-sync sets."""
     gone = [node for node in dict.fromkeys(nodes) if not _is_fenced(image, node)]
     if not gone:
         return []
@@ -54,16 +59,17 @@ def fence(configs: Configs, image: Image, nodes: Collection[NodeId]) -> list[Rec
 
 
 def unfence(configs: Configs, image: Image, node: NodeId) -> list[Record]:
-    """A broker may serve: it leads what nobody leads and what it may lead."""
+    """Unfence a broker and elect it where there is no leader and it may lead."""
     unfenced = BrokerRegistrationChangeRecord(
         broker_id=node, broker_epoch=image.brokers[node].epoch, fenced=UNFENCED
     )
-    candidates = Candidates(image, also=(node,))
+    candidates = LeaderCandidates(image, also=(node,))
     return [unfenced, *_elect_leaderless(configs, image, candidates, node)]
 
 
 def begin_shutdown(configs: Configs, image: Image, node: NodeId) -> list[Record]:
-    """A broker wants to stop: others lead, and it joins no in-sync set any more (KIP-841)."""
+    """Start a controlled shutdown: other replicas lead, and the broker cannot join an in-sync set
+    any more (KIP-841)."""
     records: list[Record] = []
     if not image.brokers[node].in_controlled_shutdown:
         records.append(
@@ -78,7 +84,7 @@ def begin_shutdown(configs: Configs, image: Image, node: NodeId) -> list[Record]
 
 
 def unregister(configs: Configs, image: Image, node: NodeId) -> list[Record]:
-    """A broker is gone for good, and nothing that it holds is counted on."""
+    """Remove a broker. Its replicas are no longer eligible."""
     records: list[Record] = list(_leave(configs, image, (node,), unclean=(node,)))
     epoch = image.brokers[node].epoch
     records.append(UnregisterBrokerRecord(broker_id=node, broker_epoch=epoch))
@@ -93,18 +99,18 @@ def restart(
     *,
     is_clean: bool,
 ) -> list[Record]:
-    """A new incarnation: as if the session of the old one had ended.
+    """Register a new incarnation, as if the session of the old one had ended.
 
-    Unless its shutdown was clean, it may have lost records that the page cache held, and is not
-    eligible any more (KIP-966). Replicas that lay in a directory it does not have any more are
-    gone; new ones are to be made in its only one.
+    After an unclean shutdown it may have lost records from the page cache, so it is no longer
+    eligible (KIP-966). Replicas in a directory that it no longer has are lost, and are assigned to
+    its only directory.
     """
-    candidates = Candidates(image, without=(node,))
+    candidates = LeaderCandidates(image, without=(node,))
     records: list[Record] = []
     for topic, rules, index, partition in _partitions(configs, image, (node,)):
-        home = _home(partition, node, directories)
-        is_here = node in partition.isr or node in partition.elr
-        if not is_here and home is None:
+        moved = _new_directories(partition, node, directories)
+        is_counted = node in partition.isr or node in partition.elr
+        if not is_counted and moved is None:
             continue
         record = change(
             topic.id,
@@ -114,9 +120,9 @@ def restart(
             candidates,
             isr=_without(partition.isr, (node,)),
             unclean=() if is_clean else (node,),
-            lost=() if home is None else (node,),
-            election=election_of(rules),
-            directories=home,
+            lost=() if moved is None else (node,),
+            election=default_election(rules),
+            directories=moved,
         )
         if record is not None:
             records.append(record)
@@ -126,9 +132,9 @@ def restart(
 def directories_lost(
     configs: Configs, image: Image, broker: BrokerImage, lost: Collection[UUID]
 ) -> list[Record]:
-    """Some of a broker's directories have failed: others lead what lies there."""
+    """Some directories of a broker have failed: other replicas lead the partitions in them."""
     left = tuple(one for one in broker.directories if one not in lost)
-    assert left, f"broker {broker.id} has no directory left: it is to be fenced"
+    assert left, f"broker {broker.id} has no directory left and must be fenced"
     records: list[Record] = list(_leave(configs, image, (broker.id,), directories=lost))
     records.append(
         BrokerRegistrationChangeRecord(
@@ -139,8 +145,8 @@ def directories_lost(
 
 
 def elect_leaderless(configs: Configs, image: Image) -> list[Record]:
-    """Leaders for all partitions that have none and may have one."""
-    return list(_elect_leaderless(configs, image, Candidates(image), None))
+    """Elect leaders in all partitions without a leader, where possible."""
+    return list(_elect_leaderless(configs, image, LeaderCandidates(image), None))
 
 
 def leads_any(image: Image, node: NodeId) -> bool:
@@ -151,9 +157,6 @@ def leads_any(image: Image, node: NodeId) -> bool:
     )
 
 
-# -- Details ---------------------------------------------------------------------------------------
-
-
 def _leave(
     configs: Configs,
     image: Image,
@@ -162,13 +165,13 @@ def _leave(
     unclean: Collection[NodeId] = (),
     directories: Collection[UUID] | None = None,
 ) -> Iterator[PartitionChangeRecord]:
-    """Take brokers out of the in-sync sets, and of the eligible ones too where they are unclean.
+    """Remove brokers from the in-sync sets, and ``unclean`` ones from the eligible sets too.
 
-    ``directories`` limits that to replicas that lie there.
+    ``directories`` limits that to replicas in these directories.
     """
-    candidates = Candidates(image, without=nodes)
+    candidates = LeaderCandidates(image, without=nodes)
     for topic, rules, index, partition in _partitions(configs, image, nodes):
-        if directories is not None and not _lies_in(partition, nodes, directories):
+        if directories is not None and not _is_in(partition, nodes, directories):
             continue
         if not any(n in partition.isr for n in nodes) and not any(
             n in partition.elr for n in unclean
@@ -182,7 +185,7 @@ def _leave(
             candidates,
             isr=_without(partition.isr, nodes),
             unclean=unclean,
-            election=election_of(rules),
+            election=default_election(rules),
         )
         if record is not None:
             yield record
@@ -190,35 +193,35 @@ def _leave(
 
 def _partitions(
     configs: Configs, image: Image, nodes: Collection[NodeId]
-) -> Iterator[tuple[TopicImage, TopicRules, int, PartitionImage]]:
-    """The partitions that any of some brokers has a replica of."""
+) -> Iterator[tuple[TopicImage, ElectionRules, int, PartitionImage]]:
+    """The partitions with a replica on one of the brokers."""
     only = next(iter(nodes)) if len(nodes) == 1 else None
     for topic in image.topics_by_name.values():
-        rules: TopicRules | None = None
+        rules: ElectionRules | None = None
         for index, partition in enumerate(topic.partitions):
             replicas = partition.replicas
             if only not in replicas if only is not None else not any(n in replicas for n in nodes):
                 continue
             if rules is None:
-                rules = rules_of(configs, image, topic)
+                rules = election_rules(configs, image, topic)
             yield topic, rules, index, partition
 
 
 def _elect_leaderless(
-    configs: Configs, image: Image, candidates: Candidates, node: NodeId | None
+    configs: Configs, image: Image, candidates: LeaderCandidates, node: NodeId | None
 ) -> Iterator[PartitionChangeRecord]:
-    """``node`` limits that to partitions that it has a replica of."""
+    """``node`` limits that to partitions with a replica on this broker."""
     for topic in image.topics_by_name.values():
-        rules: TopicRules | None = None
+        rules: ElectionRules | None = None
         for index, partition in enumerate(topic.partitions):
             if partition.leader != NO_LEADER or (
                 node is not None and node not in partition.replicas
             ):
                 continue
             if rules is None:
-                rules = rules_of(configs, image, topic)
+                rules = election_rules(configs, image, topic)
             record = change(
-                topic.id, index, partition, rules, candidates, election=election_of(rules)
+                topic.id, index, partition, rules, candidates, election=default_election(rules)
             )
             if record is not None:
                 yield record
@@ -233,7 +236,7 @@ def _without(isr: tuple[NodeId, ...], nodes: Collection[NodeId]) -> tuple[NodeId
     return tuple([node for node in isr if node not in nodes])
 
 
-def _lies_in(
+def _is_in(
     partition: PartitionImage, nodes: Collection[NodeId], directories: Collection[UUID]
 ) -> bool:
     return any(
@@ -242,10 +245,11 @@ def _lies_in(
     )
 
 
-def _home(
+def _new_directories(
     partition: PartitionImage, node: NodeId, directories: tuple[UUID, ...]
 ) -> tuple[UUID, ...] | None:
-    """The partition's directories when a replica lay elsewhere than in the only one there is."""
+    """The new directories of a partition whose replica was in a directory that no longer exists;
+    None if nothing changes."""
     place = partition.replicas.index(node)
     if len(directories) != 1 or is_online(directories, partition.directories[place]):
         return None

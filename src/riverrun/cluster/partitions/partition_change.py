@@ -1,15 +1,16 @@
-"""One partition's next state: who leads, who is in sync, who may lead when nobody is.
+"""The next state of one partition: its leader, in-sync set and eligible set.
 
-Who is elected, in this order (KIP-966):
+The leader is elected in this order (KIP-966):
 
-    1. a replica in sync: the one that leads already, else the first in the order of replicas;
-    2. with nobody in sync, an eligible replica (ELR): it has all that was ever committed, for
-       nothing is committed while fewer than the minimum are in sync;
-    3. with nobody eligible, the last known leader;
-    4. any replica that lives, where unclean elections are enabled or asked for.
+    1. an in-sync replica: the current leader, else the first in the order of replicas;
+    2. without in-sync replicas, an eligible one (ELR): it has all committed records, because
+       nothing is committed while fewer than min.insync.replicas are in sync;
+    3. without eligible replicas, the last known leader;
+    4. any live replica, if unclean elections are enabled or requested.
 
-3 and 4 may lose records, so the new leader is alone in sync and begins as RECOVERING. Naming a
-leader begins a new leader epoch; a mere change of the in-sync set does not (KAFKA-15021).
+Rules 3 and 4 may lose records, so the new leader is the only in-sync replica and starts as
+RECOVERING. A new leader starts a new leader epoch. A change of the in-sync set alone does not
+(KAFKA-15021).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from uuid import UUID
 
-from riverrun.cluster.partitions.election_rules import TopicRules
+from riverrun.cluster.partitions.election_rules import ElectionRules
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
@@ -36,25 +37,25 @@ Nodes = tuple[NodeId, ...]
 
 
 class Election(Enum):
-    """What may be done to find a leader."""
+    """How a leader may be elected: from safe replicas, the preferred one first, or any."""
 
     ONLINE = "online"
     PREFERRED = "preferred"
     UNCLEAN = "unclean"
 
 
-def election_of(rules: TopicRules) -> Election:
-    """What a topic allows when nobody asks."""
+def default_election(rules: ElectionRules) -> Election:
+    """The kind of election that a topic allows without a request."""
     return Election.UNCLEAN if rules.is_unclean_enabled else Election.ONLINE
 
 
-class Candidates:
-    """Who may lead now: brokers that are neither fenced nor leaving, with directories online."""
+class LeaderCandidates:
+    """The brokers that may lead: not fenced, not in controlled shutdown, directories online."""
 
     def __init__(
         self, image: Image, *, without: Collection[NodeId] = (), also: Collection[NodeId] = ()
     ) -> None:
-        """``without`` are about to be fenced, ``also`` are about to be unfenced."""
+        """``without``: brokers about to be fenced. ``also``: brokers about to be unfenced."""
         self._online: Mapping[NodeId, tuple[UUID, ...]] = {
             broker.id: broker.directories
             for broker in image.brokers.values()
@@ -69,7 +70,8 @@ class Candidates:
 
 
 def is_online(online: tuple[UUID, ...], directory: UUID) -> bool:
-    """Whether a replica there can be used; where it is not known, that is assumed (KIP-858)."""
+    """Whether a replica in the directory is usable; assumed if the directory is not known
+    (KIP-858)."""
     if directory in online:
         return True
     if directory == DIRECTORY_LOST:
@@ -81,8 +83,8 @@ def change(
     topic: TopicId,
     index: int,
     partition: PartitionImage,
-    rules: TopicRules,
-    candidates: Candidates,
+    rules: ElectionRules,
+    candidates: LeaderCandidates,
     *,
     isr: Nodes | None = None,
     unclean: Collection[NodeId] = (),
@@ -91,10 +93,10 @@ def change(
     recovery: LeaderRecoveryState | None = None,
     directories: tuple[UUID, ...] | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that brings a partition to the wanted in-sync set and elects; None: no change.
+    """The record that sets the in-sync set and elects a leader; None if nothing changes.
 
-    ``unclean`` replicas may have lost records and are eligible no longer; ``lost`` ones have lost
-    them, and are not even the last resort where there are others.
+    ``unclean`` replicas may have lost records and are no longer eligible. ``lost`` replicas have
+    lost them, so they are not the last known leader either if there are other replicas.
     """
     target = partition.isr if isr is None else isr
     elr = _eligible(partition, rules, target, unclean)
@@ -107,7 +109,7 @@ def change(
             recovery = LeaderRecoveryState.RECOVERING
         elif elected in elr:
             target, elr = (elected,), tuple([node for node in elr if node != elected])
-    # Before ELR the last in-sync set was kept, to tell who may lead.
+    # Without ELR the last in-sync set is kept: it shows which replicas may lead.
     is_isr_changed = target != partition.isr and (bool(target) or rules.is_elr_enabled)
     is_recovery_changed = recovery is not None and recovery != partition.leader_recovery_state
     last_known = _last_known(partition, rules, leader, () if target else partition.isr, lost)
@@ -137,13 +139,13 @@ def change(
 
 
 def _eligible(
-    partition: PartitionImage, rules: TopicRules, target: Nodes, unclean: Collection[NodeId]
+    partition: PartitionImage, rules: ElectionRules, target: Nodes, unclean: Collection[NodeId]
 ) -> Nodes:
-    """Whoever leaves a set that was at its minimum holds all that is committed.
+    """The eligible set. Replicas that left an in-sync set of minimum size have all commits.
 
-    With the minimum in sync again, records are committed without those who left.
+    Once the minimum is in sync again, records are committed without them, so the set is empty.
     """
-    if not rules.is_elr_enabled or len(target) >= rules.minimum:
+    if not rules.is_elr_enabled or len(target) >= rules.min_isr:
         return ()
     known = dict.fromkeys(partition.elr + partition.isr)
     return tuple(sorted([node for node in known if node not in target and node not in unclean]))
@@ -151,13 +153,13 @@ def _eligible(
 
 def _elect(
     partition: PartitionImage,
-    rules: TopicRules,
-    candidates: Candidates,
+    rules: ElectionRules,
+    candidates: LeaderCandidates,
     isr: Nodes,
     elr: Nodes,
     election: Election,
 ) -> tuple[NodeId, bool]:
-    """Who leads now, and whether that may lose records."""
+    """The leader, and whether its election may lose records."""
     safe = isr or elr
     may_lead = candidates.may_lead
     if election is Election.PREFERRED:
@@ -182,14 +184,14 @@ def _elect(
 
 def _last_known(
     partition: PartitionImage,
-    rules: TopicRules,
+    rules: ElectionRules,
     leader: int,
     left: Nodes,
     lost: Collection[NodeId],
 ) -> Nodes | None:
-    """The last leader, remembered when nobody is left in sync, forgotten when there is another.
+    """The last known leader: set when the in-sync set becomes empty, cleared by a new leader.
 
-    ``left`` are the in-sync replicas of a set that becomes empty; None stands for no change.
+    ``left`` is the in-sync set that becomes empty, if it does. None means no change.
     """
     last = partition.last_known_elr
     if left:

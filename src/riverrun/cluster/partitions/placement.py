@@ -1,9 +1,9 @@
-"""Where the replicas of new partitions go.
+"""Placement of the replicas of new partitions.
 
-Leaders go round over all brokers from a random start, racks taking turns; followers go to the racks
-that the partition has not used yet, and there to the brokers with the fewest replicas. Fenced
-brokers are taken only when the others do not suffice, and never lead. The cost is partitions times
-replicas times brokers.
+Leaders are assigned round-robin over all brokers from a random start, alternating between racks.
+Followers go to racks that the partition does not use yet, and there to the brokers with the fewest
+replicas. Fenced brokers are used only if there are too few others, and never lead. The cost is
+partitions times replicas times brokers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class PlacementCandidate(Struct, frozen=True, kw_only=True):
     """A broker that may hold replicas."""
 
     id: NodeId
@@ -26,10 +26,10 @@ class Candidate(Struct, frozen=True, kw_only=True):
     is_fenced: bool
 
 
-def candidates(image: Image) -> tuple[Candidate, ...]:
-    """The registered brokers; those in controlled shutdown lead nothing, as if they were fenced."""
+def placement_candidates(image: Image) -> tuple[PlacementCandidate, ...]:
+    """The registered brokers. Those in controlled shutdown count as fenced."""
     return tuple(
-        Candidate(id=broker.id, rack=broker.rack, is_fenced=not image.is_active(broker.id))
+        PlacementCandidate(id=broker.id, rack=broker.rack, is_fenced=not image.is_active(broker.id))
         for broker in image.brokers.values()
         if not _is_cordoned(broker)
     )
@@ -41,9 +41,12 @@ def _is_cordoned(broker: BrokerImage) -> bool:
 
 
 def place(
-    brokers: Sequence[Candidate], *, partitions: int, replicas: int, randomness: Randomness
+    brokers: Sequence[PlacementCandidate], *, partitions: int, replicas: int, randomness: Randomness
 ) -> list[tuple[NodeId, ...]]:
-    """Replicas of each partition, the preferred leader first; INVALID_REPLICATION_FACTOR if not."""
+    """The replicas of each partition, the preferred leader first.
+
+    Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
+    """
     _check_possible(brokers, replicas)
     leading = _ring([one for one in brokers if not one.is_fenced], randomness)
     others = _ring([one for one in brokers if one.is_fenced], randomness)
@@ -51,17 +54,17 @@ def place(
     loads = dict.fromkeys((one.id for one in pool), 0)
     placed = []
     for index in range(partitions):
-        turn, first = divmod(index, len(leading))
+        lap, first = divmod(index, len(leading))
         chosen = [leading[first]]
         while len(chosen) < replicas:
-            chosen.append(_next_replica(pool, chosen, loads, first + 1 + turn))
+            chosen.append(_next_replica(pool, chosen, loads, first + 1 + lap))
         for one in chosen:
             loads[one.id] += 1
         placed.append(tuple(one.id for one in chosen))
     return placed
 
 
-def _check_possible(brokers: Sequence[Candidate], replicas: int) -> None:
+def _check_possible(brokers: Sequence[PlacementCandidate], replicas: int) -> None:
     reason: str | None = None
     if all(one.is_fenced for one in brokers):
         reason = "All brokers are currently fenced or have all their log directories cordoned."
@@ -78,12 +81,14 @@ def _check_possible(brokers: Sequence[Candidate], replicas: int) -> None:
         )
 
 
-def _ring(brokers: Iterable[Candidate], randomness: Randomness) -> list[Candidate]:
-    """Brokers in a random order in which racks take turns."""
-    racks: dict[str | None, list[Candidate]] = {}
+def _ring(
+    brokers: Iterable[PlacementCandidate], randomness: Randomness
+) -> list[PlacementCandidate]:
+    """Brokers in a random order that alternates between racks."""
+    racks: dict[str | None, list[PlacementCandidate]] = {}
     for one in _shuffled(sorted(brokers, key=lambda one: one.id), randomness):
         racks.setdefault(one.rack, []).append(one)
-    ring: list[Candidate] = []
+    ring: list[PlacementCandidate] = []
     while racks:
         for rack in list(racks):
             ring.append(racks[rack].pop())
@@ -92,7 +97,9 @@ def _ring(brokers: Iterable[Candidate], randomness: Randomness) -> list[Candidat
     return ring
 
 
-def _shuffled(brokers: list[Candidate], randomness: Randomness) -> list[Candidate]:
+def _shuffled(
+    brokers: list[PlacementCandidate], randomness: Randomness
+) -> list[PlacementCandidate]:
     drawn = []
     while brokers:
         drawn.append(brokers.pop(randomness.below(len(brokers))))
@@ -100,9 +107,12 @@ def _shuffled(brokers: list[Candidate], randomness: Randomness) -> list[Candidat
 
 
 def _next_replica(
-    pool: Sequence[Candidate], chosen: Sequence[Candidate], loads: dict[NodeId, int], start: int
-) -> Candidate:
-    """The broker to add: another rack, not fenced, few replicas, then the order of the ring."""
+    pool: Sequence[PlacementCandidate],
+    chosen: Sequence[PlacementCandidate],
+    loads: dict[NodeId, int],
+    start: int,
+) -> PlacementCandidate:
+    """The next broker: not fenced, in a new rack, with few replicas, then in ring order."""
     racks = [one.rack for one in chosen]
     taken = {one.id for one in chosen}
     size = len(pool)

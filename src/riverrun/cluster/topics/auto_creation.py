@@ -1,4 +1,4 @@
-"""Topics that the cluster keeps for itself, and the form in which any topic is made by itself."""
+"""The form of topics that are created on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from riverrun.wire.messages.create_topics_request import CreatableTopic, Creatab
 
 
 def offsets_topic(configs: Configs, image: Image) -> CreatableTopic:
-    """__consumer_offsets, as Kafka makes it, but with no more replicas than there are brokers."""
+    """__consumer_offsets as Kafka creates it, but with at most as many replicas as brokers."""
     replicas = configs.static_int("offsets.topic.replication.factor") or 1
     texts = {
         "cleanup.policy": "compact",
@@ -27,7 +27,7 @@ def offsets_topic(configs: Configs, image: Image) -> CreatableTopic:
 
 
 def creatable(configs: Configs, image: Image, name: str) -> CreatableTopic | None:
-    """A topic that somebody asked for by name alone; None for those that are not served yet."""
+    """A topic with default partitions and replicas; None for internal topics not in use yet."""
     if name == OFFSETS_TOPIC:
         return offsets_topic(configs, image)
     if name in INTERNAL_TOPICS:

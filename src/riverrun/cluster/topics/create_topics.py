@@ -1,14 +1,12 @@
-"""CreateTopics and DeleteTopics: what the controller answers, and the records that make it so.
+"""CreateTopics: each topic is validated alone; the valid ones are created in one atomic batch.
 
-Each topic is judged alone; those that pass are made in one atomic batch. Sentences and the order of
-the checks are Kafka's.
+The messages and the order of the checks are Kafka's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from riverrun.cluster.configs.describe_configs import CreatedRows, created_rows, with_own
 from riverrun.cluster.configs.node_configs import Configs
@@ -20,12 +18,12 @@ from riverrun.cluster.partitions.create_partitions import (
     repeated,
     too_many_partitions,
 )
-from riverrun.cluster.partitions.placement import candidates, place
+from riverrun.cluster.partitions.placement import place, placement_candidates
 from riverrun.cluster.topics.names import check_topic_name, collision_key
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.metadata.records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from riverrun.metadata.records import ConfigRecord, TopicRecord
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.names import METADATA_TOPIC
 from riverrun.ports.randomness import Randomness
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
@@ -33,22 +31,18 @@ from riverrun.wire.messages.create_topics_response import (
     CreatableTopicResult,
     CreateTopicsResponse,
 )
-from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
-from riverrun.wire.messages.delete_topics_response import (
-    DeletableTopicResult,
-    DeleteTopicsResponse,
-)
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 DEFAULT: Final = -1
-"""Means num.partitions or default.replication.factor, or that replicas are given by hand."""
+"""Use num.partitions or default.replication.factor; required with a manual assignment."""
 
 
 def create_topics(
     configs: Configs, image: Image, request: CreateTopicsRequest, randomness: Randomness
 ) -> Decision[CreateTopicsResponse]:
+    """Create topics with their partitions and settings."""
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if t.name not in duplicates and t.name != METADATA_TOPIC]
     records: list[Record] = []
@@ -92,7 +86,7 @@ def _partition_count(configs: Configs, topic: CreatableTopic) -> int:
 
 
 def _collisions(image: Image, wanted: Iterable[CreatableTopic]) -> Mapping[str, str]:
-    """For the keys of the wanted names, the first existing topic in order of names."""
+    """The first existing topic, in order of names, for each collision key of the new names."""
     keys = {collision_key(topic.name) for topic in wanted} - {None}
     taken: dict[str, str] = {}
     for name in image.topics_by_name if keys else ():
@@ -146,7 +140,7 @@ def _check_name(image: Image, name: str, taken: Mapping[str, str]) -> None:
 
 
 def _checked_texts(configs: Configs, topic: CreatableTopic) -> dict[str, str]:
-    """A topic's own settings; of a name that comes twice the last one holds."""
+    """The validated settings of a topic. If a name is repeated, the last value holds."""
     nulls = [one.name for one in topic.configs if one.value is None]
     if nulls:
         raise KafkaError(
@@ -177,7 +171,7 @@ def _assignments(
     if replicas == DEFAULT:
         replicas = configs.static_int("default.replication.factor")
     return place(
-        candidates(image),
+        placement_candidates(image),
         partitions=_partition_count(configs, topic),
         replicas=replicas,
         randomness=randomness,
@@ -215,103 +209,3 @@ def _manual(image: Image, topic: CreatableTopic) -> list[tuple[NodeId, ...]]:
 
 def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
-
-
-# -- Deletion ------------------------------------------------------------------------------------
-
-
-def delete_topics(
-    configs: Configs, image: Image, request: DeleteTopicsRequest
-) -> Decision[DeleteTopicsResponse]:
-    """Delete topics and their settings, by name or, from version 6 on, by id (KIP-516)."""
-    if configs.static_text("delete.topic.enable") == "false":
-        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
-    wanted = request.topics or tuple(
-        DeleteTopicState(name=name, topic_id=None) for name in request.topic_names
-    )
-    refused, found = _find(image, wanted)
-    results = refused + [
-        DeletableTopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
-        for topic_id, name in found.items()
-    ]
-    check_size(len(found))
-    return Decision(
-        records=tuple(RemoveTopicRecord(topic_id=topic_id) for topic_id in found),
-        response=DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results)),
-    )
-
-
-def _find(
-    image: Image, wanted: Sequence[DeleteTopicState]
-) -> tuple[list[DeletableTopicResult], dict[UUID, str]]:
-    refused: list[DeletableTopicResult] = []
-    names: list[str] = []
-    ids: list[UUID] = []
-    for topic in wanted:
-        if topic.name is not None and topic.topic_id is not None:
-            reason = "You may not specify both topic name and topic id."
-            refused.append(_invalid(topic.name, topic.topic_id, reason))
-        elif topic.name is not None:
-            names.append(topic.name)
-        elif topic.topic_id is not None:
-            ids.append(topic.topic_id)
-        else:
-            refused.append(_invalid(None, None, "Neither topic name nor id were specified."))
-    found: dict[UUID, str] = {}
-    _find_ids(image, ids, found, refused)
-    _find_names(image, names, found, refused)
-    return refused, found
-
-
-def _find_ids(
-    image: Image, ids: list[UUID], found: dict[UUID, str], refused: list[DeletableTopicResult]
-) -> None:
-    twice = repeated(ids)
-    for topic_id in dict.fromkeys(ids):
-        topic = image.topics_by_id.get(TopicId(topic_id))
-        if topic_id in twice:
-            refused.append(_invalid(None, topic_id, "Duplicate topic id."))
-        elif topic is None:
-            refused.append(
-                DeletableTopicResult(
-                    name=None,
-                    topic_id=topic_id,
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                    error_message="This server does not host this topic ID.",
-                )
-            )
-        else:
-            found[topic_id] = topic.name
-
-
-def _find_names(
-    image: Image, names: list[str], found: dict[UUID, str], refused: list[DeletableTopicResult]
-) -> None:
-    twice = repeated(names)
-    for name in dict.fromkeys(names):
-        topic = image.topics_by_name.get(TopicName(name))
-        if name in twice:
-            refused.append(_invalid(name, None, "Duplicate topic name."))
-        elif topic is None:
-            refused.append(
-                DeletableTopicResult(
-                    name=name,
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    error_message="This server does not host this topic-partition.",
-                )
-            )
-        elif topic.id in found:
-            del found[topic.id]
-            reason = "The provided topic name maps to an ID that was already supplied."
-            refused.append(_invalid(name, topic.id, reason))
-        else:
-            found[topic.id] = name
-
-
-def _invalid(name: str | None, topic_id: UUID | None, message: str) -> DeletableTopicResult:
-    return DeletableTopicResult(
-        name=name,
-        topic_id=topic_id,
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message=message,
-    )

@@ -1,4 +1,4 @@
-"""What a topic may be called. The sentences are Kafka's, for people search for them."""
+"""Valid topic names, with Kafka's error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def check_topic_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION for a name that cannot be a topic's."""
+    """Raise INVALID_TOPIC_EXCEPTION for an invalid name."""
     reason: str | None = None
     if not name:
         reason = "the empty string is not allowed"
@@ -39,10 +39,11 @@ def is_topic_name(name: str) -> bool:
 
 
 def utf16_length(text: str) -> int:
-    """Length as Kafka counts it, where a character beyond the first plane is two."""
+    """The length in UTF-16 code units, as Kafka counts it."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 
 def collision_key(name: str) -> str | None:
-    """Names of one key collide, for metrics write dots as underscores; None never collides."""
+    """Names with the same key collide, because metrics replace dots by underscores. None: no
+    collision is possible."""
     return name.replace(".", "_") if "." in name or "_" in name else None

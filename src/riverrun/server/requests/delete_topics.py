@@ -1,4 +1,4 @@
-"""DeleteTopics, versions 1 to 6; decided by ``cluster/topics/create_topics.py``.
+"""DeleteTopics, versions 1 to 6; decided by ``cluster/topics/delete_topics.py``.
 
 Topics are named; from version 6 on an id may be given instead (KIP-516).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverrun.cluster.topics.create_topics import delete_topics
+from riverrun.cluster.topics.delete_topics import delete_topics
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices

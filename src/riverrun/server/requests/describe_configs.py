@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverrun.cluster.configs import describe_configs as config_rows
-from riverrun.cluster.configs.describe_configs import Rows, Synonyms, Wish
+from riverrun.cluster.configs.describe_configs import DescribeOptions, Rows, Synonyms
 from riverrun.cluster.configs.node_configs import CLUSTER
 from riverrun.cluster.topics.names import check_topic_name
 from riverrun.metadata.image import ConfigType, Image
@@ -75,14 +75,14 @@ def _result(
     resource: DescribeConfigsResource,
     known: dict[str, Synonyms],
 ) -> DescribeConfigsResult:
-    wish = Wish(
+    options = DescribeOptions(
         names=resource.configuration_keys,
         with_synonyms=request.include_synonyms,
         with_documentation=request.include_documentation,
         known=known,
     )
     try:
-        return _described(resource, _rows(services, image, resource, wish))
+        return _described(resource, _rows(services, image, resource, options))
     except KafkaError as error:
         return _described(resource, (), error.code, error.message)
 
@@ -103,7 +103,10 @@ def _described(
 
 
 def _rows(
-    services: NodeServices, image: Image, resource: DescribeConfigsResource, wish: Wish
+    services: NodeServices,
+    image: Image,
+    resource: DescribeConfigsResource,
+    options: DescribeOptions,
 ) -> Rows:
     name = resource.resource_name
     match resource.resource_type:
@@ -111,25 +114,25 @@ def _rows(
             check_topic_name(name)
             if TopicName(name) not in image.topics_by_name:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return config_rows.topic_rows(services.configs, image, name, wish)
+            return config_rows.topic_rows(services.configs, image, name, options)
         case ConfigType.BROKER:
             if name == CLUSTER:
-                return config_rows.cluster_rows(services.configs, image, wish)
+                return config_rows.cluster_rows(services.configs, image, options)
             _check_node(services, name, "Unexpected broker id, expected {} or empty string, but")
-            return config_rows.broker_rows(services.configs, image, wish)
+            return config_rows.broker_rows(services.configs, image, options)
         case ConfigType.BROKER_LOGGER:
             if not name:
                 raise _invalid("Broker id must not be empty")
             _check_node(services, name, "Unexpected broker id, expected {} but")
-            return config_rows.logger_rows(_log_level(services), wish)
+            return config_rows.logger_rows(_log_level(services), options)
         case ConfigType.CLIENT_METRICS:
             if not name:
                 raise _invalid("Client metrics subscription name must not be empty")
-            return config_rows.metrics_rows(image, name, wish)
+            return config_rows.metrics_rows(image, name, options)
         case ConfigType.GROUP:
             if not name:
                 raise _invalid("Group name must not be empty")
-            return config_rows.group_rows(image, name, wish)
+            return config_rows.group_rows(image, name, options)
         case _:
             raise _invalid(MALFORMED)
 

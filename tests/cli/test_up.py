@@ -15,7 +15,7 @@ from riverrun.cli.main import build
 from riverrun.cli.up.command import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
 from riverrun.cli.up.files import NodeFiles, plan, prepare_first_start, voters_of, write_draft
 from riverrun.cli.up.messages import ourselves
-from riverrun.model.dotted import flattened
+from riverrun.model.setting_names import flattened
 from riverrun.server.formation.promise import withdraw
 from tests.cli.commands import Cli
 from tests.processes import Server, executable, free_ports, until

@@ -22,7 +22,7 @@ from riverrun.metadata.records import (
 )
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
-from riverrun.model.settings import Kind, Setting, Settings, setting
+from riverrun.model.settings import Setting, SettingKind, Settings, setting
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 
@@ -49,11 +49,13 @@ class NodeLevel(Settings):
     replicas: int = setting(1, name="default.replication.factor", at_least=1, doc="replicas")
     delete_enable: bool = setting(True, name="delete.topic.enable", doc="delete")
     connections: int = setting(7, name="max.connections", at_least=0, live=True, doc="many")
-    secret: str = setting("", name="secret.word", kind=Kind.PASSWORD, live=True, doc="hidden")
+    secret: str = setting(
+        "", name="secret.word", kind=SettingKind.PASSWORD, live=True, doc="hidden"
+    )
     offsets_partitions: int = setting(50, name="offsets.topic.num.partitions", doc="fifty")
     offsets_replicas: int = setting(3, name="offsets.topic.replication.factor", doc="three")
     offsets_segment: int = setting(
-        104857600, name="offsets.topic.segment.bytes", kind=Kind.INT, doc="small"
+        104857600, name="offsets.topic.segment.bytes", kind=SettingKind.INT, doc="small"
     )
 
 

@@ -3,7 +3,7 @@
 from riverrun.cluster.configs import describe_configs as config_rows
 from riverrun.cluster.configs.describe_configs import DescribeOptions
 from riverrun.metadata.image import ConfigType
-from riverrun.model.settings import Kind
+from riverrun.model.settings import SettingKind
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResourceResult
 from tests.cluster.fakes import cluster_of, make_configs
 from tests.cluster.test_configs import image_with
@@ -27,7 +27,7 @@ def test_every_topic_setting_is_listed_with_its_default() -> None:
     rows = by_name(config_rows.topic_rows(configs, cluster_of(1), "t", ALL))
     assert list(rows) == sorted(configs.topic)
     row = rows["segment.bytes"]
-    assert (row.value, row.config_source, row.config_type) == ("1073741824", 5, Kind.INT)
+    assert (row.value, row.config_source, row.config_type) == ("1073741824", 5, SettingKind.INT)
     assert synonyms(row) == [("log.segment.bytes", "1073741824", 5)]
     assert not row.read_only
     assert row.documentation is None
@@ -90,7 +90,7 @@ def test_every_broker_setting_is_listed() -> None:
 def test_secrets_are_not_shown() -> None:
     image = image_with((BROKER, "1", "secret.word", "swordfish"))
     row = by_name(config_rows.broker_rows(make_configs(), image, ALL))["secret.word"]
-    assert (row.value, row.is_sensitive, row.config_type) == (None, True, Kind.PASSWORD)
+    assert (row.value, row.is_sensitive, row.config_type) == (None, True, SettingKind.PASSWORD)
     assert {one.value for one in row.synonyms} == {None}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.records.batch import crc_matches, read_header, seal
+from riverrun.records.batch import crc_matches, read_header, write_crc
 from riverrun.records.compression import Compression
 from riverrun.records.record import NewRecord, build_batch, read_records, rebuild_batch
 from riverrun.records.validate import InvalidRecord, Limits, check_produced
@@ -27,7 +27,7 @@ def changed(batch: bytes, at: int, code: str, value: int, *, sealed: bool = True
     buffer = bytearray(batch)
     struct.pack_into(code, buffer, at, value)
     if sealed:
-        seal(buffer, 0, len(buffer))
+        write_crc(buffer, 0, len(buffer))
     return buffer
 
 
@@ -225,7 +225,7 @@ def test_recompression_refuses_what_cannot_be_read() -> None:
     for codec in Compression:
         batch = bytearray(rebuild_batch(header, b"\x99" * 30))
         struct.pack_into(">h", batch, 21, codec)
-        seal(batch, 0, len(batch))
+        write_crc(batch, 0, len(batch))
         target = Compression.NONE if codec else Compression.LZ4
         error = refusal(batch, Limits(bytes_max=10_000, compression=target))
         assert error.code == ErrorCode.INVALID_RECORD
@@ -259,7 +259,7 @@ def test_garbage_passes_or_costs_a_kafka_error(data: bytes, at: int, limits: Lim
     for is_sealed in (False, True):
         if is_sealed and len(batch) > 61:
             struct.pack_into(">i", batch, 8, len(batch) - 12)
-            seal(batch, 0, len(batch))
+            write_crc(batch, 0, len(batch))
         try:
             stored, header = check_produced(bytearray(batch), limits, NOW)
         except KafkaError:

@@ -18,7 +18,7 @@ from pyspark_riverrun.arrow.decode import (
     schema_of,
     to_arrow,
 )
-from riverrun.records.batch import CorruptBatch, batches, seal
+from riverrun.records.batch import CorruptBatch, batches, write_crc
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, Record, build_batch, read_records
 from tests.records.strategies import codecs, record_lists
@@ -228,7 +228,7 @@ def sealed(body: bytes, count: int) -> bytes:
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">i", data, 23, max(count - 1, 0))
     struct.pack_into(">i", data, 57, count)
-    seal(data, 0, len(data))
+    write_crc(data, 0, len(data))
     return bytes(data)
 
 

@@ -23,9 +23,9 @@ from riverrun.wire.fetch import (
 from riverrun.wire.fetch_client import (
     VERSION_MAX,
     VERSION_MIN,
-    FetchAnswer,
     FetchEncoder,
-    FetchRequest,
+    FollowerFetchRequest,
+    FollowerFetchResponse,
     parse_fetch_response,
 )
 from riverrun.wire.headers import body_position, read_request_header
@@ -42,7 +42,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 TOPICS = st.sampled_from([UUID(int=5), UUID(int=1 << 100), UUID(int=2**128 - 1)])
 
 REQUESTS = st.builds(
-    FetchRequest,
+    FollowerFetchRequest,
     replica_id=INT32,
     replica_epoch=INT64,
     max_wait_ms=INT32,
@@ -78,7 +78,7 @@ PARTITIONS = st.lists(
     CLUSTERS,
 )
 def test_what_a_follower_asks_is_read_as_it_was_meant(
-    request: FetchRequest,
+    request: FollowerFetchRequest,
     partitions: list[FetchPartition],
     forgotten: list[tuple[UUID, int]],
     version: int,
@@ -102,7 +102,7 @@ def test_what_a_follower_asks_is_read_as_it_was_meant(
     codec.decode_request(ApiKey.FETCH, version, bytes(body), at)
 
 
-def expected(made: fetch_response.FetchResponse, version: int) -> FetchAnswer:
+def expected(made: fetch_response.FetchResponse, version: int) -> FollowerFetchResponse:
     def pair(one: int, other: int) -> tuple[int, int] | None:
         return None if (one, other) == (-1, -1) else (one, other)
 
@@ -126,7 +126,7 @@ def expected(made: fetch_response.FetchResponse, version: int) -> FetchAnswer:
         for topic in made.responses
         for part in topic.partitions
     ]
-    return FetchAnswer(
+    return FollowerFetchResponse(
         made.throttle_time_ms,
         made.error_code,
         made.session_id,

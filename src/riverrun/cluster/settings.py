@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from riverrun.model.settings import INT_MAX, SECOND_MS, Kind, Settings, setting
+from riverrun.model.settings import INT_MAX, SECOND_MS, SettingKind, Settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ControllerSettings(Settings):
     imbalance_check_s: int = setting(
         300,
         name="leader.imbalance.check.interval.seconds",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=1,
         doc="How often the controller checks for partitions not led by their preferred replica.",
     )

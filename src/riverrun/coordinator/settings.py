@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from riverrun.model.settings import (
     INT_MAX,
     KiB,
-    Kind,
     MiB,
+    SettingKind,
     Settings,
     setting,
 )
@@ -21,19 +21,19 @@ class GroupSettings(Settings):
     session_timeout_min_ms: int = setting(
         6000,
         name="group.min.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         doc="The shortest session timeout that a member may request.",
     )
     session_timeout_max_ms: int = setting(
         1_800_000,
         name="group.max.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         doc="The longest session timeout that a member may request.",
     )
     initial_rebalance_delay_ms: int = setting(
         3000,
         name="group.initial.rebalance.delay.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         doc="How long a new or empty group waits for more members before its first rebalance.",
     )
     size_max: int = setting(
@@ -45,7 +45,7 @@ class GroupSettings(Settings):
     new_member_join_timeout_ms: int = setting(
         300_000,
         name="group.new.member.join.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         doc="How long a new member may wait for its first rebalance to complete (a constant in "
         "Kafka).",
@@ -53,7 +53,7 @@ class GroupSettings(Settings):
     offset_metadata_bytes_max: int = setting(
         4 * KiB,
         name="offset.metadata.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         doc="The longest metadata string that may be committed with an offset.",
     )
     offsets_retention_minutes: int = setting(
@@ -72,7 +72,7 @@ class GroupSettings(Settings):
     offsets_commit_timeout_ms: int = setting(
         5000,
         name="offsets.commit.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         doc="How long a request waits for its records to be committed.",
     )
@@ -85,14 +85,14 @@ class GroupSettings(Settings):
     offsets_topic_replication_factor: int = setting(
         3,
         name="offsets.topic.replication.factor",
-        kind=Kind.SHORT,
+        kind=SettingKind.SHORT,
         at_least=1,
         doc="The replication factor of __consumer_offsets, at most the number of brokers.",
     )
     offsets_topic_segment_bytes: int = setting(
         100 * MiB,
         name="offsets.topic.segment.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         doc="The segment size of __consumer_offsets. Small segments are compacted soon, which "
         "keeps loading fast.",
@@ -100,7 +100,7 @@ class GroupSettings(Settings):
     batch_bytes_max: int = setting(
         128 * KiB,
         name="group.coordinator.batch.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=KiB,
         doc="The maximum size of a batch that several requests share.",
     )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from riverrun.model.settings import DAY_MS, HOUR_MS, INT_MAX, GiB, Kind, MiB, Settings, setting
+from riverrun.model.settings import (
+    DAY_MS,
+    HOUR_MS,
+    INT_MAX,
+    GiB,
+    MiB,
+    SettingKind,
+    Settings,
+    setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +23,7 @@ class MetadataSettings(Settings):
     segment_bytes: int = setting(
         GiB,
         name="metadata.log.segment.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=8 * MiB,
         at_most=INT_MAX,
         doc="Size at which the active segment of the metadata log is closed.",
@@ -27,7 +36,7 @@ class MetadataSettings(Settings):
     snapshot_bytes: int = setting(
         20 * MiB,
         name="metadata.log.max.record.bytes.between.snapshots",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=1,
         doc="Bytes of new metadata records after which a snapshot is written at the latest. From "
         "1 MiB on one is written as soon as they are more than the last snapshot.",

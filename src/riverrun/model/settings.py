@@ -28,7 +28,7 @@ LONG_MAX = 2**63 - 1
 Value = bool | int | float | str | tuple[str, ...]
 
 
-class Kind(IntEnum):
+class SettingKind(IntEnum):
     """Kafka's types of settings, with the numbers that DescribeConfigs uses."""
 
     BOOLEAN = 1
@@ -57,7 +57,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     field: str
     name: str
     topic: str | None
-    kind: Kind
+    kind: SettingKind
     default: Value
     at_least: int | float | None
     at_most: int | float | None
@@ -69,13 +69,13 @@ class Setting(Struct, frozen=True, kw_only=True):
         """The value that a text means; raises ``SettingError``."""
         text = text.strip()
         match self.kind:
-            case Kind.BOOLEAN:
+            case SettingKind.BOOLEAN:
                 if text.lower() not in ("true", "false"):
                     raise SettingError(self.name, text, "Expected value to be either true or false")
                 return text.lower() == "true"
-            case Kind.INT | Kind.SHORT | Kind.LONG | Kind.DOUBLE:
+            case SettingKind.INT | SettingKind.SHORT | SettingKind.LONG | SettingKind.DOUBLE:
                 return self._parse_number(text)
-            case Kind.LIST:
+            case SettingKind.LIST:
                 items = tuple(part.strip() for part in text.split(",") if part.strip())
                 for item in items:
                     self._check_choice(item)
@@ -86,7 +86,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     def _parse_number(self, text: str) -> int | float:
         try:
-            number = float(text) if self.kind is Kind.DOUBLE else int(text)
+            number = float(text) if self.kind is SettingKind.DOUBLE else int(text)
         except ValueError:
             raise SettingError(self.name, text, f"Not a number of type {self.kind.name}") from None
         if self.at_least is not None and number < self.at_least:
@@ -109,16 +109,16 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 _LIMITS = {
-    Kind.INT: (-(2**31), INT_MAX),
-    Kind.SHORT: (-(2**15), 2**15 - 1),
-    Kind.LONG: (-(2**63), LONG_MAX),
+    SettingKind.INT: (-(2**31), INT_MAX),
+    SettingKind.SHORT: (-(2**15), 2**15 - 1),
+    SettingKind.LONG: (-(2**63), LONG_MAX),
 }
-_KINDS: dict[type, Kind] = {
-    bool: Kind.BOOLEAN,
-    int: Kind.INT,
-    float: Kind.DOUBLE,
-    str: Kind.STRING,
-    tuple: Kind.LIST,
+_KINDS: dict[type, SettingKind] = {
+    bool: SettingKind.BOOLEAN,
+    int: SettingKind.INT,
+    float: SettingKind.DOUBLE,
+    str: SettingKind.STRING,
+    tuple: SettingKind.LIST,
 }
 
 
@@ -128,7 +128,7 @@ def setting(
     name: str,
     doc: str,
     topic: str | None = None,
-    kind: Kind | None = None,
+    kind: SettingKind | None = None,
     at_least: int | float | None = None,
     at_most: int | float | None = None,
     choices: tuple[str, ...] | None = None,
@@ -141,8 +141,8 @@ def setting(
     if kind is None:
         kind = _KINDS[type(default)]
         is_wide = at_most is None or at_most > INT_MAX
-        if kind is Kind.INT and is_wide and name.endswith((".ms", ".bytes")):
-            kind = Kind.LONG
+        if kind is SettingKind.INT and is_wide and name.endswith((".ms", ".bytes")):
+            kind = SettingKind.LONG
     low, high = _LIMITS.get(kind, (None, None))
     declared = {
         "name": name,

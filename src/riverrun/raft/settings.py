@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from riverrun.model.settings import INT_MAX, Kind, MiB, Settings, setting
+from riverrun.model.settings import INT_MAX, MiB, SettingKind, Settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class QuorumSettings(Settings):
     election_timeout_ms: int = setting(
         1000,
         name="controller.quorum.election.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=10,
         at_most=INT_MAX,
         doc="Time without a result after which a voter starts another election.",
@@ -22,7 +22,7 @@ class QuorumSettings(Settings):
     fetch_timeout_ms: int = setting(
         1000,
         name="controller.quorum.fetch.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=10,
         at_most=INT_MAX,
         doc="Time without a response from the leader after which a voter stands for election. A"
@@ -32,7 +32,7 @@ class QuorumSettings(Settings):
     election_backoff_max_ms: int = setting(
         200,
         name="controller.quorum.election.backoff.max.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         at_most=INT_MAX,
         doc="Longest first wait after a lost election; doubles with each further loss, up to the"
@@ -41,7 +41,7 @@ class QuorumSettings(Settings):
     request_timeout_ms: int = setting(
         2000,
         name="controller.quorum.request.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=10,
         at_most=INT_MAX,
         doc="Timeout of a request to another quorum member.",
@@ -49,7 +49,7 @@ class QuorumSettings(Settings):
     retry_backoff_ms: int = setting(
         20,
         name="controller.quorum.retry.backoff.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         at_most=INT_MAX,
         doc="First wait before a failed request is retried; doubles up to 250 ms.",
@@ -57,7 +57,7 @@ class QuorumSettings(Settings):
     fetch_bytes_max: int = setting(
         MiB,
         name="controller.quorum.fetch.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         at_most=INT_MAX,
         doc="Maximum bytes of the metadata log in one fetch response; one batch always fits.",
@@ -65,7 +65,7 @@ class QuorumSettings(Settings):
     fetch_snapshot_bytes_max: int = setting(
         MiB,
         name="controller.quorum.fetch.snapshot.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         at_most=INT_MAX,
         doc="Maximum bytes of a snapshot in one response.",

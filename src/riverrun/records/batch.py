@@ -127,12 +127,12 @@ def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoc
     _LEADER_EPOCH.pack_into(buffer, at + 12, leader_epoch)
 
 
-def seal(buffer: bytearray | memoryview, at: int, size: int) -> None:
+def write_crc(buffer: bytearray | memoryview, at: int, size: int) -> None:
     """Write the CRC of what is there now."""
     _CRC.pack_into(buffer, at + _CRC_AT, crc32c(memoryview(buffer)[at + CRC_START : at + size]))
 
 
-def seal_apart(header: bytearray, body: Buffer) -> None:
+def write_split_crc(header: bytearray, body: Buffer) -> None:
     """Write the CRC of a header and of records that lie elsewhere."""
     _CRC.pack_into(header, _CRC_AT, crc32c(body, crc32c(memoryview(header)[CRC_START:])))
 
@@ -144,14 +144,14 @@ def stamp_log_append_time(
     attributes: int = _ATTRIBUTES.unpack_from(buffer, at + CRC_START)[0]
     _ATTRIBUTES.pack_into(buffer, at + CRC_START, attributes | LOG_APPEND_TIME_BIT)
     _MAX_TIMESTAMP.pack_into(buffer, at + _MAX_TIMESTAMP_AT, timestamp)
-    seal(buffer, at, size)
+    write_crc(buffer, at, size)
 
 
 def clear_log_append_time(buffer: bytearray | memoryview, at: int, size: int) -> None:
     """Undo a timestamp type that only the broker may set."""
     attributes: int = _ATTRIBUTES.unpack_from(buffer, at + CRC_START)[0]
     _ATTRIBUTES.pack_into(buffer, at + CRC_START, attributes & ~LOG_APPEND_TIME_BIT)
-    seal(buffer, at, size)
+    write_crc(buffer, at, size)
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:

@@ -29,8 +29,8 @@ from riverrun.records.batch import (
     Buffer,
     CorruptBatch,
     read_header,
-    seal,
-    seal_apart,
+    write_crc,
+    write_split_crc,
 )
 from riverrun.records.compression import (
     DECOMPRESSED_BYTES_MAX,
@@ -286,7 +286,7 @@ def rebuild_batch(header: BatchHeader, payload: Buffer, level: int | None = None
     batch = bytearray(size)
     HEADER.pack_into(batch, 0, *header._replace(length=size - OVERHEAD_BYTES))
     batch[HEADER_BYTES:] = body
-    seal(batch, 0, size)
+    write_crc(batch, 0, size)
     return batch
 
 
@@ -295,7 +295,7 @@ def header_of(header: BatchHeader, body: Buffer) -> bytes:
     start = bytearray(HEADER_BYTES)
     size = HEADER_BYTES + len(body)
     HEADER.pack_into(start, 0, *header[:1], size - OVERHEAD_BYTES, *header[2:])
-    seal_apart(start, body)
+    write_split_crc(start, body)
     return bytes(start)
 
 

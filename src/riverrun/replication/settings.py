@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.settings import SECOND_MS, Kind, Settings, setting
+from riverrun.model.settings import SECOND_MS, SettingKind, Settings, setting
 from riverrun.replication.isr import IsrLimits
 
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -25,7 +25,7 @@ class ReplicationSettings(Settings):
     fetch_bytes_max: int = setting(
         57671680,
         name="fetch.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1024,
         doc="Maximum size of one fetch response, whatever the client requests.",
     )
@@ -38,7 +38,7 @@ class ReplicationSettings(Settings):
     lag_messages_max: int = setting(
         4000,
         name="replica.lag.max.messages",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=0,
         doc="A follower that is this many records behind for two seconds, with a growing lag, "
         "leaves the in-sync replicas. 0 disables this limit.",
@@ -47,7 +47,7 @@ class ReplicationSettings(Settings):
         5 * SECOND_MS,
         name="log.full.leadership.ms",
         at_least=-1,
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         doc="When the disk is full for this time, this node hands over the leadership of "
         "partitions with enough other in-sync replicas, until there is space. -1 disables this.",
     )

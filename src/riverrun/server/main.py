@@ -35,8 +35,8 @@ from msgspec import Struct
 
 from riverrun.metadata.quorum import MetadataError
 from riverrun.model.errors import KafkaError
+from riverrun.model.setting_names import overridden
 from riverrun.model.settings import SettingError
-from riverrun.model.synonyms import overridden
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness

@@ -19,10 +19,9 @@ from msgspec.structs import replace
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
-from riverrun.model.dotted import flattened, not_toml
 from riverrun.model.ids import NodeId
-from riverrun.model.settings import Kind, Setting, SettingError, Settings, setting
-from riverrun.model.synonyms import SYNONYMS
+from riverrun.model.setting_names import SYNONYMS, flattened, not_toml
+from riverrun.model.settings import Setting, SettingError, SettingKind, Settings, setting
 from riverrun.raft.settings import QuorumSettings
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
@@ -102,7 +101,7 @@ class TopicDefaults(Settings):
     replication_factor: int = setting(
         1,
         name="default.replication.factor",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         at_most=32767,
         doc="Copies of each partition of a topic that does not say how many.",

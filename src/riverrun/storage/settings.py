@@ -19,9 +19,9 @@ from riverrun.model.settings import (
     MINUTE_MS,
     GiB,
     KiB,
-    Kind,
     MiB,
     SettingError,
+    SettingKind,
     Settings,
     setting,
 )
@@ -55,7 +55,7 @@ def _in_milliseconds(texts: Mapping[str, str]) -> Mapping[str, str]:
             try:
                 number = int(text)
             except ValueError:
-                reason = f"Not a number of type {Kind.INT.name}"
+                reason = f"Not a number of type {SettingKind.INT.name}"
                 raise SettingError(coarse, text, reason) from None
             found[fine] = str(number * factor if number > 0 else number)
     return found
@@ -105,7 +105,7 @@ class LogSettings(Settings):
     )  # fmt: skip
     flush_messages: int = setting(
         LONG_MAX, name="log.flush.interval.messages", topic="flush.messages", at_least=1,
-        kind=Kind.LONG, live=True, doc="Records after which a log is synced to its disk.",
+        kind=SettingKind.LONG, live=True, doc="Records after which a log is synced to its disk.",
     )  # fmt: skip
     flush_ms: int = setting(
         LONG_MAX, name="log.flush.interval.ms", topic="flush.ms", at_least=0, live=True,
@@ -122,7 +122,7 @@ class LogSettings(Settings):
     )  # fmt: skip
     index_interval_bytes: int = setting(
         4 * KiB, name="log.index.interval.bytes", topic="index.interval.bytes", at_least=0,
-        kind=Kind.INT, live=True, doc="Bytes of log between two entries of its indexes.",
+        kind=SettingKind.INT, live=True, doc="Bytes of log between two entries of its indexes.",
     )  # fmt: skip
     leader_throttled_replicas: tuple[str, ...] = setting(
         (), name="leader.replication.throttled.replicas", live=True,
@@ -143,7 +143,7 @@ class LogSettings(Settings):
     )  # fmt: skip
     max_message_bytes: int = setting(
         1048588, name="message.max.bytes", topic="max.message.bytes", at_least=0, live=True,
-        kind=Kind.INT, doc="The largest batch that a producer may send.",
+        kind=SettingKind.INT, doc="The largest batch that a producer may send.",
     )  # fmt: skip
     timestamp_after_max_ms: int = setting(
         HOUR_MS, name="log.message.timestamp.after.max.ms", at_least=0, live=True,
@@ -203,11 +203,11 @@ class LogSettings(Settings):
     )  # fmt: skip
     segment_bytes: int = setting(
         GiB, name="log.segment.bytes", topic="segment.bytes", at_least=MiB, live=True,
-        kind=Kind.INT, at_most=INT_MAX, doc="Size at which the active segment is closed.",
+        kind=SettingKind.INT, at_most=INT_MAX, doc="Size at which the active segment is closed.",
     )  # fmt: skip
     segment_index_bytes: int = setting(
         10 * MiB, name="log.index.size.max.bytes", topic="segment.index.bytes", at_least=4,
-        kind=Kind.INT, live=True, doc="Size of an index at which its segment is closed.",
+        kind=SettingKind.INT, live=True, doc="Size of an index at which its segment is closed.",
     )  # fmt: skip
     segment_jitter_ms: int = setting(
         0, name="log.roll.jitter.ms", topic="segment.jitter.ms", at_least=0, live=True,
@@ -257,12 +257,12 @@ class DirectorySettings(Settings):
         doc="Time between two looks for logs whose flush.ms has passed; a second at most.",
     )  # fmt: skip
     recovery_point_interval_ms: int = setting(
-        MINUTE_MS, name="log.flush.offset.checkpoint.interval.ms", at_least=0, kind=Kind.INT,
+        MINUTE_MS, name="log.flush.offset.checkpoint.interval.ms", at_least=0, kind=SettingKind.INT,
         doc="Time between two checkpoints of recovery points and high watermarks.",
     )  # fmt: skip
     start_offset_interval_ms: int = setting(
         MINUTE_MS, name="log.flush.start.offset.checkpoint.interval.ms", at_least=0,
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         doc="Time between two checkpoints of start offsets.",
     )  # fmt: skip
     recovery_threads: int = setting(
@@ -270,12 +270,12 @@ class DirectorySettings(Settings):
         doc="Threads that recover logs at the start.",
     )  # fmt: skip
     producer_expiration_ms: int = setting(
-        DAY_MS, name="producer.id.expiration.ms", at_least=1, kind=Kind.INT, live=True,
+        DAY_MS, name="producer.id.expiration.ms", at_least=1, kind=SettingKind.INT, live=True,
         doc="How long a partition remembers a producer that writes nothing.",
     )  # fmt: skip
     producer_expiration_check_interval_ms: int = setting(
         10 * MINUTE_MS, name="producer.id.expiration.check.interval.ms", at_least=1,
-        kind=Kind.INT, doc="Time between two looks for producers to forget.",
+        kind=SettingKind.INT, doc="Time between two looks for producers to forget.",
     )  # fmt: skip
     open_files_max: int = setting(
         4000, name="log.open.files.max", at_least=16,
@@ -301,7 +301,7 @@ class CleanerSettings(Settings):
         doc="Time until the next look when no log needs compaction.",
     )  # fmt: skip
     dedupe_buffer_bytes: int = setting(
-        128 * MiB, name="log.cleaner.dedupe.buffer.size", at_least=64 * KiB, kind=Kind.LONG,
+        128 * MiB, name="log.cleaner.dedupe.buffer.size", at_least=64 * KiB, kind=SettingKind.LONG,
         live=True, doc="Memory for the keys of one compaction, 24 bytes for each.",
     )  # fmt: skip
     load_factor: float = setting(
@@ -322,13 +322,13 @@ class ScrubSettings(Settings):
         7 * DAY_MS,
         name="log.scrub.interval.ms",
         at_least=-1,
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         doc="Time between two checks of all that a log holds against its checksums; -1 for none.",
     )
     bytes_per_second_max: int = setting(
         10 * MiB,
         name="log.scrub.bytes.per.second",
         at_least=1,
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         doc="Bytes that these checks read from the disk in a second at most.",
     )

@@ -52,7 +52,7 @@ _NO_RACK = b"\x01"
 _ONE_TOPIC = _ONE_PARTITION = b"\x02"
 
 
-class FetchRequest(NamedTuple):
+class FollowerFetchRequest(NamedTuple):
     """All of a request but its partitions."""
 
     replica_id: int
@@ -64,7 +64,7 @@ class FetchRequest(NamedTuple):
     session_epoch: int
 
 
-class FetchAnswer(NamedTuple):
+class FollowerFetchResponse(NamedTuple):
     """A response; the records of ``results`` are views of its frame."""
 
     throttle_ms: int
@@ -99,7 +99,7 @@ class FetchEncoder:
     def encode(
         self,
         correlation_id: int,
-        request: FetchRequest,
+        request: FollowerFetchRequest,
         partitions: Sequence[FetchPartition],
         forgotten: Sequence[tuple[UUID, int]] = (),
     ) -> bytes:
@@ -159,7 +159,7 @@ def _write_forgotten(out: bytearray, forgotten: Sequence[tuple[UUID, int]]) -> N
         out.append(0)
 
 
-def parse_fetch_response(frame: memoryview, at: int, version: int) -> FetchAnswer:
+def parse_fetch_response(frame: memoryview, at: int, version: int) -> FollowerFetchResponse:
     """Read the response from ``at`` to the end of its frame; raises ``MalformedRequest``."""
     try:
         answer, stop = _parse(frame, at, version)
@@ -170,7 +170,7 @@ def parse_fetch_response(frame: memoryview, at: int, version: int) -> FetchAnswe
     return answer
 
 
-def _parse(frame: memoryview, at: int, version: int) -> tuple[FetchAnswer, int]:
+def _parse(frame: memoryview, at: int, version: int) -> tuple[FollowerFetchResponse, int]:
     end = len(frame)
     throttle_ms, error_code, session_id = _RESPONSE_START.unpack_from(frame, at)
     topics, at = read_compact_count(frame, at + 10, end, 18)
@@ -190,7 +190,7 @@ def _parse(frame: memoryview, at: int, version: int) -> tuple[FetchAnswer, int]:
         at = _read_answer_tags(frame, at, end, version, endpoints)
     else:
         at += 1
-    return FetchAnswer(throttle_ms, error_code, session_id, results, endpoints), at
+    return FollowerFetchResponse(throttle_ms, error_code, session_id, results, endpoints), at
 
 
 def _read_result(

@@ -34,7 +34,11 @@ from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_request
 from riverrun.wire.fetch import FetchPartition
-from riverrun.wire.fetch_client import FetchAnswer, FetchRequest, parse_fetch_response
+from riverrun.wire.fetch_client import (
+    FollowerFetchRequest,
+    FollowerFetchResponse,
+    parse_fetch_response,
+)
 from riverrun.wire.messages import fetch_request as codec
 from tests.storage.machines import NOW_MS, Machine, batch
 from tests.storage.virtual_loop import VirtualLoop
@@ -120,11 +124,11 @@ class Node:
         return module.handle_frame(self.services, context, view, at)
 
     def ask(
-        self, request: FetchRequest, wanted: list[FetchPartition], forgotten: Any = ()
-    ) -> asyncio.Future[FetchAnswer]:
+        self, request: FollowerFetchRequest, wanted: list[FetchPartition], forgotten: Any = ()
+    ) -> asyncio.Future[FollowerFetchResponse]:
         """A follower's fetch; what it gives is done when the answer is there."""
         body = self.call(fetch, encoded(request, wanted, forgotten), 0, VERSION)
-        answered: asyncio.Future[FetchAnswer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[FollowerFetchResponse] = asyncio.get_running_loop().create_future()
 
         def take(buffers: list[Any]) -> None:
             whole = memoryview(b"".join(bytes(buffer) for buffer in buffers))
@@ -144,7 +148,9 @@ class Node:
 
 
 def encoded(
-    request: FetchRequest, wanted: list[FetchPartition], forgotten: Iterable[tuple[UUID, int]]
+    request: FollowerFetchRequest,
+    wanted: list[FetchPartition],
+    forgotten: Iterable[tuple[UUID, int]],
 ) -> bytes:
     """A follower's fetch by the generated codec, of which nobody here is the author."""
     return encode_request(
@@ -226,9 +232,9 @@ def request(
     wait_ms: int = 500,
     min_bytes: int = 1,
     max_bytes: int = 1 << 20,
-) -> FetchRequest:
+) -> FollowerFetchRequest:
     broker_epoch = 10 + node if epoch is None else epoch
-    return FetchRequest(node, broker_epoch, wait_ms, min_bytes, max_bytes, *session)
+    return FollowerFetchRequest(node, broker_epoch, wait_ms, min_bytes, max_bytes, *session)
 
 
 def want(

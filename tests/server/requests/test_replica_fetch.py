@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.fetch import FetchPartition
-from riverrun.wire.fetch_client import FetchAnswer, FetchRequest
+from riverrun.wire.fetch_client import FollowerFetchRequest, FollowerFetchResponse
 from tests.server.requests.led import ME, THREE, TOPIC, TWO, Node, image_of, request, want
 from tests.storage.machines import values_of
 
 
-async def told(answered: asyncio.Future[FetchAnswer]) -> dict[int, tuple[int, int, list[Any]]]:
+async def told(
+    answered: asyncio.Future[FollowerFetchResponse],
+) -> dict[int, tuple[int, int, list[Any]]]:
     """Error, high watermark and values of every partition in an answer."""
     answer = await answered
     assert answer.error_code == 0
@@ -99,13 +101,13 @@ def test_where_consumers_read_from_followers_these_hear_of_the_high_watermark_at
     [
         (request(TWO, epoch=11), want(0)),
         (request(TWO, epoch=-1), want(0)),
-        (FetchRequest(99, 5, 0, 1, 1000, 0, 0), want(0)),
+        (FollowerFetchRequest(99, 5, 0, 1, 1000, 0, 0), want(0)),
         (request(ME), want(0)),
     ],
     ids=["an old incarnation", "no epoch", "nobody we know", "ourselves"],
 )
 def test_who_is_not_the_registered_replica_is_refused(
-    who: FetchRequest, wanted: FetchPartition
+    who: FollowerFetchRequest, wanted: FetchPartition
 ) -> None:
     node = Node()
 

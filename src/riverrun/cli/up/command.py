@@ -121,7 +121,7 @@ def _environments(cluster: Sequence[NodeFiles], told: Iterable[str]) -> dict[int
 
 
 def _environment(told: Iterable[str]) -> dict[str, str]:
-    from riverrun.model.synonyms import family
+    from riverrun.model.setting_names import family
 
     names = [synonym for name in (*OF_EACH_NODE, *told) for synonym in family(name)]
     hidden = {"RIVERRUN_" + name.upper().replace(".", "_") for name in names}

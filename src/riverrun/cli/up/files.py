@@ -104,8 +104,7 @@ def voters_of(cluster: Sequence[NodeFiles]) -> Sequence[NodeFiles]:
 
 def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[str, str]) -> None:
     """Write the node's file and keep settings that were added by hand."""
-    from riverrun.model.dotted import flattened, not_toml
-    from riverrun.model.synonyms import overridden
+    from riverrun.model.setting_names import flattened, not_toml, overridden
 
     try:
         node.data.parent.mkdir(parents=True, exist_ok=True)

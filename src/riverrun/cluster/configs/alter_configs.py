@@ -24,7 +24,7 @@ from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
-from riverrun.model.settings import Kind, Setting
+from riverrun.model.settings import Setting, SettingKind
 from riverrun.wire.messages import alter_configs_request as replacing_request
 from riverrun.wire.messages import alter_configs_response as replacing_response
 from riverrun.wire.messages import incremental_alter_configs_request as incremental_request
@@ -204,7 +204,7 @@ def _list_of(kind: ConfigType) -> ListOf:
     def find(configs: Configs, name: str, operation: ConfigOperation) -> Setting:
         known = configs.topic if kind is ConfigType.TOPIC else configs.node
         setting = known.get(name)
-        if setting is None or setting.kind is not Kind.LIST:
+        if setting is None or setting.kind is not SettingKind.LIST:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 f"Can't {operation.name} to key {name} because its type is not LIST.",
@@ -218,7 +218,7 @@ def _list_of_broker(configs: Configs, name: str, operation: ConfigOperation) -> 
     setting = configs.node.get(name)
     if setting is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
-    if setting.kind is not Kind.LIST:
+    if setting.kind is not SettingKind.LIST:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"Config value {operation.name.lower()} is not allowed for config key: {name}",

@@ -11,7 +11,7 @@ from riverrun.cluster.configs.group_configs import GROUP_SETTINGS, METRICS_SETTI
 from riverrun.cluster.configs.node_configs import CLUSTER, Configs, ConfigSource, family
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.model.settings import Kind, Setting
+from riverrun.model.settings import Setting, SettingKind
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs
 from riverrun.wire.messages.describe_configs_response import (
@@ -138,7 +138,7 @@ def created_rows(configs: Configs, image: Image) -> CreatedRows:
             value=render(setting, getattr(effective, setting.field)),
             read_only=False,
             config_source=_created_source(configs, image, setting.name),
-            is_sensitive=setting.kind is Kind.PASSWORD,
+            is_sensitive=setting.kind is SettingKind.PASSWORD,
         )
         for name, setting in sorted(configs.topic.items())
     )
@@ -170,7 +170,7 @@ def _undeclared(name: str) -> Setting:
         field="",
         name=name,
         topic=None,
-        kind=Kind.STRING,
+        kind=SettingKind.STRING,
         default="",
         at_least=None,
         at_most=None,
@@ -227,7 +227,7 @@ def _normal(setting: Setting | None, name: str, text: str) -> str | None:
     """The text as Kafka writes the value; None for secrets."""
     if setting is None:
         return text
-    if setting.kind is Kind.PASSWORD:
+    if setting.kind is SettingKind.PASSWORD:
         return None
     try:
         return render(setting, parse(setting, name, text))
@@ -244,7 +244,7 @@ def _row(
     *,
     read_only: bool,
 ) -> DescribeConfigsResourceResult:
-    is_sensitive = setting.kind is Kind.PASSWORD
+    is_sensitive = setting.kind is SettingKind.PASSWORD
     return DescribeConfigsResourceResult(
         name=name,
         value=None if is_sensitive else value,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from riverrun.cluster.configs.values import BadValue, check_texts, parse
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.settings import Kind, Setting, Value
+from riverrun.model.settings import Setting, SettingKind, Value
 
 
 class ResourceSetting(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ def _declare(
     default: Value,
     doc: str,
     *,
-    kind: Kind = Kind.INT,
+    kind: SettingKind = SettingKind.INT,
     at_least: int | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Setting:
@@ -84,7 +84,7 @@ _GROUP: Final = (
             "share.isolation.level",
             "read_uncommitted",
             "Whether records of open transactions are delivered.",
-            kind=Kind.STRING,
+            kind=SettingKind.STRING,
             choices=("read_committed", "read_uncommitted"),
         ),
         node=None,
@@ -94,7 +94,7 @@ _GROUP: Final = (
             "share.auto.offset.reset",
             "latest",
             "First offset of a new group.",
-            kind=Kind.STRING,
+            kind=SettingKind.STRING,
         ),
         node=None,
     ),
@@ -103,7 +103,7 @@ _GROUP: Final = (
             "share.renew.acknowledge.enable",
             True,
             "Whether a lock may be renewed.",
-            kind=Kind.BOOLEAN,
+            kind=SettingKind.BOOLEAN,
         ),
         node=None,
     ),
@@ -115,8 +115,8 @@ METRICS_SETTINGS: Final[Mapping[str, Setting]] = {
     one.name: one
     for one in (
         _declare("interval.ms", 300000, "Time between two pushes of metrics."),
-        _declare("match", (), "Clients that the subscription matches.", kind=Kind.LIST),
-        _declare("metrics", (), "Prefixes of the metrics to push.", kind=Kind.LIST),
+        _declare("match", (), "Clients that the subscription matches.", kind=SettingKind.LIST),
+        _declare("metrics", (), "Prefixes of the metrics to push.", kind=SettingKind.LIST),
     )
 }
 METRICS_INTERVAL_MS: Final = (100, 3_600_000)

@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 from riverrun.cluster.configs.read_only_names import READ_ONLY_NAMES
 from riverrun.cluster.configs.values import BadValue, check_texts, render
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.model import synonyms
+from riverrun.model import setting_names
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
-from riverrun.model.settings import Kind, Setting, SettingError, Settings
-from riverrun.model.synonyms import SYNONYMS
+from riverrun.model.setting_names import SYNONYMS
+from riverrun.model.settings import Setting, SettingError, SettingKind, Settings
 from riverrun.storage.settings import TOPIC_ONLY, LogSettings
 
 S = TypeVar("S", bound=Settings)
@@ -184,7 +184,7 @@ def node_log_settings(image: Image, node_id: NodeId, static: LogSettings) -> Log
 
 def family(name: str) -> tuple[str, ...]:
     """A node-level name and its synonyms, the finest unit first; the first one set wins."""
-    return (name, FLUSH_CHECK) if name == "log.flush.interval.ms" else synonyms.family(name)
+    return (name, FLUSH_CHECK) if name == "log.flush.interval.ms" else setting_names.family(name)
 
 
 def _changed(settings: S, texts: Mapping[str, str], *, by_topic_name: bool = False) -> S:
@@ -207,7 +207,7 @@ def _coarse_setting(fine: Setting, name: str) -> Setting:
         field=fine.field,
         name=name,
         topic=None,
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         default=_COARSE_DEFAULTS[name] or 0,
         at_least=None,
         at_most=None,

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Final
 
-from riverrun.model.settings import Kind, Setting, Value
+from riverrun.model.settings import Setting, SettingKind, Value
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 _SPLIT = re.compile(r"\s*,\s*")
 _BOUNDS: Final = {
-    Kind.SHORT: (-(2**15), 2**15 - 1),
-    Kind.INT: (-(2**31), 2**31 - 1),
-    Kind.LONG: (-(2**63), 2**63 - 1),
+    SettingKind.SHORT: (-(2**15), 2**15 - 1),
+    SettingKind.INT: (-(2**31), 2**31 - 1),
+    SettingKind.LONG: (-(2**63), 2**63 - 1),
 }
 
 
@@ -32,23 +32,23 @@ def parse(setting: Setting, name: str, text: str) -> Value:
     """The value of a text, bounds unchecked; raises ``BadValue``."""
     trimmed = text.strip()
     match setting.kind:
-        case Kind.BOOLEAN:
+        case SettingKind.BOOLEAN:
             if trimmed.lower() not in ("true", "false"):
                 raise _bad(text, name, "Expected value to be either true or false")
             return trimmed.lower() == "true"
-        case Kind.SHORT | Kind.INT | Kind.LONG:
+        case SettingKind.SHORT | SettingKind.INT | SettingKind.LONG:
             low, high = _BOUNDS[setting.kind]
             if _WHOLE.fullmatch(trimmed) is None or not low <= int(trimmed) <= high:
                 raise _bad(text, name, f"Not a number of type {setting.kind.name}")
             return int(trimmed)
-        case Kind.DOUBLE:
+        case SettingKind.DOUBLE:
             try:
                 if "_" in trimmed:
                     raise ValueError(trimmed)
                 return float(trimmed)
             except ValueError:
                 raise _bad(text, name, "Not a number of type DOUBLE") from None
-        case Kind.LIST:
+        case SettingKind.LIST:
             return tuple(_SPLIT.split(trimmed)) if trimmed else ()
         case _:
             return text

@@ -43,9 +43,9 @@ from riverrun.wire.apis import ApiKey
 from riverrun.wire.fetch_client import (
     VERSION_MAX,
     VERSION_MIN,
-    FetchAnswer,
     FetchEncoder,
-    FetchRequest,
+    FollowerFetchRequest,
+    FollowerFetchResponse,
     parse_fetch_response,
 )
 from riverrun.wire.primitives import MalformedRequest
@@ -339,14 +339,14 @@ class _LeaderFetcher:
 
     async def _fetch(
         self, connection: StreamConnection, encoder: FetchEncoder, planned: PlannedFetch
-    ) -> FetchAnswer:
+    ) -> FollowerFetchResponse:
         context, settings = self._context, self._context.settings
         now = self._clock.monotonic()
         wait_ms = planned.max_wait_ms
         if now < self._short_waits_until:
             wait_ms = min(wait_ms, SHORT_WAIT_MS)
         self._correlation_id = correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
-        request = FetchRequest(
+        request = FollowerFetchRequest(
             context.node_id, context.broker_epoch(), wait_ms, settings.bytes_min,
             settings.response_bytes_max, planned.session_id, planned.session_epoch,
         )  # fmt: skip
@@ -365,7 +365,7 @@ class _LeaderFetcher:
             connection.shrink()
         return response
 
-    async def _apply(self, response: FetchAnswer) -> None:
+    async def _apply(self, response: FollowerFetchResponse) -> None:
         if response.error_code:
             if self.plan.session.rejected(response.error_code):
                 return

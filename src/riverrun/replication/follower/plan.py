@@ -25,7 +25,7 @@ from riverrun.replication.follower.throttle import Throttle
 from riverrun.replication.follower.truncation import Truncation, truncation_at_divergence
 from riverrun.replication.partition import Partition
 from riverrun.wire.fetch import FetchPartition, FetchResult
-from riverrun.wire.fetch_client import FetchAnswer
+from riverrun.wire.fetch_client import FollowerFetchResponse
 
 SLICE_BYTES = 256 * 1024
 SLICE_BATCHES = 256
@@ -180,7 +180,7 @@ class FetchPlan:
 
     # Responses
 
-    def apply_response(self, response: FetchAnswer, now: float) -> Iterator[None]:
+    def apply_response(self, response: FollowerFetchResponse, now: float) -> Iterator[None]:
         """Apply a fetch response. The caller may yield to the event loop at every step."""
         self.session.accepted(response.session_id)
         for result in response.results:

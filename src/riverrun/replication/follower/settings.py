@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.settings import LONG_MAX, MINUTE_MS, SECOND_MS, Kind, MiB, Settings, setting
+from riverrun.model.settings import (
+    LONG_MAX,
+    MINUTE_MS,
+    SECOND_MS,
+    MiB,
+    SettingKind,
+    Settings,
+    setting,
+)
 from riverrun.ports.aio import Backoff
 
 FIRST_BACKOFF_SECONDS: Final = 0.02
@@ -25,7 +33,7 @@ class FollowerSettings(Settings):
     wait_max_ms: int = setting(
         500,
         name="replica.fetch.wait.max.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         at_most=MINUTE_MS,
         doc="How long a leader holds a follower's fetch while there are no new records. Must be "
@@ -34,28 +42,28 @@ class FollowerSettings(Settings):
     bytes_min: int = setting(
         1,
         name="replica.fetch.min.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         doc="A leader responds to a follower's fetch early once it has this many bytes.",
     )
     bytes_max: int = setting(
         MiB,
         name="replica.fetch.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=0,
         doc="Maximum bytes of one partition in a fetch response; a larger batch is sent alone.",
     )
     response_bytes_max: int = setting(
         10 * MiB,
         name="replica.fetch.response.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=0,
         doc="Maximum bytes of a fetch response to a follower; a larger batch is sent alone.",
     )
     backoff_ms: int = setting(
         SECOND_MS,
         name="replica.fetch.backoff.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=0,
         doc="Maximum delay after errors of a partition or connection; the first delays are "
         "shorter. A new leader is fetched from at once.",
@@ -63,7 +71,7 @@ class FollowerSettings(Settings):
     socket_timeout_ms: int = setting(
         5 * SECOND_MS,
         name="replica.socket.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=100,
         doc="A follower connects again if a leader sends nothing for this time, in addition to "
         "replica.fetch.wait.max.ms.",
@@ -71,7 +79,7 @@ class FollowerSettings(Settings):
     throttled_rate: int = setting(
         LONG_MAX,
         name="follower.replication.throttled.rate",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=0,
         live=True,
         doc="Maximum bytes per second for the replicas in follower.replication.throttled.replicas, "

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from riverrun.model.settings import INT_MAX, MINUTE_MS, SECOND_MS, Kind, MiB, Settings, setting
+from riverrun.model.settings import (
+    INT_MAX,
+    MINUTE_MS,
+    SECOND_MS,
+    MiB,
+    SettingKind,
+    Settings,
+    setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +22,7 @@ class NetworkSettings(Settings):
     request_bytes_max: int = setting(
         100 * MiB,
         name="socket.request.max.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=1,
         doc="The largest request that is read; a longer one closes its connection.",
     )
@@ -35,7 +43,7 @@ class NetworkSettings(Settings):
     queued_bytes_max: int = setting(
         -1,
         name="queued.max.request.bytes",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=-1,
         doc=(
             "Memory for requests that are being received, over all connections; while it is"
@@ -45,21 +53,21 @@ class NetworkSettings(Settings):
     idle_ms_max: int = setting(
         10 * MINUTE_MS,
         name="connections.max.idle.ms",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=1,
         doc="A connection that sends nothing for so long is closed.",
     )
     send_buffer_bytes: int = setting(
         -1,
         name="socket.send.buffer.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=-1,
         doc="The kernel's send buffer of a connection (SO_SNDBUF); -1 for the system's default.",
     )
     receive_buffer_bytes: int = setting(
         -1,
         name="socket.receive.buffer.bytes",
-        kind=Kind.INT,
+        kind=SettingKind.INT,
         at_least=-1,
         doc="The kernel's receive buffer of a connection (SO_RCVBUF); -1 for the system's default.",
     )
@@ -81,14 +89,14 @@ class NetworkSettings(Settings):
     frame_ms_max: int = setting(
         2 * MINUTE_MS,
         name="socket.request.receive.timeout.ms",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=SECOND_MS,
         doc="A request that has begun to arrive must be whole within this time.",
     )
     retained_bytes_max: int = setting(
         64 * MiB,
         name="socket.buffers.retained.max.bytes",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=0,
         doc=(
             "Receive buffers grow with the requests of their connection and are kept for the next"
@@ -98,7 +106,7 @@ class NetworkSettings(Settings):
     unsent_bytes_max: int = setting(
         64 * MiB,
         name="socket.unsent.max.bytes",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=0,
         doc=(
             "Memory for answers that clients do not read. One fetch is answered with a quarter of"
@@ -108,7 +116,7 @@ class NetworkSettings(Settings):
     stop_ms_max: int = setting(
         3 * SECOND_MS,
         name="socket.stop.timeout.ms",
-        kind=Kind.LONG,
+        kind=SettingKind.LONG,
         at_least=0,
         doc="How long a node that stops waits for requests in flight to be answered.",
     )

@@ -1,4 +1,4 @@
-"""Histories that could have happened: records drawn so that each may follow the image before."""
+"""Valid histories: records drawn so that each is valid after the previous image."""
 
 from uuid import UUID
 
@@ -44,7 +44,7 @@ def subsets(items: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def steps(draw: DrawFn, image: Image) -> list[Record]:
-    """One batch: records that may follow the image together."""
+    """One batch: records that are valid together after the image."""
     moves = [_feature, _broker, _controller, _config, _producer_ids, _entry]
     if len(image.topics_by_name) < 4:
         moves.append(_topic)

@@ -1,7 +1,6 @@
 """Members of a metadata quorum in a simulated world: the unchanged log, core and handlers, with
-sockets, disks and clocks that obey the test. Invariants hold after everything that happens:
-one leader in an epoch, equal images at equal offsets, and nothing published is ever taken back.
-"""
+simulated sockets, disks and clocks. Invariants are checked after every event: one leader per
+epoch, equal images at equal offsets, and nothing published is ever undone."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def value_of(image: Image) -> int:
 
 
 class Member:
-    """One node through all its lives."""
+    """One node over all its incarnations."""
 
     def __init__(self, quorum: Quorum, number: int, **options: Any) -> None:
         self.quorum = quorum
@@ -68,7 +67,7 @@ class Member:
         self.failures: list[BaseException] = []
         self.caught_up = False
         self.first_known: list[int] = []
-        """The value that each life knew when it called itself caught up."""
+        """The value that each incarnation knew when it reported itself caught up."""
 
     @property
     def voter(self) -> Voter:
@@ -93,7 +92,7 @@ class Member:
         self.log = None
 
     def append(self, records: Sequence[Record]) -> None:
-        """The outcome comes into ``outcomes``."""
+        """The result is stored in ``outcomes``."""
         self.call(lambda: self._append(records))
 
     async def _append(self, records: Sequence[Record]) -> None:
@@ -109,7 +108,7 @@ class Member:
         process.arrive(lambda: process.create_task(work()))
 
     def replace_disk(self) -> None:
-        """The cluster that it comes back to is known to its seeds."""
+        """Its seeds know the cluster that it returns to."""
         self.directory_id = UUID(int=self.directory_id.int + 5000)
         peers = tuple((one.name, PORT) for one in self.quorum.members if one is not self)
         self.options = {**self.options, "founds": False, "bootstrap": peers}
@@ -123,7 +122,7 @@ class Member:
         try:
             await self._live(environment)
         except OSError as error:
-            self.failures.append(error)  # what a node does then: it stops
+            self.failures.append(error)  # as a real node would, it stops
 
     async def _live(self, environment: Environment) -> None:
         files, clock = environment.files, environment.clock
@@ -179,7 +178,7 @@ class Member:
             metrics=metrics,
             clock=environment.clock,
             apis=CONTROLLER_APIS,
-            names=NAMES,
+            names={int(key): name for key, name in NAMES.items()},
             on_bug=self.failures.append,
         )
         listener = Listener(
@@ -196,7 +195,7 @@ class Member:
 
 
 def _found(files: Files, voters: Sequence[Voter]) -> None:
-    """What the founding of a cluster leaves on every disk."""
+    """The files that formation leaves on every disk."""
     folder = SnapshotFolder(files, FOLDER)
     file = folder.begin(BOOTSTRAP)
     data = b"".join(snapshot_batches(Image(), voters, 0))
@@ -205,7 +204,7 @@ def _found(files: Files, voters: Sequence[Voter]) -> None:
 
 
 class Quorum:
-    """All members, and what must hold among them."""
+    """All members, and their common invariants."""
 
     def __init__(self, world: World, size: int = 3, **options: Any) -> None:
         self.world = world
@@ -219,7 +218,7 @@ class Quorum:
         return self._founders
 
     def member(self, number: int, **options: Any) -> Member:
-        """One more, who was not there when the cluster was founded."""
+        """A member that was not part of the formation."""
         bootstrap = tuple((member.name, PORT) for member in self.members)
         member = Member(self, number, founds=False, bootstrap=bootstrap, **options)
         self.members.append(member)
@@ -248,7 +247,7 @@ class Quorum:
         def is_there() -> bool:
             return (active := self.active()) is not None and active is not but
 
-        assert self.world.run_until(is_there, seconds), "nobody leads"
+        assert self.world.run_until(is_there, seconds), "there is no leader"
         active = self.active()
         assert active is not None
         return active
@@ -267,7 +266,7 @@ class Quorum:
         assert self.world.run_until(condition, seconds), "it did not come to pass"
 
     def wait_for_value(self, value: int, seconds: float = 10.0) -> None:
-        """Everybody who is up has it."""
+        """Every running member has it."""
         self.wait_for(
             lambda: all(
                 value_of(member.log.current) == value

@@ -1,4 +1,4 @@
-"""A metadata log on some files, opened as a node does."""
+"""A metadata log on given files, opened as a node does."""
 
 from uuid import UUID
 
@@ -26,7 +26,7 @@ class FixedClock:
 
 
 def open_log(files: Files, path: str, settings: MetadataSettings, clock: Clock) -> Log:
-    """As ``LogDirectory.open_metadata``, without a directory around it."""
+    """Like ``LogDirectory.open_metadata``, without the directory."""
     files.make_directory(path)
     open_files = OpenFiles(files, 100)
     log_settings = LogSettings(

@@ -1,4 +1,4 @@
-"""Apache Kafka reads our metadata and we read its own: a check that none of us wrote."""
+"""Apache Kafka reads our metadata and we read Kafka's: a check that we did not write ourselves."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def run_tool(main: str, *arguments: str) -> str:
 
 
 async def with_metadata(root: Path, port: int, *, fills: bool) -> Image:
-    """What a node does with its metadata: open, perhaps write all kinds of records, stop."""
+    """The metadata operations of a node: open, optionally write all kinds of records, stop."""
     files, clock, settings = OsFiles(), SystemClock(), MetadataSettings()
     directory = LogDirectory.open(
         files,
@@ -205,7 +205,7 @@ def test_schemas_equal_those_in_kafkas_jars(tmp_path: Path) -> None:
 
 
 class KafkaOnOurs(ApacheKafka):
-    """Apache Kafka on a directory that is there already."""
+    """Apache Kafka on an existing directory."""
 
     def start(self) -> None:
         self.libraries = need(find_kafka)
@@ -247,11 +247,11 @@ def test_kafka_starts_on_our_directory_and_we_continue(tmp_path: Path) -> None:
     assert back.entries == ours.entries
     assert back.offset > ours.offset and back.epoch > ours.epoch + 1
     before, after = ours.brokers[NodeId(1)], back.brokers[NodeId(1)]
-    assert after.epoch > before.epoch, "Kafka registered itself anew"
+    assert after.epoch > before.epoch, "Kafka registered again"
 
 
 def test_a_log_written_by_kafka_is_read() -> None:
-    """Recorded: a node of Kafka 4.3.1 was formatted, started, asked for a topic, and restarted."""
+    """Recorded: a Kafka 4.3.1 node was formatted, started, asked for a topic, and restarted."""
     images = Images(Image())
     for _ in images.replay(RECORDED.read_bytes()):
         pass

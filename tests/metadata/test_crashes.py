@@ -1,4 +1,4 @@
-"""The metadata log on a disk that keeps its promises and nothing more, killed at any moment."""
+"""The metadata log on a disk with only the guaranteed durability, killed at any moment."""
 
 import asyncio
 import errno
@@ -25,10 +25,10 @@ LIVES = 6
 
 @dataclass
 class Witness:
-    """What a client knows, who survives the node."""
+    """The knowledge of a client that survives the node."""
 
     asked: dict[str, bool] = field(default_factory=dict)
-    """Every topic that was ever asked for, and whether it was removed again."""
+    """Every topic that was ever requested, and whether it was removed again."""
     acknowledged: Image | None = None
     starts: list[Image] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Witness:
                     self.problems.append(f"topic {name} was published and is gone")
         for name in image.topics_by_name:
             if name not in self.asked:
-                self.problems.append(f"nobody asked for {name}")
+                self.problems.append(f"{name} was never requested")
         self.starts.append(image)
         self.epochs.append(epoch)
 
@@ -57,7 +57,7 @@ def node(witness: Witness) -> Callable[[Environment], Coroutine[Any, Any, None]]
         try:
             await live(environment, witness)
         except OSError:
-            witness.failures += 1  # what a node does then: it stops
+            witness.failures += 1  # as a real node would, it stops
 
     return main
 
@@ -90,7 +90,7 @@ async def live(environment: Environment, witness: Witness) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_published_metadata_survives_kill_power_loss_and_failed_fsync(seed: int) -> None:
     survive(seed)
-    gc.collect()  # what the killed processes never awaited is nobody else's
+    gc.collect()  # collect coroutines that killed processes never awaited
 
 
 def survive(seed: int) -> Witness:

@@ -1,4 +1,4 @@
-"""Replaying records: what each does, what it leaves alone, and what cannot follow."""
+"""Replaying records: what each one changes, what it keeps, and which records are invalid."""
 
 from uuid import UUID
 

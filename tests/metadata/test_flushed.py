@@ -1,4 +1,4 @@
-"""The offset that proves a loss of metadata must never prove one that did not happen."""
+"""The checkpoint that proves a loss of metadata must never prove one that did not happen."""
 
 from pathlib import Path
 

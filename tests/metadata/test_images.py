@@ -1,4 +1,4 @@
-"""The chain of images, and the difference of two that no records connect."""
+"""The chain of images, and the difference of two images that are not connected by records."""
 
 import asyncio
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_a_difference_names_exactly_the_changes(
         if known is not None:
             for index, partition in enumerate(topic.partitions):
                 if index < len(known.partitions) and known.partitions[index] == partition:
-                    assert partition is known.partitions[index], "what is equal is not made anew"
+                    assert partition is known.partitions[index], "equal parts are shared"
     gone = [topic_id for topic_id in old.topics_by_id if topic_id not in new.topics_by_id]
     assert list(delta.deleted_topics) == gone
     for key in (*old.configs, *new.configs):

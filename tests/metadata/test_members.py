@@ -1,4 +1,4 @@
-"""Three nodes hold one metadata log: whatever happens to one of them, or to all."""
+"""Three nodes share one metadata log under faults of one or all of them."""
 
 import gc
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SMALL = MetadataSettings(snapshot_bytes=3000)
 def world() -> Iterator[World]:
     with World(7) as made:
         yield made
-    gc.collect()  # what killed processes never awaited is nobody else's
+    gc.collect()  # collect coroutines that killed processes never awaited
 
 
 def others(quorum: Quorum, member: Member) -> list[Member]:
@@ -50,8 +50,8 @@ def test_three_nodes_elect_a_leader_and_publish_equal_images(world: World) -> No
 
 
 def test_a_new_leaders_stored_high_watermark_does_not_count_as_caught_up(world: World) -> None:
-    """All start anew behind an old snapshot: the leader knows only that to be committed, until it
-    has committed something itself. Logs of newer topics would be removed as nobody's."""
+    """All nodes restart after an old snapshot. The leader knows only that as committed until it
+    has committed an entry of its own. Otherwise the logs of newer topics would be removed."""
     quorum = Quorum(world, settings=SMALL)
     quorum.start()
     value = 0
@@ -108,7 +108,7 @@ def test_a_follower_that_restarts_catches_up(world: World) -> None:
         quorum.commit(value)
     follower.start()
     quorum.wait_for_value(19)
-    assert quorum.active() is leader, "it disturbs nobody"
+    assert quorum.active() is leader, "it does not disturb the quorum"
     assert len(follower.deltas) < 40, "what it missed comes in few pieces"
 
 
@@ -414,7 +414,7 @@ def test_a_leader_with_a_full_disk_resigns_and_loses_nothing(world: World) -> No
     assert value_of(leader.running.newest) == 1
     quorum.wait_for_leader(but=leader)
     quorum.commit(3)
-    # From its reserve it stores for whom it voted, and what the new leader says.
+    # From its reserve it stores its vote and the new leader's records.
     quorum.wait_for_value(3)
     assert not leader.failures
     disk.capacity_bytes = 10**9

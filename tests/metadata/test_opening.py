@@ -1,4 +1,4 @@
-"""Who must become another replica after it lost what it had synced."""
+"""Which nodes must become another replica after they lost synced records."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ME = Voter(id=NodeId(1), directory_id=UUID(int=9), endpoints={"CONTROLLER": ("h"
 
 def test_quorum_state_has_kafkas_text_format(tmp_path: Path) -> None:
     state = QuorumState(epoch=LeaderEpoch(2), leader=NodeId(1))
-    # From a directory that Kafka 4.3.1 made.
+    # From a directory created by Kafka 4.3.1.
     text = (
         '{"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA",'
         '"data_version":1}'
@@ -70,7 +70,7 @@ def test_voters_round_trip() -> None:
 def test_the_leader_change_names_all_voters() -> None:
     record = leader_change(ME.id, (ME.id,), (ME.id,), now_ms=3)
     assert ControlType.of(record.key) is ControlType.LEADER_CHANGE
-    # What Kafka 4.3.1 writes on a node alone.
+    # Written by Kafka 4.3.1 on a single node.
     assert record.value == bytes.fromhex("00000000000102000000010002000000010000")
 
 

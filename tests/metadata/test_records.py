@@ -1,4 +1,4 @@
-"""Metadata records as bytes: what is written is read, and what is no record is refused."""
+"""Metadata records as bytes: they round-trip, and invalid bytes are rejected."""
 
 import contextlib
 from uuid import UUID

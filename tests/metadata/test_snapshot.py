@@ -1,4 +1,4 @@
-"""A snapshot brings back exactly the image that it was made of, or says that it is none."""
+"""A snapshot restores exactly its image, or is recognised as invalid."""
 
 import pytest
 from hypothesis import given, settings

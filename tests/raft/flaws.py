@@ -9,7 +9,7 @@ from typing import Any
 from riverrun.model.ids import Offset
 from riverrun.raft.core import Raft
 from riverrun.raft.messages import VoteRequest
-from riverrun.raft.types import NOBODY
+from riverrun.raft.types import NOBODY, QuorumState
 
 
 def votes_twice(raft: Raft) -> None:
@@ -24,7 +24,7 @@ def votes_twice(raft: Raft) -> None:
     def wait_for(self: Any, candidate: object) -> None:
         pass
 
-    def persist(self: Any, state: object) -> None:
+    def persist(self: Any, state: QuorumState) -> None:
         real = self.state
         self.state = type(real)(epoch=real.epoch, leader=real.leader, voted=NOBODY)
         keep(state)

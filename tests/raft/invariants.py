@@ -149,7 +149,7 @@ class Invariants:
         world = self._world
         leader = world.leader
         if leader is None:
-            raise Broken(f"nobody leads: {[n.raft and n.raft.role for n in world.nodes.values()]}")
+            raise Broken(f"no leader: {[n.raft and n.raft.role for n in world.nodes.values()]}")
         epoch = world.core(leader).epoch
         for node in world.nodes.values():
             raft = world.core(node)

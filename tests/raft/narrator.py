@@ -28,10 +28,10 @@ def sentence(effect: do.Effect) -> str | None:
     match effect:
         case do.Persist(state=state):
             if state.leader != NOBODY:
-                return f"stores: {state.leader} leads epoch {state.epoch}"
+                return f"persists: {state.leader} leads epoch {state.epoch}"
             if state.voted != NOBODY:
-                return f"stores: its vote in epoch {state.epoch} is for {state.voted}"
-            return f"stores: epoch {state.epoch} has begun"
+                return f"persists: vote for {state.voted} in epoch {state.epoch}"
+            return f"persists: epoch {state.epoch}"
         case do.Send(peer=peer, request=request):
             return _sent(peer, request)
         case do.Respond(response=response):
@@ -39,19 +39,19 @@ def sentence(effect: do.Effect) -> str | None:
         case do.AppendControl(records=records):
             return "appends " + " and ".join(_control(record) for record in records)
         case do.Append():
-            return "appends what it fetched"
+            return "appends the fetched records"
         case do.Truncate(offset=offset):
-            return f"cuts its log at {offset}"
+            return f"truncates its log at {offset}"
         case do.WriteSnapshot(position=position):
             return f"writes snapshot bytes from {position}"
         case do.InstallSnapshot(snapshot=snapshot):
             return f"installs snapshot {snapshot.offset}-{snapshot.epoch}"
         case do.Committed(high_watermark=high_watermark):
-            return f"knows that all before {high_watermark} is committed"
+            return f"advances its high watermark to {high_watermark}"
         case do.BecameLeader(epoch=epoch, start_offset=start):
             return f"LEADS epoch {epoch} from offset {start}"
         case do.LostLeadership(epoch=epoch):
-            return f"LEADS epoch {epoch} NO MORE"
+            return f"STOPS LEADING epoch {epoch}"
         case do.Follows(leader=leader, epoch=epoch):
             return f"{'has no leader' if leader is None else f'follows {leader}'} in epoch {epoch}"
         case do.Flush():
@@ -62,25 +62,25 @@ def _sent(peer: NodeId, request: Request) -> str | None:
     match request:
         case VoteRequest(pre_vote=True):
             log = f"its log ends at {request.end_offset} in epoch {request.last_epoch}"
-            return f"asks {peer} whether it would get its vote ({log})"
+            return f"sends a pre-vote to {peer} ({log})"
         case VoteRequest():
-            return f"asks {peer} for its vote in epoch {request.epoch}"
+            return f"requests the vote of {peer} in epoch {request.epoch}"
         case BeginQuorumEpochRequest():
-            return f"tells {peer} that it leads epoch {request.epoch}"
+            return f"announces to {peer} that it leads epoch {request.epoch}"
         case EndQuorumEpochRequest():
             names = ", ".join(str(key.id) for key in request.successors)
-            return f"tells {peer} that it resigns; best to follow: {names or 'nobody'}"
+            return f"announces to {peer} that it resigns; successors: {names or 'none'}"
         case FetchRequest():
             return f"fetches {request.fetch_offset} from {peer}"
         case FetchSnapshotRequest():
             snapshot = request.snapshot
             return f"fetches snapshot {snapshot.offset}-{snapshot.epoch} from {peer}"
         case AddVoterRequest():
-            return f"asks {peer} to become a voter"
+            return f"asks {peer} to add it as a voter"
         case RemoveVoterRequest():
             return f"asks {peer} to remove the voter {request.voter.id} of another directory"
         case UpdateVoterRequest():
-            return f"tells {peer} where it is reached now"
+            return f"sends its endpoint to {peer}"
 
 
 def _responded(response: Response) -> str | None:
@@ -88,19 +88,19 @@ def _responded(response: Response) -> str | None:
     match response:
         case VoteResponse():
             if response.error is ErrorCode.NONE:
-                return "says yes" if response.granted else "says no"
-            return f"refuses to vote{said}"
+                return "grants the vote" if response.granted else "rejects the vote"
+            return f"rejects the vote{said}"
         case FetchResponse(diverging=diverging, snapshot=snapshot):
             if diverging is not None:
                 return (
-                    f"answers: your log diverges; epoch {diverging.epoch} ends at {diverging.end}"
+                    f"responds: the log diverges; epoch {diverging.epoch} ends at {diverging.end}"
                 )
             if snapshot is not None:
-                return f"answers: fetch snapshot {snapshot.offset}-{snapshot.epoch} first"
-            return f"refuses a fetch{said}" if said else None
+                return f"responds: fetch snapshot {snapshot.offset}-{snapshot.epoch} first"
+            return f"rejects a fetch{said}" if said else None
         case ChangeVotersResponse(message=message):
             why = f" ({message})" if message else ""
-            return f"answers the change of voters{said or ': done'}{why}"
+            return f"responds to the voter change{said or ': done'}{why}"
         case _:
             return None
 
@@ -108,5 +108,5 @@ def _responded(response: Response) -> str | None:
 def _control(record: do.ControlRecord) -> str:
     if isinstance(record, do.LeaderChange):
         granted = ", ".join(str(node) for node in record.granting)
-        return f"that it leads, by the votes of {granted}"
-    return "that the voters are " + ", ".join(str(node) for node in record.voters.ids)
+        return f"a leader change with the votes of {granted}"
+    return "the voter set " + ", ".join(str(node) for node in record.voters.ids)

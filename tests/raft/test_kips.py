@@ -1,4 +1,4 @@
-"""Sentences of KIP-595, 630, 853, 996 and 1166, and of our own rules of time, each as a test."""
+"""Rules of KIP-595, 630, 853, 996 and 1166, and our own timing rules, each as a test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SNAPSHOT = SnapshotId(Offset(5), LeaderEpoch(2))
 
 
 def follower(core: Lone | None = None, *, leader: int = 2, epoch: int = 1) -> Lone:
-    """Follows, and has fetched once."""
+    """A follower that has fetched once."""
     core = core or Lone()
     core.ask(begin(leader, epoch))
     answer(core, FetchResponse(leader=NodeId(leader), epoch=LeaderEpoch(epoch)))
@@ -124,7 +124,7 @@ def test_a_held_fetch_gets_an_empty_response_on_timeout() -> None:
 
 
 def test_a_held_fetch_completes_when_the_high_watermark_advances() -> None:
-    """KIP-1166: else a follower would learn of a commit with the next record only."""
+    """KIP-1166: otherwise a follower would learn of a commit only with the next record."""
     core = Lone(flushes=False)
     core.lead()
     assert core.fetch(2, 1, 1, knows=0) is None
@@ -160,7 +160,8 @@ def test_a_follower_acknowledges_only_flushed_records() -> None:
         core,
         FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=log.read(0, 1)),
     )
-    assert core.made(do.Append) and core.made(do.Flush)
+    assert core.made(do.Append)
+    assert core.made(do.Flush)
     assert not core.sent(FetchRequest)
     core.flush()
     assert [request.fetch_offset for request in core.sent(FetchRequest)] == [1]
@@ -170,7 +171,10 @@ def test_a_follower_acknowledges_only_flushed_records() -> None:
     ("told_end", "cut"),
     [
         (EpochEnd(LeaderEpoch(3), Offset(4)), 4),  # the leader has less of our last epoch
-        (EpochEnd(LeaderEpoch(2), Offset(9)), 3),  # it never had that epoch: ours of before ends
+        (
+            EpochEnd(LeaderEpoch(2), Offset(9)),
+            3,
+        ),  # the leader never had that epoch; the one before it ends here
         (EpochEnd(LeaderEpoch(1), Offset(1)), 1),
     ],
 )
@@ -219,8 +223,8 @@ def test_a_stopping_leader_orders_successors_by_log_length() -> None:
     core.fetch(3, 2, 1)
     core.fetch(4, 1, 1)
     core.tell(told.Shutdown())
-    request = core.sent(EndQuorumEpochRequest)[0]
-    assert [successor.id for successor in request.successors] == [3, 4, 2]
+    ended = core.sent(EndQuorumEpochRequest)[0]
+    assert [successor.id for successor in ended.successors] == [3, 4, 2]
     assert not core.raft.has_handed_over
     for sent in core.made(do.Send):
         core.tell(told.Failed(sent.peer, sent.request))
@@ -479,7 +483,7 @@ def test_the_last_voter_cannot_be_removed() -> None:
 
 
 def test_the_first_leader_appends_the_voters() -> None:
-    """They are known to it from a file that is not replicated."""
+    """The voters are known from a file that is not replicated."""
     core = Lone(voters(1))
     records = [record for effect in core.made(do.AppendControl) for record in effect.records]
     assert records[1:] == [do.SetVoters(voters(1))]
@@ -502,7 +506,7 @@ def test_truncated_voter_records_have_no_effect() -> None:
 
 
 def test_a_removed_voter_may_lead_until_its_removal_is_committed() -> None:
-    """Thesis 4.2.2: else a quorum of two that removes its leader can stand still for ever."""
+    """Thesis 4.2.2: otherwise a quorum of two that removes its leader can block."""
     world = of(1, 2)
     world.run(1)
     leader = world.leader
@@ -542,7 +546,7 @@ def test_an_observer_finds_the_leader_through_bootstrap_peers() -> None:
     assert not core.sent(VoteRequest), "it never stands"
 
 
-# Our own: what proves a process dead, and what does not
+# Our own rules: what proves a process dead
 
 
 def test_a_refused_connection_counts_as_a_fetch_timeout() -> None:
@@ -564,7 +568,7 @@ def test_silence_does_not_count_as_a_fetch_timeout() -> None:
 
 
 def test_a_leader_that_reports_it_no_longer_leads_is_treated_as_gone() -> None:
-    """It restarted within a moment, or resigned and its message was lost."""
+    """It restarted quickly, or resigned and its message was lost."""
     core = follower()
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     request = core.sent(FetchRequest)[-1]
@@ -630,22 +634,22 @@ def test_a_log_change_is_reported_before_any_other_event() -> None:
 
 
 def test_a_new_directory_joins_only_with_current_voters() -> None:
-    """A snapshot may still count a voter that was removed since: who took it by its word would
-    vote again, though an operator has taken its vote."""
+    """A snapshot may still list a voter that was removed since. A member that trusted it would
+    vote again although an operator removed it."""
     core = Lone(me=voter(1, 77), entries=[(1, VALUE)], state=state(1, leader=2))
-    told_by = {"leader": NodeId(2), "epoch": LeaderEpoch(1)}
-    answer(core, FetchResponse(snapshot=SnapshotId(Offset(5), LeaderEpoch(1)), **told_by))
+    leader, epoch = NodeId(2), LeaderEpoch(1)
+    answer(core, FetchResponse(snapshot=SnapshotId(Offset(5), epoch), leader=leader, epoch=epoch))
     assert not core.sent(RemoveVoterRequest)
     request = core.sent(FetchSnapshotRequest)[0]
-    gone = FetchSnapshotResponse(error=ErrorCode.SNAPSHOT_NOT_FOUND, **told_by)
+    gone = FetchSnapshotResponse(error=ErrorCode.SNAPSHOT_NOT_FOUND, leader=leader, epoch=epoch)
     core.tell(told.Answered(NodeId(2), request, gone))
     core.pass_time(0.2)
     assert not core.sent(RemoveVoterRequest)
-    answer(core, FetchResponse(high_watermark=Offset(1), **told_by))
+    answer(core, FetchResponse(high_watermark=Offset(1), leader=leader, epoch=epoch))
     assert [asked.voter for asked in core.sent(RemoveVoterRequest)] == [key(1)]
 
 
-# Nonsense
+# Invalid input
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,8 @@ def test_a_follower_learns_what_is_committed_and_applies_it_in_order() -> None:
 
 
 def test_if_two_logs_have_an_entry_of_the_same_index_and_term_all_before_is_equal() -> None:
-    """The leader refuses a fetch whose last record is not in its log, and says where to cut."""
+    """The leader rejects a fetch whose last record is not in its log, and names the truncation
+    point."""
     core = Lone(entries=[(1, VALUE), (1, VALUE), (3, VALUE)], state=state(4))
     core.lead()
     for offset, epoch, expected in ((3, 2, (1, 2)), (9, 3, (3, 3)), (2, 3, None), (2, 1, None)):
@@ -268,8 +269,9 @@ def test_only_entries_of_the_leaders_current_term_are_committed_by_counting_repl
 
 
 def figure_8(plant: Plant | None) -> World:
-    """S1 leads term 2 and leaves an entry on S2; S5 leads term 3 alone; S1 leads term 4 and brings
-    the old entry to S3, a majority, but nothing of its own; S5 comes back and overwrites it."""
+    """S1 leads term 2 and leaves an entry on S2. S5 leads term 3 alone. S1 leads term 4 and
+    copies the old entry to S3, a majority, but nothing of its own term. S5 returns and
+    overwrites it."""
     world = World(voters(1, 2, 3, 4, 5), plant=plant)
     world.invariants.checks_counting = False
     world.read_count = 1
@@ -285,7 +287,7 @@ def figure_8(plant: Plant | None) -> World:
         world.start(nodes[number])
     assert world.run(2, lambda: nodes[3].log.durable == 2)
     assert world.leader is nodes[1]
-    world.run(0.0015)  # S3 says so, and S1 hears it
+    world.run(0.0015)  # S3 acknowledges it, and S1 receives that
     for number in (1, 2, 3):
         world.crash(nodes[number])
         nodes[number].log.truncate(2)
@@ -313,7 +315,7 @@ def test_counting_an_old_term_would_lose_what_was_committed() -> None:
 
 
 def test_a_leader_that_a_majority_no_longer_fetches_from_steps_down() -> None:
-    """Thesis 6.2: clients must not wait for a leader that is cut off."""
+    """Thesis 6.2: clients must not wait for a partitioned leader."""
     core = Lone()
     core.lead()
     core.fetch(2, 1, 1)
@@ -325,11 +327,11 @@ def test_a_leader_that_a_majority_no_longer_fetches_from_steps_down() -> None:
 
 
 def test_a_leader_has_no_successor_while_a_majority_waits_for_it() -> None:
-    """Thesis 6.4.1: a lease lasts for as long as voters do not vote for others."""
+    """Thesis 6.4.1: a lease lasts while voters do not vote for others."""
     core = Lone()
     assert core.raft.lease is None
     core.lead()
-    assert core.raft.lease == core.now, "nobody waits for it yet"
+    assert core.raft.lease == core.now, "no voter waits for it yet"
     core.fetch(2, 1, 1)
     assert core.raft.lease == core.now + 1
     fetched_at = core.now

@@ -46,7 +46,7 @@ class Stage:
 
     def leader(self) -> Node:
         leader = self.world.leader
-        assert leader is not None, "nobody leads"
+        assert leader is not None, "there is no leader"
         return leader
 
     def do_voters(self, *names: str) -> None:

@@ -251,8 +251,8 @@ class World:
                 self.invariants.installed(node, snapshot)
                 return told.SnapshotInstalled(snapshot)
             case do.Committed(high_watermark=high_watermark):
-                for offset in range(len(node.applied), high_watermark):
-                    node.applied.append(node.log.entry(offset))
+                for position in range(len(node.applied), high_watermark):
+                    node.applied.append(node.log.entry(Offset(position)))
             case do.BecameLeader() | do.LostLeadership() | do.Follows():
                 pass
         return None
@@ -309,7 +309,7 @@ class World:
 
         def deliver() -> None:
             if target is None or target.raft is None:
-                self.travel(target and target.id, node.id, lambda: finish(refused))
+                self.travel(None if target is None else target.id, node.id, lambda: finish(refused))
                 return
             asked = target.incarnation
 

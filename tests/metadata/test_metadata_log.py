@@ -1,4 +1,4 @@
-"""The metadata log of one node: what is published is durable, and a start finds all of it."""
+"""The metadata log of one node: published metadata is durable, and a start finds all of it."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ from riverrun.metadata.records import RemoveTopicRecord, encode
 from riverrun.metadata.schema.begin_transaction_record import BeginTransactionRecord
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.metadata.snapshot import Snapshot
-from riverrun.model.ids import Offset
+from riverrun.model.ids import Offset, TopicName
 from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.files import File, OsFiles
 from riverrun.records.batch import batches
@@ -47,7 +47,7 @@ async def running(log: MetadataLog) -> AsyncIterator[MetadataLog]:
 
 
 class SyncGate(OsFiles):
-    """Files whose syncs of the log wait for a sign, or fail."""
+    """Files whose fsyncs of the log wait for a signal, or fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ def test_snapshots_replace_the_log_that_they_contain(tmp_path: Path) -> None:
 def test_a_snapshot_is_due_when_the_log_outgrows_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a start replays no more than it loads, long before Kafka's 20 MiB."""
+    """So a start replays no more than it loads, long before Kafka's 20 MiB."""
     monkeypatch.setattr("riverrun.metadata.snapshotter.EARLY_BYTES", 600)
 
     async def main() -> None:
@@ -308,7 +308,7 @@ def test_a_snapshot_is_due_when_the_log_outgrows_the_last_one(
 
 
 class NoteFiles(OsFiles):
-    """Files that remember in which order a directory was changed."""
+    """Files that record the order of directory changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -450,13 +450,13 @@ def test_an_open_transaction_is_aborted_at_start(tmp_path: Path, was_durable: bo
             await again.append(topic_records("a", 2))
         third = await open_metadata(OsFiles(), str(tmp_path))
         await third.stop()
-        assert third.current.topics_by_name["a"].id == UUID(int=2)
+        assert third.current.topics_by_name[TopicName("a")].id == UUID(int=2)
 
     run(main())
 
 
 class RewriteFiles(OsFiles):
-    """Files that remember what of the log was written, and when it was synced."""
+    """Files that record which log writes were made and when they were synced."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A cluster of fake nodes on real sockets: the product's listener with handlers of the test."""
+"""A cluster of fake nodes on real sockets: the real listener with handlers of the test."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ TOPIC_ID = UUID(int=77)
 
 
 class FakeNode:
-    """Counts what it is asked, and answers from a list of error codes before it behaves."""
+    """Records requests, and returns the listed error codes before it succeeds."""
 
     def __init__(self, cluster: FakeCluster, node_id: int) -> None:
         self.cluster = cluster
         self.node_id = node_id
-        self.asked: list[ApiKey] = []
+        self.received: list[ApiKey] = []
         self.port = 0
         self.produce_codes: list[ErrorCode | None] = []
         self.batches: list[bytes] = []
         self.versions = dict(APIS)
-        modules = {
+        self.modules: dict[int, Any] = {
             ApiKey.API_VERSIONS: self._module(self._api_versions, ApiKey.API_VERSIONS),
             ApiKey.METADATA: self._module(self._metadata, ApiKey.METADATA),
             ApiKey.FIND_COORDINATOR: self._module(self._find_coordinator, ApiKey.FIND_COORDINATOR),
             ApiKey.PRODUCE: SimpleNamespace(handle_frame=self._produce),
-            **cluster.modules,
         }
+        for key, module in cluster.modules.items():
+            self.modules[key] = module
         clock, metrics = SystemClock(), Metrics()
-        router = Router(object(), metrics=metrics, clock=clock, modules=modules)
+        router = Router(object(), metrics=metrics, clock=clock, modules=self.modules)
         self.listener = Listener(
             router, NetworkSettings(stop_ms_max=0), clock=clock, metrics=metrics
         )
 
     def _module(self, handle: Any, key: ApiKey) -> Any:
         def counted(_: Any, context: Any, request: Any) -> Any:
-            self.asked.append(key)
+            self.received.append(key)
             return handle(context, request)
 
         return SimpleNamespace(handle=counted)
@@ -102,7 +103,7 @@ class FakeNode:
         return FindCoordinatorResponse(coordinators=(found,))
 
     def _produce(self, _: Any, context: Any, buffer: memoryview, at: int) -> Any:
-        self.asked.append(ApiKey.PRODUCE)
+        self.received.append(ApiKey.PRODUCE)
         call = parse_produce(buffer, at, context.api_version)
         (wanted,) = call.partitions
         code: ErrorCode | None = ErrorCode.NONE
@@ -114,7 +115,7 @@ class FakeNode:
             self.batches.append(bytes(buffer[wanted.start : wanted.end]))
         if call.acks == 0:
             return None
-        assert code is not None, "the test wants this connection to break"
+        assert code is not None, "the test breaks this connection"
         result = ProduceResult(wanted.topic, wanted.partition, code, len(self.batches) - 1)
         return encode_produce_response(context.api_version, [result])
 

@@ -1,4 +1,4 @@
-"""Assignments are those that the leaders of other clients would compute."""
+"""Assignments equal those of other clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,7 +37,7 @@ def test_ranges_give_the_first_members_one_more_of_each_topic() -> None:
     }
 
 
-def test_turns_go_on_from_topic_to_topic() -> None:
+def test_round_robin_continues_from_topic_to_topic() -> None:
     members = [member("m2", "a", "b"), member("m1", "a", "b")]
     assert assign_round_robin(members, {"a": 3, "b": 3}) == {
         "m1": {"a": (0, 2), "b": (1,)},
@@ -45,16 +45,16 @@ def test_turns_go_on_from_topic_to_topic() -> None:
     }
 
 
-def test_more_members_than_partitions_leave_some_without() -> None:
+def test_members_beyond_the_partitions_get_none() -> None:
     members = [member(name, "a") for name in ("m1", "m2", "m3")]
     assert assign_ranges(members, {"a": 2}) == {"m1": {"a": (0,)}, "m2": {"a": (1,)}, "m3": {}}
     assert assign_round_robin(members, {"a": 2})["m3"] == {}
 
 
-def test_static_members_come_first_by_their_lasting_name() -> None:
+def test_static_members_come_first_by_instance_id() -> None:
     members = [member("z", "a"), member("y", "a", instance="2"), member("x", "a", instance="3")]
-    given_to = assign_ranges(members, {"a": 3})
-    assert [given_to[name]["a"] for name in ("y", "x", "z")] == [(0,), (1,), (2,)]
+    assigned = assign_ranges(members, {"a": 3})
+    assert [assigned[name]["a"] for name in ("y", "x", "z")] == [(0,), (1,), (2,)]
 
 
 subscriptions = st.dictionaries(
@@ -69,16 +69,16 @@ counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 12), max_size=3
 @pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS)
 @settings(deadline=None)
 @given(subscriptions, counts)
-def test_each_partition_that_is_wanted_has_one_reader(
+def test_each_subscribed_partition_has_one_owner(
     assign: Callable[[Sequence[Subscriber], Mapping[str, int]], dict[str, Any]],
     wanted: dict[str, list[str]],
     partitions: dict[str, int],
 ) -> None:
-    given_to = assign([member(name, *topics) for name, topics in wanted.items()], partitions)
-    assert sorted(given_to) == sorted(wanted)
+    assigned = assign([member(name, *topics) for name, topics in wanted.items()], partitions)
+    assert sorted(assigned) == sorted(wanted)
     for topic, count in partitions.items():
-        readers = [name for name, topics in given_to.items() if topic in topics]
-        owned = sorted(index for name in readers for index in given_to[name][topic])
+        readers = [name for name, topics in assigned.items() if topic in topics]
+        owned = sorted(index for name in readers for index in assigned[name][topic])
         is_wanted = any(topic in topics for topics in wanted.values())
         assert owned == (list(range(count)) if is_wanted else [])
         assert all(topic in wanted[name] for name in readers)
@@ -133,18 +133,18 @@ def test_assignment_round_trip(assignment: dict[str, tuple[int, ...]]) -> None:
 def test_subscription_round_trip(topics: list[str]) -> None:
     data = write_subscription(topics)
     assert read_subscription(data) == tuple(sorted(topics))
-    for end in range(len(data) - 4):  # the last four say that there is no user data
+    for end in range(len(data) - 4):  # The last four bytes mean: no user data.
         with pytest.raises(NotConsumerProtocol):
             read_subscription(data[:end])
 
 
-def test_no_bytes_are_an_empty_assignment() -> None:
+def test_empty_bytes_are_an_empty_assignment() -> None:
     assert read_assignment(b"") == {}
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_other_bytes_are_refused_or_read(data: bytes) -> None:
+def test_random_bytes_are_rejected_or_read(data: bytes) -> None:
     for read in (read_assignment, read_subscription):
         try:
             read(data)

@@ -1,4 +1,4 @@
-"""The client agrees on versions, finds leaders and coordinators, and tries again within limits."""
+"""The client agrees on versions, finds leaders and coordinators, and retries within limits."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ from riverrun.wire.messages.metadata_request import MetadataRequest
 from .fakes import TOPIC_ID, FakeCluster, header_only_batch
 
 QUICK = RetryPolicy(tries_max=4, total_s_max=15.0, backoff_s=0.001, backoff_s_max=0.002)
-BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+def _error_of(response: HeartbeatResponse) -> ErrorCode:
+    return response.error_code
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_the_newest_common_version_is_used() -> None:
+def test_newest_common_version_is_used() -> None:
     async def scenario() -> None:
         async with FakeCluster() as cluster:
             node = cluster.nodes[1]
@@ -51,15 +55,15 @@ def test_the_newest_common_version_is_used() -> None:
             for key in (ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP):
                 with pytest.raises(UnsupportedApi):
                     connection.version_of(key)
-            answer = await connection.request(ApiKey.METADATA, MetadataRequest(topics=None))
-            assert answer.cluster_id == "c"
+            response = await connection.request(ApiKey.METADATA, MetadataRequest(topics=None))
+            assert response.cluster_id == "c"
             connection.close()
             await connection.wait_closed()
 
     run(scenario)
 
 
-def test_a_broker_of_old_times_is_asked_again_in_its_own_version() -> None:
+def test_api_versions_falls_back_to_the_brokers_version() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for wanted in (4, 2):
             size = int.from_bytes(await reader.readexactly(4), "big")
@@ -83,7 +87,7 @@ def test_a_broker_of_old_times_is_asked_again_in_its_own_version() -> None:
     run(scenario)
 
 
-def test_pipelined_requests_get_their_own_answers() -> None:
+def test_pipelined_requests_get_their_own_responses() -> None:
     async def scenario() -> None:
         async def handle(_: Any, __: Any, request: HeartbeatRequest) -> HeartbeatResponse:
             return HeartbeatResponse(error_code=ErrorCode(request.generation_id))
@@ -92,17 +96,17 @@ def test_pipelined_requests_get_their_own_answers() -> None:
         async with FakeCluster(modules=modules) as cluster:
             connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port)
             requests = [
-                connection.request(ApiKey.HEARTBEAT, replace(BEAT, generation_id=i))
+                connection.request(ApiKey.HEARTBEAT, replace(HEARTBEAT, generation_id=i))
                 for i in range(100)
             ]
-            answers = await asyncio.gather(*requests)
-            assert [int(answer.error_code) for answer in answers] == list(range(100))
+            responses = await asyncio.gather(*requests)
+            assert [int(response.error_code) for response in responses] == list(range(100))
             connection.close()
 
     run(scenario)
 
 
-def test_silence_is_a_timeout_that_closes_the_connection() -> None:
+def test_request_timeout_closes_the_connection() -> None:
     async def scenario() -> None:
         async def never(*_: Any) -> None:
             await asyncio.Event().wait()
@@ -111,31 +115,31 @@ def test_silence_is_a_timeout_that_closes_the_connection() -> None:
         async with FakeCluster(modules=modules) as cluster:
             connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port)
             with pytest.raises(TimeoutError, match=r"did not answer Heartbeat within 0\.01 s"):
-                await connection.request(ApiKey.HEARTBEAT, BEAT, timeout_s=0.01)
+                await connection.request(ApiKey.HEARTBEAT, HEARTBEAT, timeout_s=0.01)
             assert connection.is_closed
             with pytest.raises(ConnectionResetError):
-                await connection.request(ApiKey.HEARTBEAT, BEAT)
+                await connection.request(ApiKey.HEARTBEAT, HEARTBEAT)
 
     run(scenario)
 
 
-def test_a_request_in_parts_is_one_request_and_has_the_same_limit() -> None:
+def test_request_in_parts_is_one_request_with_the_same_timeout() -> None:
     async def scenario() -> None:
-        answers = [HeartbeatResponse(error_code=ErrorCode.NONE)]
+        responses = [HeartbeatResponse(error_code=ErrorCode.NONE)]
 
         async def once(*_: Any) -> HeartbeatResponse:
-            if not answers:
+            if not responses:
                 await asyncio.Event().wait()
-            return answers.pop()
+            return responses.pop()
 
         modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=once)}
         async with FakeCluster(modules=modules) as cluster:
             connection = await Connection.connect("127.0.0.1", cluster.nodes[1].port, timeout_s=0.5)
             version = connection.version_of(ApiKey.HEARTBEAT)
-            whole = encode_request(ApiKey.HEARTBEAT, version, BEAT)
+            whole = encode_request(ApiKey.HEARTBEAT, version, HEARTBEAT)
             parts = (whole[:3], memoryview(whole)[3:], b"")
-            answer = await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
-            assert answer.error_code is ErrorCode.NONE
+            response = await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
+            assert response.error_code is ErrorCode.NONE
             with pytest.raises(TimeoutError, match=r"did not answer Heartbeat within 0\.5 s"):
                 await connection.request_parts(ApiKey.HEARTBEAT, version, parts)
             assert connection.is_closed
@@ -145,8 +149,8 @@ def test_a_request_in_parts_is_one_request_and_has_the_same_limit() -> None:
     run(scenario)
 
 
-def test_a_peer_that_does_not_read_holds_nobody_and_gets_nothing_later() -> None:
-    """Such as one that is paused: others on the connection wait for room that never comes."""
+def test_peer_that_stops_reading_is_aborted_and_gets_no_late_requests() -> None:
+    """A paused node, for example: other requests on the connection wait for buffer space."""
     part = bytes(32 * 1024 * 1024)
 
     async def scenario() -> None:
@@ -168,20 +172,20 @@ def test_a_peer_that_does_not_read_holds_nobody_and_gets_nothing_later() -> None
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         connection = await Connection.connect("127.0.0.1", port, timeout_s=0.2)
-        asked = [connection.request_parts(ApiKey.PRODUCE, 9, (part, part)) for _ in range(3)]
+        requests = [connection.request_parts(ApiKey.PRODUCE, 9, (part, part)) for _ in range(3)]
         sent = connection.send_parts(ApiKey.PRODUCE, 9, (part, part))
-        outcomes = await asyncio.gather(*asked, sent, return_exceptions=True)
+        outcomes = await asyncio.gather(*requests, sent, return_exceptions=True)
         assert all(isinstance(outcome, OSError) for outcome in outcomes), outcomes
         await connection.wait_closed()
         may_read.set()
-        assert await ended < len(part), "what was given up is not sent"
+        assert await ended < len(part), "unsent bytes are not sent later"
         server.close()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("reply", [b"\xff\xff\xff\xff", b"\0\0\0\2xx", b"\x7f\xff\xff\xff", b""])
-def test_a_server_that_speaks_something_else_is_an_oserror(reply: bytes) -> None:
+def test_malformed_response_raises_oserror(reply: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(reply)
@@ -197,14 +201,14 @@ def test_a_server_that_speaks_something_else_is_an_oserror(reply: bytes) -> None
     run(scenario)
 
 
-def test_bootstrap_addresses_are_read_or_refused_in_words() -> None:
+def test_bootstrap_addresses_are_parsed_or_rejected() -> None:
     assert parse_bootstrap("a:1, [::1]:9092") == [("a", 1), ("::1", 9092)]
     for text in ("", "a", "a:", ":9", "a:x", "a:0", "a:70000", "a:1,,b:2"):
         with pytest.raises(ValueError, match="is not an address"):
             parse_bootstrap(text)
 
 
-def test_a_dead_bootstrap_node_is_passed_over() -> None:
+def test_dead_bootstrap_node_is_skipped() -> None:
     async def scenario() -> None:
         async with FakeCluster(3) as cluster:
             await cluster.nodes[1].listener.stop()
@@ -216,7 +220,7 @@ def test_a_dead_bootstrap_node_is_passed_over() -> None:
     run(scenario)
 
 
-def test_an_unreachable_cluster_is_said_with_its_addresses() -> None:
+def test_unreachable_cluster_is_reported_with_its_addresses() -> None:
     async def scenario() -> None:
         cluster = FakeCluster(2)
         async with cluster:
@@ -229,13 +233,13 @@ def test_an_unreachable_cluster_is_said_with_its_addresses() -> None:
     run(scenario)
 
 
-def test_what_must_not_be_done_twice_is_asked_once() -> None:
+def test_request_that_is_not_repeatable_is_sent_once() -> None:
     async def scenario() -> None:
         seen = []
 
         def broken(*_: Any) -> None:
-            seen.append("asked")
-            raise AssertionError("the test wants this connection to break")
+            seen.append("request")
+            raise AssertionError("the test breaks this connection")
 
         modules = {ApiKey.HEARTBEAT: SimpleNamespace(handle=broken)}
         async with (
@@ -243,16 +247,16 @@ def test_what_must_not_be_done_twice_is_asked_once() -> None:
             ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
         ):
             with pytest.raises(ConnectionResetError):
-                await pool.request(ApiKey.HEARTBEAT, BEAT, is_repeatable=False)
+                await pool.request(ApiKey.HEARTBEAT, HEARTBEAT, is_repeatable=False)
             assert len(seen) == 1
             with pytest.raises(ConnectionResetError):
-                await pool.request(ApiKey.HEARTBEAT, BEAT)
+                await pool.request(ApiKey.HEARTBEAT, HEARTBEAT)
             assert len(seen) == 1 + QUICK.tries_max
 
     run(scenario)
 
 
-def test_produce_goes_to_the_leader_and_follows_it() -> None:
+def test_produce_goes_to_the_leader_and_to_its_successor() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster(3) as cluster,
@@ -265,12 +269,12 @@ def test_produce_goes_to_the_leader_and_follows_it() -> None:
             assert (await produce(pool, "t", 0, batch)).base_offset == 0
             assert cluster.nodes[3].batches == [batch]
             assert cluster.nodes[1].batches == [batch]
-            assert ApiKey.PRODUCE not in cluster.nodes[2].asked
+            assert ApiKey.PRODUCE not in cluster.nodes[2].received
 
     run(scenario)
 
 
-def test_errors_that_pass_are_tried_again_and_others_are_not() -> None:
+def test_only_retriable_errors_are_retried() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster() as cluster,
@@ -292,7 +296,7 @@ def test_errors_that_pass_are_tried_again_and_others_are_not() -> None:
     run(scenario)
 
 
-def test_a_batch_without_a_producer_id_is_not_sent_twice_when_in_doubt() -> None:
+def test_batch_without_a_producer_id_is_not_sent_twice_after_a_lost_response() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster() as cluster,
@@ -300,18 +304,18 @@ def test_a_batch_without_a_producer_id_is_not_sent_twice_when_in_doubt() -> None
         ):
             node = cluster.nodes[1]
             for code in (ErrorCode.REQUEST_TIMED_OUT, None):
-                node.asked.clear()
+                node.received.clear()
                 node.produce_codes = [code]
                 with pytest.raises(KafkaError):
                     await produce(pool, "t", 0, header_only_batch(-1))
-                assert node.asked.count(ApiKey.PRODUCE) == 1
+                assert node.received.count(ApiKey.PRODUCE) == 1
             node.produce_codes = [None]
             assert (await produce(pool, "t", 0, header_only_batch(5))).base_offset == 0
 
     run(scenario)
 
 
-def test_acks_zero_is_sent_and_not_waited_for() -> None:
+def test_acks_zero_has_no_response() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster() as cluster,
@@ -323,7 +327,7 @@ def test_acks_zero_is_sent_and_not_waited_for() -> None:
     run(scenario)
 
 
-def test_an_unknown_topic_is_reported_soon() -> None:
+def test_unknown_topic_has_fewer_attempts() -> None:
     async def scenario() -> None:
         policy = replace(QUICK, tries_max=1000)
         async with (
@@ -333,14 +337,14 @@ def test_an_unknown_topic_is_reported_soon() -> None:
             with pytest.raises(KafkaError, match="topic x") as error:
                 await produce(pool, "x", 0, header_only_batch(5))
             assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert cluster.nodes[1].asked.count(ApiKey.METADATA) == 3
+            assert cluster.nodes[1].received.count(ApiKey.METADATA) == 3
             with pytest.raises(KafkaError, match="no partition 9"):
                 await produce(pool, "t", 9, header_only_batch(5))
 
     run(scenario)
 
 
-def test_group_requests_go_to_the_coordinator_and_follow_it() -> None:
+def test_group_requests_go_to_the_coordinator_and_to_its_successor() -> None:
     async def scenario() -> None:
         cluster = FakeCluster(2)
         seen = []
@@ -353,22 +357,18 @@ def test_group_requests_go_to_the_coordinator_and_follow_it() -> None:
                 code = ErrorCode.NONE if is_here else ErrorCode.NOT_COORDINATOR
                 return HeartbeatResponse(error_code=code)
 
-            node.listener.router("PLAINTEXT")._modules[ApiKey.HEARTBEAT] = SimpleNamespace(
-                handle=handle
-            )  # type: ignore[index]
+            node.modules[ApiKey.HEARTBEAT] = SimpleNamespace(handle=handle)
         async with cluster, ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool:
             for coordinator in (1, 2, 2):
                 cluster.coordinator = coordinator
-                answer = await pool.group_request(
-                    "g", ApiKey.HEARTBEAT, BEAT, lambda answer: answer.error_code
-                )
-                assert answer.error_code is ErrorCode.NONE
+                response = await pool.group_request("g", ApiKey.HEARTBEAT, HEARTBEAT, _error_of)
+                assert response.error_code is ErrorCode.NONE
             assert seen == [1, 1, 2, 2]
 
     run(scenario)
 
 
-def test_a_fetch_goes_to_the_leader() -> None:
+def test_fetch_goes_to_the_leader() -> None:
     def handle_frame(_: Any, context: Any, buffer: memoryview, at: int) -> Any:
         (wanted,) = parse_fetch(buffer, at, context.api_version).partitions
         if wanted.offset > 100:
@@ -396,8 +396,8 @@ def test_a_fetch_goes_to_the_leader() -> None:
     run(scenario)
 
 
-def test_a_leader_that_has_left_the_cluster_is_looked_for_anew() -> None:
-    """What is known of a topic may be older than what is known of nodes."""
+def test_leader_that_left_the_cluster_is_looked_up_again() -> None:
+    """Metadata of a topic may be older than that of the nodes."""
 
     async def scenario() -> None:
         async with (
@@ -414,7 +414,7 @@ def test_a_leader_that_has_left_the_cluster_is_looked_for_anew() -> None:
     run(scenario)
 
 
-def test_a_coordinator_that_has_left_the_cluster_is_looked_for_anew() -> None:
+def test_coordinator_that_left_the_cluster_is_looked_up_again() -> None:
     async def scenario() -> None:
         def handle(*_: Any) -> HeartbeatResponse:
             return HeartbeatResponse(error_code=ErrorCode.NONE)
@@ -428,14 +428,14 @@ def test_a_coordinator_that_has_left_the_cluster_is_looked_for_anew() -> None:
             assert await pool.coordinator("g") == 2
             gone, cluster.coordinator = cluster.nodes.pop(2), 1
             await pool.metadata(())
-            await pool.group_request("g", ApiKey.HEARTBEAT, BEAT, lambda told: told.error_code)
+            await pool.group_request("g", ApiKey.HEARTBEAT, HEARTBEAT, _error_of)
             assert await pool.coordinator("g") == 1
             await gone.listener.stop()
 
     run(scenario)
 
 
-def test_another_node_may_be_asked_when_one_seems_to_be_behind() -> None:
+def test_switch_node_uses_another_reachable_node() -> None:
     async def scenario() -> None:
         async with (
             FakeCluster(3) as cluster,
@@ -443,9 +443,9 @@ def test_another_node_may_be_asked_when_one_seems_to_be_behind() -> None:
         ):
             await cluster.nodes[2].listener.stop()
             for node in (1, 3, 1):
-                before = len(cluster.nodes[node].asked)
+                before = len(cluster.nodes[node].received)
                 await pool.metadata(["t"])
-                assert ApiKey.METADATA in cluster.nodes[node].asked[before:]
+                assert ApiKey.METADATA in cluster.nodes[node].received[before:]
                 await pool.switch_node()
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""A member finds its way through a rebalance, whatever the coordinator answers."""
+"""A member gets through a rebalance, whatever the coordinator responds."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ NONE = ErrorCode.NONE
 
 
 class Coordinator:
-    """Hands out ids and generations; takes error codes from lists before it behaves."""
+    """Assigns ids and generations, and returns the listed error codes before it succeeds."""
 
     def __init__(self, *, is_leader: bool = True) -> None:
         self.is_leader = is_leader
         self.joins: list[ErrorCode] = []
         self.syncs: list[ErrorCode] = []
-        self.beats: list[ErrorCode] = []
+        self.heartbeats: list[ErrorCode] = []
         self.commits: list[ErrorCode] = []
         self.generation = 0
         self.ids = 0
-        self.heard: list[Any] = []
-        self.beaten = asyncio.Event()
+        self.requests: list[Any] = []
+        self.heartbeat_received = asyncio.Event()
         self.modules_of_node = self.modules()
 
     async def join(self, _: Any, __: Any, request: Any) -> JoinGroupResponse:
-        self.heard.append(request)
+        self.requests.append(request)
         code = self.joins.pop(0) if self.joins else NONE
         member_id = request.member_id
         if not member_id:
@@ -67,7 +67,7 @@ class Coordinator:
             self.generation += 1
         members = (
             JoinGroupResponseMember(member_id=member_id, metadata=write_subscription(["t"])),
-            JoinGroupResponseMember(member_id="zz", metadata=b"of another kind"),
+            JoinGroupResponseMember(member_id="zz", metadata=b"another protocol"),
         )
         return JoinGroupResponse(
             error_code=code,
@@ -80,19 +80,19 @@ class Coordinator:
         )
 
     async def sync(self, _: Any, __: Any, request: Any) -> SyncGroupResponse:
-        self.heard.append(request)
+        self.requests.append(request)
         code = self.syncs.pop(0) if self.syncs else NONE
-        given = {row.member_id: row.assignment for row in request.assignments}
-        mine = given.get(request.member_id, write_assignment({"t": (0,)}))
+        assigned = {row.member_id: row.assignment for row in request.assignments}
+        mine = assigned.get(request.member_id, write_assignment({"t": (0,)}))
         return SyncGroupResponse(error_code=code, assignment=mine)
 
-    async def beat(self, _: Any, __: Any, request: Any) -> HeartbeatResponse:
-        self.heard.append(request)
-        self.beaten.set()
-        return HeartbeatResponse(error_code=self.beats.pop(0) if self.beats else NONE)
+    async def heartbeat(self, _: Any, __: Any, request: Any) -> HeartbeatResponse:
+        self.requests.append(request)
+        self.heartbeat_received.set()
+        return HeartbeatResponse(error_code=self.heartbeats.pop(0) if self.heartbeats else NONE)
 
     async def commit(self, _: Any, __: Any, request: Any) -> OffsetCommitResponse:
-        self.heard.append(request)
+        self.requests.append(request)
         code = self.commits.pop(0) if self.commits else NONE
         row = OffsetCommitResponsePartition(partition_index=0, error_code=code)
         return OffsetCommitResponse(
@@ -100,14 +100,14 @@ class Coordinator:
         )
 
     async def leave(self, _: Any, __: Any, request: Any) -> LeaveGroupResponse:
-        self.heard.append(request)
+        self.requests.append(request)
         return LeaveGroupResponse(error_code=NONE)
 
     def modules(self) -> dict[ApiKey, Any]:
         return {
             ApiKey.JOIN_GROUP: SimpleNamespace(handle=self.join),
             ApiKey.SYNC_GROUP: SimpleNamespace(handle=self.sync),
-            ApiKey.HEARTBEAT: SimpleNamespace(handle=self.beat),
+            ApiKey.HEARTBEAT: SimpleNamespace(handle=self.heartbeat),
             ApiKey.OFFSET_COMMIT: SimpleNamespace(handle=self.commit),
             ApiKey.LEAVE_GROUP: SimpleNamespace(handle=self.leave),
         }
@@ -127,28 +127,28 @@ def run(
     asyncio.run(asyncio.wait_for(wrapped(), 20))
 
 
-def test_the_leader_assigns_also_for_members_it_does_not_understand() -> None:
+def test_leader_assigns_nothing_to_members_with_an_unknown_subscription() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         assert await member.join() == {"t": (0,)}
         assert (member.member_id, member.generation) == ("m1", 1)
-        given = {row.member_id: row.assignment for row in coordinator.heard[-1].assignments}
-        assert read_assignment(given["m1"]) == {"t": (0,)}
-        assert read_assignment(given["zz"]) == {}
-        offered = [protocol.name for protocol in coordinator.heard[0].protocols]
+        assigned = {row.member_id: row.assignment for row in coordinator.requests[-1].assignments}
+        assert read_assignment(assigned["m1"]) == {"t": (0,)}
+        assert read_assignment(assigned["zz"]) == {}
+        offered = [protocol.name for protocol in coordinator.requests[0].protocols]
         assert offered == ["range", "roundrobin"]
 
     run(scenario)
 
 
-def test_a_follower_sends_no_assignment() -> None:
+def test_member_that_does_not_lead_sends_no_assignment() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         assert await member.join() == {"t": (0,)}
-        assert coordinator.heard[-1].assignments == ()
+        assert coordinator.requests[-1].assignments == ()
 
     run(scenario, is_leader=False)
 
 
-def test_a_rebalance_during_sync_joins_again_as_the_same_member() -> None:
+def test_rebalance_during_sync_joins_again_as_the_same_member() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.REBALANCE_IN_PROGRESS]
         await member.join()
@@ -157,7 +157,7 @@ def test_a_rebalance_during_sync_joins_again_as_the_same_member() -> None:
     run(scenario)
 
 
-def test_a_member_that_is_unknown_comes_back_as_a_new_one() -> None:
+def test_unknown_member_joins_again_as_a_new_one() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.UNKNOWN_MEMBER_ID]
         await member.join()
@@ -166,7 +166,7 @@ def test_a_member_that_is_unknown_comes_back_as_a_new_one() -> None:
     run(scenario)
 
 
-def test_a_coordinator_that_is_loading_is_asked_again() -> None:
+def test_request_is_retried_while_the_coordinator_loads() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
         await member.join()
@@ -175,7 +175,7 @@ def test_a_coordinator_that_is_loading_is_asked_again() -> None:
     run(scenario)
 
 
-def test_what_joining_again_cannot_help_is_raised() -> None:
+def test_fatal_join_error_is_raised() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.joins = [NONE, ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
         with pytest.raises(KafkaError) as failure:
@@ -185,7 +185,7 @@ def test_what_joining_again_cannot_help_is_raised() -> None:
     run(scenario)
 
 
-def test_endless_rebalances_end() -> None:
+def test_number_of_rebalances_is_limited() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         coordinator.syncs = [ErrorCode.REBALANCE_IN_PROGRESS] * (2 * module.ROUNDS_MAX)
         with pytest.raises(KafkaError, match="no assignment"):
@@ -194,30 +194,30 @@ def test_endless_rebalances_end() -> None:
     run(scenario)
 
 
-def test_a_heartbeat_tells_of_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_reports_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.001)
 
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         await member.join()
-        coordinator.beats = [NONE, ErrorCode.REBALANCE_IN_PROGRESS]
+        coordinator.heartbeats = [NONE, ErrorCode.REBALANCE_IN_PROGRESS]
         alive = asyncio.create_task(member.keep_alive())
         await member.must_rejoin.wait()
         assert member.member_id == "m1"
         await member.join()
         assert not member.must_rejoin.is_set()
         assert member.generation == 2
-        coordinator.beaten.clear()
-        await coordinator.beaten.wait()
+        coordinator.heartbeat_received.clear()
+        await coordinator.heartbeat_received.wait()
         alive.cancel()
 
     run(scenario)
 
 
-def test_a_commit_after_the_place_was_lost_says_so() -> None:
+def test_commit_fails_after_the_membership_was_lost() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         await member.join()
         assert await member.commit({PLACE: 5})
-        request = coordinator.heard[-1]
+        request = coordinator.requests[-1]
         assert (request.generation_id_or_member_epoch, request.member_id) == (1, "m1")
         assert request.topics[0].partitions[0].committed_offset == 5
         coordinator.commits = [ErrorCode.ILLEGAL_GENERATION]
@@ -227,37 +227,37 @@ def test_a_commit_after_the_place_was_lost_says_so() -> None:
     run(scenario)
 
 
-def test_leaving_says_who_and_only_once() -> None:
+def test_member_leaves_once() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
         await member.leave()
-        assert coordinator.heard == []
+        assert coordinator.requests == []
         await member.join()
         await member.leave()
-        assert [row.member_id for row in coordinator.heard[-1].members] == ["m1"]
-        count = len(coordinator.heard)
+        assert [row.member_id for row in coordinator.requests[-1].members] == ["m1"]
+        count = len(coordinator.requests)
         await member.leave()
-        assert len(coordinator.heard) == count
+        assert len(coordinator.requests) == count
 
     run(scenario)
 
 
-def test_who_is_stopped_while_it_joins_leaves_without_waiting_for_the_others() -> None:
+def test_member_leaves_while_joining_without_waiting_for_the_others() -> None:
     async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
-        asked, others = asyncio.Event(), asyncio.Event()
-        answer = coordinator.sync
+        sync_received, others = asyncio.Event(), asyncio.Event()
+        sync = coordinator.sync
 
         async def wait_for_others(*request: Any) -> SyncGroupResponse:
-            asked.set()
+            sync_received.set()
             await others.wait()
-            return await answer(*request)
+            return await sync(*request)
 
         coordinator.modules_of_node[ApiKey.SYNC_GROUP].handle = wait_for_others
         joining = asyncio.create_task(member.join())
-        await asked.wait()
+        await sync_received.wait()
         joining.cancel()
         await asyncio.gather(joining, return_exceptions=True)
         await asyncio.wait_for(member.leave(), module.LEAVE_S_MAX / 3)
-        assert [row.member_id for row in coordinator.heard[-1].members] == ["m1"]
+        assert [row.member_id for row in coordinator.requests[-1].members] == ["m1"]
         others.set()
 
     run(scenario)

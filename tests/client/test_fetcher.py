@@ -1,4 +1,4 @@
-"""The fetcher gives every record once, in order, and what it took always reaches the caller."""
+"""The fetcher returns every record once and in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(base_offset: int, *values: bytes, **options: Any) -> bytes:
     return build_batch([NewRecord(value) for value in values], base_offset=base_offset, **options)
 
 
-def test_a_fetch_inside_a_batch_leaves_out_what_is_before() -> None:
+def test_fetch_from_inside_a_batch_skips_earlier_records() -> None:
     data = batch(0, b"a", b"b", compression=Compression.LZ4) + batch(2, b"c")
     records, position = read_from(data, 1)
     assert [(record.offset, record.value) for record in records] == [(1, b"b"), (2, b"c")]
@@ -42,13 +42,13 @@ def test_a_fetch_inside_a_batch_leaves_out_what_is_before() -> None:
     assert read_from(data, 3) == ([], 3)
 
 
-def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
+def test_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
     data = batch(0, b"a") + batch(1, b"b" * 100)[:-1]
     assert [record.offset for record in read_from(data, 0)[0]] == [0]
     assert read_from(data, 0)[1] == 1
 
 
-def test_control_batches_are_passed_over() -> None:
+def test_control_batches_are_skipped() -> None:
     key = ControlType.COMMIT.key()
     marker = build_batch(
         [NewRecord(b"", key)], base_offset=1, producer_id=1, transactional=True, control=True
@@ -58,7 +58,7 @@ def test_control_batches_are_passed_over() -> None:
     assert position == 2
 
 
-def test_a_damaged_batch_is_not_believed() -> None:
+def test_corrupt_batch_is_rejected() -> None:
     data = bytearray(batch(0, b"aaaa"))
     data[-1] ^= 1
     with pytest.raises(CorruptBatch, match="CRC"):
@@ -66,16 +66,16 @@ def test_a_damaged_batch_is_not_believed() -> None:
 
 
 class Log:
-    """Answers Fetch from a list of (error, records), then with nothing."""
+    """Responds to Fetch from a list of (error, records), then without records."""
 
-    def __init__(self, *answers: tuple[ErrorCode, bytes]) -> None:
-        self.answers = list(answers)
-        self.asked: list[int] = []
+    def __init__(self, *responses: tuple[ErrorCode, bytes]) -> None:
+        self.responses = list(responses)
+        self.received: list[int] = []
 
     def handle_frame(self, _: Any, context: Any, buffer: memoryview, at: int) -> Any:
         (wanted,) = parse_fetch(buffer, at, context.api_version).partitions
-        self.asked.append(wanted.offset)
-        code, records = self.answers.pop(0) if self.answers else (ErrorCode.NONE, b"")
+        self.received.append(wanted.offset)
+        code, records = self.responses.pop(0) if self.responses else (ErrorCode.NONE, b"")
         result = FetchResult(wanted.topic, wanted.partition, code, 9, 9, 0, records=records)
         return encode_fetch_response(context.api_version, [result])
 
@@ -102,22 +102,24 @@ def poll(log: Log, times: int, lost: list[Any] | None = None) -> list[list[Fetch
     return asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_each_poll_goes_on_where_the_last_ended() -> None:
+def test_poll_continues_where_the_last_one_ended() -> None:
     log = Log((ErrorCode.NONE, batch(0, b"a", b"b")), (ErrorCode.NONE, batch(2, b"c")))
     polled = poll(log, 3)
-    assert [[r.value for p in portions for r in p.records] for portions in polled] == [
-        [b"a", b"b"], [b"c"], [],
-    ]  # fmt: skip
-    assert log.asked == [0, 2, 3]
+    assert [[r.value for p in fetched for r in p.records] for fetched in polled] == [
+        [b"a", b"b"],
+        [b"c"],
+        [],
+    ]
+    assert log.received == [0, 2, 3]
 
 
-def test_a_passing_error_is_tried_again() -> None:
+def test_retriable_error_is_retried() -> None:
     log = Log((ErrorCode.NOT_LEADER_OR_FOLLOWER, b""), (ErrorCode.NONE, batch(0, b"a")))
-    ((portion,),) = poll(log, 1)
-    assert portion.next_offset == 1
+    ((fetched,),) = poll(log, 1)
+    assert fetched.next_offset == 1
 
 
-def test_what_retention_removed_is_told_and_passed_over() -> None:
+def test_records_deleted_by_retention_are_reported_and_skipped() -> None:
     lost: list[Any] = [None]
     log = Log((ErrorCode.OFFSET_OUT_OF_RANGE, b""), (ErrorCode.NONE, batch(5, b"f")))
     polled = poll(log, 2, lost)
@@ -126,7 +128,7 @@ def test_what_retention_removed_is_told_and_passed_over() -> None:
     assert lost[1:] == [(PLACE, 0, 5)]
 
 
-def test_an_error_that_stays_is_raised() -> None:
+def test_fatal_error_is_raised() -> None:
     with pytest.raises(KafkaError) as failure:
         poll(Log((ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")), 1)
     assert failure.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own client sends them; records without a key stay together for a while."""
+"""Keys map to Kafka's partitions; records without a key fill one partition at a time."""
 
 from collections import Counter
 
@@ -22,19 +22,19 @@ from riverrun.ports.randomness import SystemRandomness
         (b"abc", 479470107),
     ],
 )
-def test_hash_is_that_of_kafka(key: bytes, signed: int) -> None:
+def test_hash_equals_kafkas(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed % 2**32
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=40))
-def test_hash_is_that_of_aiokafka(key: bytes) -> None:
+def test_hash_equals_aiokafkas(key: bytes) -> None:
     assert murmur2(key) == reference(key) % 2**32
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=40), st.integers(1, 1000))
-def test_partition_is_there(key: bytes, count: int) -> None:
+def test_partition_is_in_range(key: bytes, count: int) -> None:
     assert 0 <= partition_of_key(key, count) < count
 
 
@@ -49,7 +49,7 @@ def test_sticky_choice_moves_to_another_and_visits_all() -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
-def test_sticky_choice_of_one_stays() -> None:
+def test_sticky_choice_of_one_partition_stays() -> None:
     choice = StickyChoice([5], SystemRandomness())
     choice.move()
     assert choice.current == 5

@@ -1,4 +1,4 @@
-"""The producer gathers, keeps order and sequence, and splits what a topic finds too large."""
+"""The producer batches records, keeps order and sequence, and splits batches that are too large."""
 
 from __future__ import annotations
 
@@ -49,9 +49,12 @@ def values(batch: bytes) -> list[bytes | None]:
 
 def test_one_batch_for_many_records() -> None:
     async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
-        told: list[int] = []
+        counts: list[int] = []
         producer = await Producer.open(
-            pool, "t", compression=Compression.ZSTD, sent=lambda count, _size: told.append(count)
+            pool,
+            "t",
+            compression=Compression.ZSTD,
+            sent=lambda count, _size: counts.append(count),
         )
         for number in range(100):
             assert not producer.add(NewRecord(b"%d" % number))
@@ -59,14 +62,14 @@ def test_one_batch_for_many_records() -> None:
         (batch,) = cluster.nodes[1].batches
         assert values(batch) == [b"%d" % number for number in range(100)]
         assert read_header(batch).compression == Compression.ZSTD
-        assert told == [100]
+        assert counts == [100]
         await producer.flush()
         assert len(cluster.nodes[1].batches) == 1
 
     run(scenario)
 
 
-def test_says_when_enough_is_gathered() -> None:
+def test_add_returns_true_when_a_batch_is_full() -> None:
     async def scenario(_: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         assert not producer.add(NewRecord(b"x" * 1000))
@@ -75,7 +78,7 @@ def test_says_when_enough_is_gathered() -> None:
     run(scenario)
 
 
-def test_a_retry_has_the_same_sequence_and_the_next_batch_follows_it() -> None:
+def test_retry_keeps_its_sequence_and_the_next_batch_continues_it() -> None:
     async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         node = cluster.nodes[1]
@@ -87,14 +90,15 @@ def test_a_retry_has_the_same_sequence_and_the_next_batch_follows_it() -> None:
         await producer.flush()
         headers = [read_header(batch) for batch in node.batches]
         assert [(header.producer_id, header.base_sequence) for header in headers] == [
-            (9, 0), (9, 2),
-        ]  # fmt: skip
-        assert node.asked.count(ApiKey.PRODUCE) == 4
+            (9, 0),
+            (9, 2),
+        ]
+        assert node.received.count(ApiKey.PRODUCE) == 4
 
     run(scenario)
 
 
-def test_a_batch_too_large_is_split_and_keeps_its_order() -> None:
+def test_batch_that_is_too_large_is_split_in_order() -> None:
     async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         for number in range(5):
@@ -104,14 +108,16 @@ def test_a_batch_too_large_is_split_and_keeps_its_order() -> None:
         node.produce_codes = [too_large, too_large]
         await producer.flush()
         assert [values(batch) for batch in node.batches] == [
-            [b"0"], [b"1"], [b"2", b"3", b"4"],
-        ]  # fmt: skip
+            [b"0"],
+            [b"1"],
+            [b"2", b"3", b"4"],
+        ]
         assert [read_header(batch).base_sequence for batch in node.batches] == [0, 1, 2]
 
     run(scenario)
 
 
-def test_a_record_too_large_is_an_error() -> None:
+def test_record_that_is_too_large_is_an_error() -> None:
     async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         producer.add(NewRecord(b"x"))
@@ -123,7 +129,7 @@ def test_a_record_too_large_is_an_error() -> None:
     run(scenario)
 
 
-def test_with_fewer_acks_there_is_no_producer_id() -> None:
+def test_acks_one_uses_no_producer_id() -> None:
     async def scenario(cluster: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t", acks=1)
         producer.add(NewRecord(b"x"))
@@ -134,7 +140,7 @@ def test_with_fewer_acks_there_is_no_producer_id() -> None:
     run(scenario)
 
 
-def test_a_partition_that_is_not_there_is_an_error() -> None:
+def test_missing_partition_is_an_error() -> None:
     async def scenario(_: FakeCluster, pool: ConnectionPool) -> None:
         producer = await Producer.open(pool, "t")
         with pytest.raises(KafkaError, match="no partition 7"):

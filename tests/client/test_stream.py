@@ -1,4 +1,4 @@
-"""Frames where they lie in the buffer: whole, byte by byte, larger than the buffer, and none."""
+"""Frames in the receive buffer: whole, byte by byte, larger than the buffer, and invalid."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from riverrun.client.stream import BUFFER_BYTES_MIN, StreamConnection
 from tests.server.fakes import FakeTransport
 
 
-def run(story: Callable[[StreamConnection, FakeTransport], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[StreamConnection, FakeTransport], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         connection, transport = StreamConnection("there:1", "me", 0.05), FakeTransport()
         connection.connection_made(transport)
-        await story(connection, transport)
+        await scenario(connection, transport)
 
     asyncio.run(whole())
 
@@ -38,11 +38,11 @@ def frame(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("piece", [1, 3, 100, 10_000, 1 << 30])
 @pytest.mark.parametrize("size", [4, 5, 50_000, 3 * BUFFER_BYTES_MIN])
-def test_frames_arrive_whole_however_they_come(size: int, piece: int) -> None:
+def test_frames_are_complete_however_they_arrive(size: int, piece: int) -> None:
     if piece == 1 and size > 50_000:
-        return  # slow, and nothing new
+        return  # Slow, and covered by the smaller sizes.
 
-    async def story(connection: StreamConnection, _: FakeTransport) -> None:
+    async def scenario(connection: StreamConnection, _: FakeTransport) -> None:
         for number in range(3):
             body = bytes([number]) * size
             waiting = asyncio.ensure_future(connection.receive())
@@ -50,37 +50,37 @@ def test_frames_arrive_whole_however_they_come(size: int, piece: int) -> None:
             give(connection, frame(body), piece)
             assert await waiting == body
 
-    run(story)
+    run(scenario)
 
 
-def test_a_frame_in_use_is_not_touched_by_those_that_follow() -> None:
-    async def story(connection: StreamConnection, _: FakeTransport) -> None:
+def test_frame_in_use_is_not_overwritten() -> None:
+    async def scenario(connection: StreamConnection, _: FakeTransport) -> None:
         give(connection, frame(b"first") + frame(b"second"), 1000)
         first = await connection.receive()
         give(connection, frame(bytes(5 * BUFFER_BYTES_MIN)), 1000)
-        assert first == b"first"
-        assert await connection.receive() == b"second"
+        assert bytes(first) == b"first"
+        assert bytes(await connection.receive()) == b"second"
         assert len(await connection.receive()) == 5 * BUFFER_BYTES_MIN
 
-    run(story)
+    run(scenario)
 
 
-def test_memory_is_given_back() -> None:
-    async def story(connection: StreamConnection, _: FakeTransport) -> None:
+def test_buffer_shrinks() -> None:
+    async def scenario(connection: StreamConnection, _: FakeTransport) -> None:
         give(connection, frame(bytes(5 * BUFFER_BYTES_MIN)), 1 << 30)
         await connection.receive()
         assert len(connection.get_buffer(-1)) > BUFFER_BYTES_MIN
         connection.shrink()
         assert len(connection.get_buffer(-1)) == BUFFER_BYTES_MIN
         give(connection, frame(b"next"), 3)
-        assert await connection.receive() == b"next"
+        assert bytes(await connection.receive()) == b"next"
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 1 << 30])
-def test_a_length_that_cannot_be_ends_the_connection(size: int) -> None:
-    async def story(connection: StreamConnection, transport: FakeTransport) -> None:
+def test_invalid_length_aborts_the_connection(size: int) -> None:
+    async def scenario(connection: StreamConnection, transport: FakeTransport) -> None:
         waiting = asyncio.ensure_future(connection.receive())
         await asyncio.sleep(0)
         give(connection, size.to_bytes(4, "big", signed=True), 4)
@@ -88,11 +88,11 @@ def test_a_length_that_cannot_be_ends_the_connection(size: int) -> None:
             await waiting
         assert transport.was_aborted
 
-    run(story)
+    run(scenario)
 
 
-def test_who_waits_is_told_when_the_connection_is_lost() -> None:
-    async def story(connection: StreamConnection, _: FakeTransport) -> None:
+def test_receive_fails_when_the_connection_is_lost() -> None:
+    async def scenario(connection: StreamConnection, _: FakeTransport) -> None:
         waiting = asyncio.ensure_future(connection.receive())
         await asyncio.sleep(0)
         connection.connection_lost(None)
@@ -103,13 +103,13 @@ def test_who_waits_is_told_when_the_connection_is_lost() -> None:
         with pytest.raises(ConnectionResetError):
             await connection.receive()
 
-    run(story)
+    run(scenario)
 
 
-def test_silence_ends_the_connection() -> None:
-    async def story(connection: StreamConnection, transport: FakeTransport) -> None:
+def test_receive_timeout_aborts_the_connection() -> None:
+    async def scenario(connection: StreamConnection, transport: FakeTransport) -> None:
         with pytest.raises(TimeoutError):
             await connection.receive()
         assert transport.was_aborted
 
-    run(story)
+    run(scenario)

@@ -1,4 +1,4 @@
-"""A led partition with followers that fetch by hand, and a controller that answers by hand."""
+"""A leader with followers and a controller that tests drive by hand."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Leader:
             limits=IsrLimits(lag_messages=100),
             propose=self.proposed.append,
         )
-        self.syncs = 0
+        self.flushes = 0
         log = Machine().load(LogSettings(**settings))[1]  # type: ignore[arg-type]
-        self.partition = Partition(log, TOPIC_ID, ME, self._sync, self.peers)
+        self.partition = Partition(log, TOPIC_ID, ME, self._flush, self.peers)
         self.state = PartitionImage(
             replicas=(ME, TWO, THREE),
             isr=isr,
@@ -67,8 +67,8 @@ class Leader:
         )
         self.partition.apply(self.state)
 
-    def _sync(self, _: Partition) -> None:
-        self.syncs += 1
+    def _flush(self, _: Partition) -> None:
+        self.flushes += 1
 
     @property
     def high_watermark(self) -> Offset:
@@ -111,7 +111,7 @@ class Leader:
         recovery: LeaderRecoveryState | None = None,
         partition_epoch: int | None = None,
     ) -> None:
-        """An image; naming a leader begins a leader epoch."""
+        """Apply a new image. A ``leader`` starts a new leader epoch."""
         state = self.state
         epoch = state.leader_epoch if leader is None else LeaderEpoch(state.leader_epoch + 1)
         self.state = replace(
@@ -128,11 +128,11 @@ class Leader:
 
     def proposal(self) -> IsrProposal:
         found = self.partition.proposal
-        assert found is not None, "nothing is proposed"
+        assert found is not None, "no proposal is pending"
         return found
 
     def accept(self, proposal: IsrProposal) -> None:
-        """The controller commits what was proposed, and says so before the image comes."""
+        """The controller commits the proposal, and its response arrives before the image."""
         verdict = IsrVerdict(
             error=ErrorCode.NONE,
             isr=proposal.isr,
@@ -141,5 +141,5 @@ class Leader:
         )
         assert self.partition.apply_verdict(proposal, verdict) is None
 
-    def refuse(self, proposal: IsrProposal, code: ErrorCode) -> float | None:
+    def reject(self, proposal: IsrProposal, code: ErrorCode) -> float | None:
         return self.partition.apply_verdict(proposal, IsrVerdict(error=code))

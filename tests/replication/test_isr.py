@@ -1,4 +1,4 @@
-"""Who belongs to the in-sync replicas, rule by rule."""
+"""The rules for membership in the ISR."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NOW = 1000.0
         (10, 10, 10, True),
         (9, 10, 5, False),
         (12, 10, 11, True),
-        # A new leader's high watermark lags what its predecessor acknowledged.
+        # A new leader's high watermark lags behind acknowledged records.
         (7, 5, 10, False),
         (10, 5, 10, True),
         (-1, 0, 0, False),
     ],
 )
-def test_back_into_the_isr_only_with_all_that_was_acknowledged(
+def test_returning_replica_holds_all_acknowledged_records(
     end_offset: int, high_watermark: int, epoch_start: int, may: bool
 ) -> None:
     held = holds_acknowledged_records(
@@ -74,14 +74,14 @@ def test_returning_replica_is_within_half_of_both_limits(
         (None, 4000, None),
         (None, 4001, LagWindow(NOW, 4001)),
         (LagWindow(NOW - 5, 9000), 4000, None),
-        # Two seconds have not passed: the window stays, whether it gains or not.
+        # Two seconds have not passed: the window stays, whether the lag shrinks or not.
         (LagWindow(NOW - 1, 5000), 4500, LagWindow(NOW - 1, 5000)),
-        # They have, and it gained: its two seconds begin again.
+        # They have passed, and the lag shrank: a new window starts.
         (LagWindow(NOW - 2, 5000), 4500, LagWindow(NOW, 4500)),
         (LagWindow(NOW - 2, 5000), 5001, LagWindow(NOW - 2, 5000)),
     ],
 )
-def test_a_lag_by_messages_is_watched_from_when_it_began(
+def test_lag_window_starts_when_the_limit_is_exceeded(
     window: LagWindow | None, messages: int, expected: LagWindow | None
 ) -> None:
     assert next_lag_window(LIMITS, window, messages=messages, now=NOW) == expected
@@ -112,27 +112,27 @@ GROWING = LagWindow(NOW - 3, 4500)
 
 
 @pytest.mark.parametrize(
-    ("members", "isr_size", "min_in_sync", "gone"),
+    ("members", "isr_size", "min_in_sync", "removed"),
     [
         ([member(2), member(3)], 3, 2, []),
-        # By time: also below the minimum, for nothing is ever committed otherwise.
+        # By time: also below the minimum. Otherwise nothing would ever be committed.
         ([member(2, 1, 10.1), member(3, 1, 10.1)], 3, 2, [2, 3]),
         ([member(2, 1, 10), member(3, 1, 9)], 3, 2, []),
-        # Who holds everything is in sync however long ago it was heard of.
+        # A follower with all records is in sync, however old its last fetch is.
         ([member(2, 0, 1e6)], 2, 1, []),
         ([member(2, 1, float("inf"))], 2, 1, [2]),
-        # By messages: only while it lasts and grows, the farthest first, never below the minimum.
+        # By messages: only a lag that lasts and grows, largest first, never below the minimum.
         ([member(2, 5000, 1, GROWING)], 3, 2, [2]),
         ([member(2, 4400, 1, GROWING)], 3, 2, []),
         ([member(2, 5000, 1, GROWING)], 2, 2, []),
         ([member(2, 5000, 1, GROWING), member(3, 9000, 1, GROWING)], 3, 2, [3]),
         ([member(2, 5000, 1, GROWING), member(3, 9000, 1, GROWING)], 3, 1, [3, 2]),
-        # One leaves by time, and so another one that lags may not.
+        # One is removed by time, so a lagging one must stay.
         ([member(2, 5000, 1, GROWING), member(3, 1, 11)], 3, 2, [3]),
     ],
 )
-def test_who_must_leave(
-    members: list[FollowerStatus], isr_size: int, min_in_sync: int, gone: list[int]
+def test_replicas_to_remove(
+    members: list[FollowerStatus], isr_size: int, min_in_sync: int, removed: list[int]
 ) -> None:
     found = replicas_to_remove(
         LIMITS,
@@ -142,22 +142,22 @@ def test_who_must_leave(
         min_in_sync=min_in_sync,
         now=NOW,
     )
-    assert found == gone
+    assert found == removed
 
 
-def test_nobody_who_leaves_could_return_at_once() -> None:
-    """Hysteresis: the two rules never hold together, or replicas would flap."""
+def test_removed_replica_cannot_return_at_once() -> None:
+    """Hysteresis: if both rules could hold at once, replicas would flap."""
     for behind in (1, 1999, 2000, 2001, 4000, 4001, 9000):
         for seconds_ago in (0.0, 4.9, 5.0, 5.1, 9.9, 10.1, -NEVER):
-            standing = member(2, behind, seconds_ago, GROWING if behind > 4000 else None)
+            status = member(2, behind, seconds_ago, GROWING if behind > 4000 else None)
             left = replicas_to_remove(
-                LIMITS, [standing], leader_end=100_000, isr_size=3, min_in_sync=1, now=NOW
+                LIMITS, [status], leader_end=100_000, isr_size=3, min_in_sync=1, now=NOW
             )
             within = is_nearly_caught_up(
                 LIMITS,
                 leader_end=100_000,
-                end_offset=standing.end_offset,
-                caught_up_at=standing.caught_up_at,
+                end_offset=status.end_offset,
+                caught_up_at=status.caught_up_at,
                 now=NOW,
             )
             assert not (left and within), f"{behind} behind, {seconds_ago} s ago"

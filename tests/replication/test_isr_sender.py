@@ -1,4 +1,4 @@
-"""Proposals on their way to the controller: one request at a time, retried, in any order."""
+"""ISR proposals are sent in one request at a time, and retried."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from riverrun.wire.messages.alter_partition_response import (
 )
 from tests.server.requests.led import ME, THREE, TWO, Node, image_of, request, want
 
-Answer = Callable[[AlterPartitionRequest], AlterPartitionResponse]
+Respond = Callable[[AlterPartitionRequest], AlterPartitionResponse]
 
 
-def answer(
-    asked: AlterPartitionRequest, error: ErrorCode = ErrorCode.NONE, whole: ErrorCode | None = None
+def respond(
+    request: AlterPartitionRequest,
+    error: ErrorCode = ErrorCode.NONE,
+    whole: ErrorCode | None = None,
 ) -> AlterPartitionResponse:
-    """What a controller that agrees would say, or the same refusal for everybody."""
+    """The response of a controller that accepts all proposals, or rejects all with one error."""
     return AlterPartitionResponse(
         throttle_time_ms=0,
         error_code=whole or ErrorCode.NONE,
@@ -45,42 +47,42 @@ def answer(
                     for row in topic.partitions
                 ),
             )
-            for topic in asked.topics
+            for topic in request.topics
         ),
     )
 
 
 class Controller:
-    """Keeps what it is asked, and answers when it is let."""
+    """Records requests, and responds when its gate is open."""
 
     def __init__(self) -> None:
-        self.asked: list[AlterPartitionRequest] = []
-        self.answers: list[Answer | Exception] = []
+        self.requests: list[AlterPartitionRequest] = []
+        self.responses: list[Respond | Exception] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def send(self, asked: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
-        return self._send(asked)
+    def send(self, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
+        return self._send(request)
 
-    async def _send(self, asked: AlterPartitionRequest) -> AlterPartitionResponse:
-        self.asked.append(asked)
+    async def _send(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        self.requests.append(request)
         await self.gate.wait()
-        said = self.answers.pop(0) if self.answers else answer
-        if isinstance(said, Exception):
-            raise said
-        return said(asked)
+        response = self.responses.pop(0) if self.responses else respond
+        if isinstance(response, Exception):
+            raise response
+        return response(request)
 
     def indexes(self) -> list[list[int]]:
         return [
-            [row.partition_index for topic in asked.topics for row in topic.partitions]
-            for asked in self.asked
+            [row.partition_index for topic in sent.topics for row in topic.partitions]
+            for sent in self.requests
         ]
 
 
-def play(node: Node, story: Callable[[Controller], Any]) -> None:
+def run_scenario(node: Node, scenario: Callable[[Controller], Any]) -> None:
     async def whole() -> None:
         controller = Controller()
-        changes = IsrSender(
+        sender = IsrSender(
             node.proposals,
             node.replicas,
             NodeId(1),
@@ -88,9 +90,9 @@ def play(node: Node, story: Callable[[Controller], Any]) -> None:
             broker_epoch=lambda: 11,
             clock=node.services.clock,
         )
-        running = asyncio.ensure_future(changes.run())
+        running = asyncio.ensure_future(sender.run())
         try:
-            await story(controller)
+            await scenario(controller)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -102,41 +104,41 @@ async def settle(seconds: float = 0.01) -> None:
     await asyncio.sleep(seconds)
 
 
-def test_a_join_is_proposed_with_the_epochs_of_all_and_holds_when_answered() -> None:
+def test_join_is_proposed_with_broker_epochs_and_applied_on_response() -> None:
     node = Node()
 
-    async def story(controller: Controller) -> None:
+    async def scenario(controller: Controller) -> None:
         await node.ask(request(THREE), [want(0)])
         await settle()
-        (asked,) = controller.asked
-        (row,) = asked.topics[0].partitions
-        assert (asked.broker_id, asked.broker_epoch, row.leader_epoch) == (1, 11, 0)
+        (sent,) = controller.requests
+        (row,) = sent.topics[0].partitions
+        assert (sent.broker_id, sent.broker_epoch, row.leader_epoch) == (1, 11, 0)
         members = {m.broker_id: m.broker_epoch for m in row.new_isr_with_epochs}
         assert members == {1: 11, 2: 12, 3: 13}
         assert node.partition().isr == (ME, TWO, THREE)
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
 @pytest.mark.parametrize(("partitions", "named"), [(NAMED_MAX, NAMED_MAX), (NAMED_MAX + 1, 0)])
-def test_each_change_has_its_line_while_somebody_can_read_them(partitions: int, named: int) -> None:
+def test_few_changes_are_logged_one_by_one_and_many_as_a_count(partitions: int, named: int) -> None:
     node = Node(partitions=partitions)
 
-    async def story(controller: Controller) -> None:
+    async def scenario(controller: Controller) -> None:
         await node.ask(request(THREE), [want(0, index) for index in range(partitions)])
         await settle()
 
     with capture_logs() as lines:
-        play(node, story)
-    told = [line for line in lines if line["event"] == "ISR changed"]
-    assert len([line for line in told if "partition" in line]) == named
-    assert named or [line["partitions"] for line in told] == [partitions]
+        run_scenario(node, scenario)
+    logged = [line for line in lines if line["event"] == "ISR changed"]
+    assert len([line for line in logged if "partition" in line]) == named
+    assert named or [line["partitions"] for line in logged] == [partitions]
 
 
-def test_while_one_request_is_in_flight_the_others_gather_for_the_next() -> None:
+def test_proposals_are_batched_while_a_request_is_in_flight() -> None:
     node = Node(partitions=5)
 
-    async def story(controller: Controller) -> None:
+    async def scenario(controller: Controller) -> None:
         controller.gate.clear()
         await node.ask(request(THREE), [want(0, 0)])
         await settle()
@@ -148,63 +150,63 @@ def test_while_one_request_is_in_flight_the_others_gather_for_the_next() -> None
         assert controller.indexes() == [[0], [1, 2, 3, 4]]
         assert all(len(partition.isr) == 3 for partition in node.replicas)
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
-def test_a_proposal_is_sent_once_however_long_its_answer_takes() -> None:
+def test_proposal_is_sent_once_while_its_response_is_pending() -> None:
     node = Node()
 
-    async def story(controller: Controller) -> None:
+    async def scenario(controller: Controller) -> None:
         controller.gate.clear()
         await node.ask(request(THREE), [want(0)])
         await settle(3)
         controller.gate.set()
         await settle(3)
-        assert len(controller.asked) == 1
+        assert len(controller.requests) == 1
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "failure",
     [
         ConnectionError("gone"),
         TimeoutError("late"),
-        lambda asked: answer(asked, whole=ErrorCode.STALE_BROKER_EPOCH),
-        lambda asked: answer(asked, ErrorCode.UNKNOWN_SERVER_ERROR),
-        lambda asked: AlterPartitionResponse(
+        lambda sent: respond(sent, whole=ErrorCode.STALE_BROKER_EPOCH),
+        lambda sent: respond(sent, ErrorCode.UNKNOWN_SERVER_ERROR),
+        lambda sent: AlterPartitionResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, topics=()
         ),
     ],
-    ids=["no connection", "no answer", "stale epoch", "unknown error", "nothing said of it"],
+    ids=["no connection", "timeout", "stale epoch", "unknown error", "no verdict"],
 )
-def test_what_was_not_decided_is_sent_again_after_a_pause(trouble: Any) -> None:
+def test_undecided_proposal_is_sent_again_after_a_delay(failure: Any) -> None:
     node = Node()
 
-    async def story(controller: Controller) -> None:
-        controller.answers = [trouble, trouble]
+    async def scenario(controller: Controller) -> None:
+        controller.responses = [failure, failure]
         await node.ask(request(THREE), [want(0)])
         await settle()
-        assert len(controller.asked) == 1
+        assert len(controller.requests) == 1
         await settle(1)
-        assert len(controller.asked) == 3
+        assert len(controller.requests) == 3
         assert node.partition().isr == (ME, TWO, THREE)
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
-def test_a_proposal_that_an_image_has_overtaken_is_not_sent_again() -> None:
+def test_proposal_that_an_image_has_settled_is_not_sent_again() -> None:
     node = Node()
 
-    async def story(controller: Controller) -> None:
-        controller.answers = [ConnectionError("gone")]
+    async def scenario(controller: Controller) -> None:
+        controller.responses = [ConnectionError("gone")]
         await node.ask(request(THREE), [want(0)])
         await settle()
         node.publish(image_of(1, leader=TWO, epoch=1, partition_epoch=1))
         await settle(5)
-        assert len(controller.asked) == 1
+        assert len(controller.requests) == 1
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
 @pytest.mark.parametrize(
@@ -216,45 +218,45 @@ def test_a_proposal_that_an_image_has_overtaken_is_not_sent_again() -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
     ],
 )
-def test_a_partition_that_has_changed_waits_for_its_image(code: ErrorCode) -> None:
+def test_proposal_based_on_old_state_waits_for_the_image(code: ErrorCode) -> None:
     node = Node()
 
-    async def story(controller: Controller) -> None:
-        controller.answers = [lambda asked: answer(asked, code)]
+    async def scenario(controller: Controller) -> None:
+        controller.responses = [lambda sent: respond(sent, code)]
         await node.ask(request(THREE), [want(0)])
         await settle(2)
-        assert len(controller.asked) == 1
+        assert len(controller.requests) == 1
         assert node.partition().maximal_isr == (ME, TWO, THREE)
         node.publish(image_of(1, isr=(ME, TWO), partition_epoch=1))
         await settle()
-        assert len(controller.asked) == 2, "it still wants to join"
+        assert len(controller.requests) == 2, "it is proposed again"
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
-def test_followers_that_stay_behind_are_noticed_without_anybody_asking() -> None:
+def test_lagging_followers_are_removed_by_the_periodic_check() -> None:
     node = Node(isr=(ME, TWO, THREE))
 
-    async def story(controller: Controller) -> None:
+    async def scenario(controller: Controller) -> None:
         node.append(b"a")
         await settle(9.5)
-        assert not controller.asked
+        assert not controller.requests
         await settle(1.5)
         assert node.partition().isr == (ME,)
 
-    play(node, story)
+    run_scenario(node, scenario)
 
 
-def test_a_node_that_stood_still_blames_nobody() -> None:
+def test_stalled_node_does_not_remove_followers() -> None:
     node = Node(isr=(ME, TWO, THREE))
 
-    async def story(controller: Controller) -> None:
+    async def scenario(controller: Controller) -> None:
         node.append(b"a")
         await settle(3)
         node.loop._pass_time(30)
         await settle(3)
-        assert not controller.asked
+        assert not controller.requests
         await settle(6)
         assert node.partition().isr == (ME,)
 
-    play(node, story)
+    run_scenario(node, scenario)

@@ -1,4 +1,4 @@
-"""A leader and its followers: what is committed, who is in sync, and what is proposed."""
+"""A leader and its followers: high watermark, ISR and proposals."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from riverrun.replication.leader_state import AWAIT_IMAGE, NOT_APPLIED
 from tests.replication.leaders import ME, THREE, TWO, Leader, broker
 from tests.storage.machines import NOW_MS, batch, flush, values_of
 
-# -- The high watermark ---------------------------------------------------------------------------
+# The high watermark
 
 
-def test_the_high_watermark_is_what_all_in_sync_replicas_hold() -> None:
+def test_high_watermark_is_the_offset_that_all_in_sync_replicas_hold() -> None:
     leader = Leader()
     leader.append(b"a")
     leader.append(b"b")
     assert leader.high_watermark == 0
     leader.fetch(TWO, 2)
-    assert leader.high_watermark == 0, "replica 3 was not heard of in this epoch"
+    assert leader.high_watermark == 0, "replica 3 has not fetched in this epoch"
     leader.fetch(THREE, 1)
     assert leader.high_watermark == 1
     leader.fetch(THREE, 2)
     assert leader.high_watermark == 2
 
 
-def test_a_producer_is_told_when_the_last_in_sync_replica_fetches_beyond_its_batch() -> None:
+def test_produce_completes_when_the_last_in_sync_replica_fetches_beyond_its_batch() -> None:
     leader = Leader()
     codes: list[ErrorCode] = []
     leader.partition.when_committed(leader.append(b"a"), codes.append)
@@ -38,37 +38,37 @@ def test_a_producer_is_told_when_the_last_in_sync_replica_fetches_beyond_its_bat
     assert codes == [ErrorCode.NONE]
 
 
-def test_a_follower_out_of_sync_does_not_hold_back_the_high_watermark() -> None:
+def test_follower_out_of_sync_does_not_hold_back_the_high_watermark() -> None:
     leader = Leader(isr=(ME, TWO))
     leader.append(b"a")
     leader.fetch(TWO, 1)
     assert leader.high_watermark == 1
 
 
-def test_a_follower_that_has_nearly_caught_up_does() -> None:
-    """Else the high watermark would run ahead of it, and it could never join."""
+def test_follower_that_has_nearly_caught_up_holds_back_the_high_watermark() -> None:
+    """Otherwise the high watermark would run ahead of it, and it could never join."""
     leader = Leader(isr=(ME,))
     leader.fetch(TWO, 0)
-    leader.refuse(leader.proposal(), ErrorCode.INELIGIBLE_REPLICA)
+    leader.reject(leader.proposal(), ErrorCode.INELIGIBLE_REPLICA)
     leader.append(b"a")
     assert leader.high_watermark == 0
     leader.now += 20
     leader.partition.check_isr()
-    assert leader.high_watermark == 1, "but not for ever"
+    assert leader.high_watermark == 1, "until it falls behind"
 
 
-def test_with_flush_before_ack_the_leader_counts_what_it_has_synced() -> None:
+def test_with_flush_before_ack_the_leader_counts_its_flushed_records() -> None:
     leader = Leader(flush_before_ack=True)
     leader.append(b"a")
     leader.fetch(TWO, 1)
     leader.fetch(THREE, 1)
-    assert (leader.high_watermark, leader.syncs > 0) == (0, True)
+    assert (leader.high_watermark, leader.flushes > 0) == (0, True)
     flush(leader.partition.log)
     leader.partition.advance()
     assert leader.high_watermark == 1
 
 
-def test_acks_of_one_with_flush_before_ack_waits_for_our_own_disk_alone() -> None:
+def test_acks_one_with_flush_before_ack_waits_for_the_leaders_disk_alone() -> None:
     leader = Leader(flush_before_ack=True)
     codes: list[ErrorCode] = []
     leader.partition.when_flushed(leader.append(b"a", acks=1), codes.append)
@@ -77,7 +77,7 @@ def test_acks_of_one_with_flush_before_ack_waits_for_our_own_disk_alone() -> Non
     assert (codes, leader.high_watermark) == ([ErrorCode.NONE], 0)
 
 
-def test_a_duplicate_waits_for_the_high_watermark_like_its_original() -> None:
+def test_duplicate_waits_for_the_high_watermark_like_its_original() -> None:
     leader = Leader()
     one = batch(b"a", producer=7, sequence=0)
     first = leader.partition.append(one[:], acks=-1, now_ms=NOW_MS)
@@ -91,10 +91,10 @@ def test_a_duplicate_waits_for_the_high_watermark_like_its_original() -> None:
     assert codes == [ErrorCode.NONE]
 
 
-# -- The minimum ----------------------------------------------------------------------------------
+# Minimum ISR
 
 
-def test_below_the_minimum_nothing_is_appended_with_acks_all() -> None:
+def test_acks_all_is_rejected_below_the_minimum_isr() -> None:
     leader = Leader(isr=(ME,), min_insync_replicas=2)
     with pytest.raises(KafkaError) as caught:
         leader.append(b"a")
@@ -102,7 +102,7 @@ def test_below_the_minimum_nothing_is_appended_with_acks_all() -> None:
     assert leader.partition.log.end_offset == 0
 
 
-def test_below_the_minimum_the_high_watermark_stands_still() -> None:
+def test_high_watermark_does_not_move_below_the_minimum_isr() -> None:
     leader = Leader(isr=(ME,), min_insync_replicas=2)
     leader.append(b"a", acks=1)
     assert leader.high_watermark == 0
@@ -111,7 +111,7 @@ def test_below_the_minimum_the_high_watermark_stands_still() -> None:
     assert leader.high_watermark == 1
 
 
-def test_who_wrote_before_the_isr_shrank_below_the_minimum_is_told_after_the_append() -> None:
+def test_pending_produce_fails_when_the_isr_shrinks_below_the_minimum() -> None:
     leader = Leader(isr=(ME, TWO), min_insync_replicas=2)
     codes: list[ErrorCode] = []
     patient: list[ErrorCode] = []
@@ -126,12 +126,12 @@ def test_who_wrote_before_the_isr_shrank_below_the_minimum_is_told_after_the_app
     assert (patient, leader.high_watermark) == ([ErrorCode.NONE], 1)
 
 
-def test_the_minimum_is_not_more_than_the_replicas_that_there_are() -> None:
+def test_minimum_isr_is_at_most_the_number_of_replicas() -> None:
     leader = Leader(min_insync_replicas=7)
     assert leader.partition.min_in_sync() == 3
 
 
-def test_when_the_isr_shrinks_those_who_wait_are_woken() -> None:
+def test_pending_produce_completes_when_the_isr_shrinks() -> None:
     leader = Leader(min_insync_replicas=2)
     codes: list[ErrorCode] = []
     leader.partition.when_committed(leader.append(b"a"), codes.append)
@@ -144,17 +144,17 @@ def test_when_the_isr_shrinks_those_who_wait_are_woken() -> None:
     assert codes == [ErrorCode.NONE]
 
 
-# -- Fetches that count ---------------------------------------------------------------------------
+# Fetches that count
 
 
-def test_somebody_who_is_no_replica_is_refused() -> None:
+def test_fetch_of_a_node_that_is_not_a_replica_is_rejected() -> None:
     leader = Leader()
     with pytest.raises(KafkaError) as caught:
         leader.partition.follower(ME)
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_follower_with_another_history_is_told_where_it_diverged_and_does_not_count() -> None:
+def test_diverging_follower_gets_the_diverging_epoch_and_does_not_count() -> None:
     leader = Leader(isr=(ME, TWO), epoch=1)
     leader.append(b"a")
     leader.apply(leader=ME)
@@ -167,7 +167,7 @@ def test_a_follower_with_another_history_is_told_where_it_diverged_and_does_not_
 
 
 @pytest.mark.parametrize("offset", [-1, 3])
-def test_a_follower_outside_of_the_log_is_out_of_range(offset: int) -> None:
+def test_follower_outside_of_the_log_is_out_of_range(offset: int) -> None:
     leader = Leader()
     leader.append(b"a", b"b")
     assert leader.fetch(TWO, offset).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -182,7 +182,7 @@ def test_followers_read_up_to_the_end_of_the_log() -> None:
     assert leader.high_watermark == 0
 
 
-def test_what_followers_told_is_forgotten_with_the_epoch() -> None:
+def test_positions_of_followers_end_with_the_leader_epoch() -> None:
     leader = Leader()
     leader.append(b"a")
     leader.fetch(TWO, 1)
@@ -192,10 +192,10 @@ def test_what_followers_told_is_forgotten_with_the_epoch() -> None:
     assert leader.high_watermark == 0
 
 
-# -- Joining --------------------------------------------------------------------------------------
+# Joining the ISR
 
 
-def test_a_follower_joins_when_it_holds_all_that_was_acknowledged() -> None:
+def test_follower_joins_when_it_holds_all_acknowledged_records() -> None:
     leader = Leader(isr=(ME, TWO))
     leader.append(b"a")
     leader.fetch(TWO, 1)
@@ -208,8 +208,8 @@ def test_a_follower_joins_when_it_holds_all_that_was_acknowledged() -> None:
     assert leader.proposed == [leader.partition]
 
 
-def test_a_follower_below_the_start_of_the_epoch_stays_out() -> None:
-    """A new leader's high watermark may lag what its predecessor acknowledged."""
+def test_follower_below_the_start_of_the_epoch_does_not_join() -> None:
+    """A new leader's high watermark may lag behind records that its predecessor acknowledged."""
     leader = Leader(isr=(ME,), min_insync_replicas=2)
     leader.append(b"a", acks=1)
     leader.append(b"b", acks=1)
@@ -221,7 +221,7 @@ def test_a_follower_below_the_start_of_the_epoch_stays_out() -> None:
     assert leader.proposal().isr == (ME, TWO)
 
 
-def test_while_a_join_is_under_way_the_joiner_holds_back_the_high_watermark() -> None:
+def test_joining_follower_holds_back_the_high_watermark() -> None:
     leader = Leader(isr=(ME, TWO))
     leader.fetch(THREE, 0)
     assert leader.partition.maximal_isr == (ME, TWO, THREE)
@@ -234,7 +234,7 @@ def test_while_a_join_is_under_way_the_joiner_holds_back_the_high_watermark() ->
 
 
 @pytest.mark.parametrize("change", ["fenced", "leaving", "another incarnation", "unregistered"])
-def test_who_may_not_lead_does_not_join(change: str) -> None:
+def test_broker_that_may_not_lead_does_not_join(change: str) -> None:
     leader = Leader(isr=(ME, TWO))
     known = broker(THREE)
     brokers = dict(leader.image.brokers)
@@ -245,7 +245,7 @@ def test_who_may_not_lead_does_not_join(change: str) -> None:
             brokers[THREE] = replace(known, in_controlled_shutdown=True)
         case "another incarnation":
             leader.fetch(THREE, 0)
-            leader.refuse(leader.proposal(), ErrorCode.INELIGIBLE_REPLICA)
+            leader.reject(leader.proposal(), ErrorCode.INELIGIBLE_REPLICA)
             leader.now += 1
             brokers[THREE] = replace(known, epoch=77)
         case _:
@@ -257,7 +257,7 @@ def test_who_may_not_lead_does_not_join(change: str) -> None:
     assert leader.partition.proposal is None
 
 
-def test_one_proposal_at_a_time_and_the_next_when_it_is_settled() -> None:
+def test_only_one_proposal_is_pending_at_a_time() -> None:
     leader = Leader(isr=(ME,))
     leader.fetch(TWO, 0)
     first = leader.proposal()
@@ -269,10 +269,10 @@ def test_one_proposal_at_a_time_and_the_next_when_it_is_settled() -> None:
     assert leader.proposal().partition_epoch == 1
 
 
-# -- Leaving --------------------------------------------------------------------------------------
+# Leaving the ISR
 
 
-def test_a_follower_that_was_not_caught_up_for_too_long_leaves() -> None:
+def test_follower_that_was_not_caught_up_for_too_long_leaves() -> None:
     leader = Leader()
     leader.fetch(TWO, 0)
     leader.fetch(THREE, 0)
@@ -284,10 +284,10 @@ def test_a_follower_that_was_not_caught_up_for_too_long_leaves() -> None:
     leader.now += 0.1
     leader.partition.check_isr()
     assert leader.proposal().isr == (ME, TWO)
-    assert leader.partition.maximal_isr == (ME, TWO, THREE), "until that is committed"
+    assert leader.partition.maximal_isr == (ME, TWO, THREE), "until the change is committed"
 
 
-def test_a_follower_that_never_came_leaves_too() -> None:
+def test_follower_that_never_fetched_leaves() -> None:
     leader = Leader()
     leader.append(b"a")
     leader.fetch(TWO, 1)
@@ -297,8 +297,8 @@ def test_a_follower_that_never_came_leaves_too() -> None:
     assert leader.proposal().isr == (ME, TWO)
 
 
-def test_a_follower_that_keeps_up_with_a_growing_log_stays() -> None:
-    """It never holds all that there is, but always all that there was a moment ago."""
+def test_follower_that_keeps_up_with_a_growing_log_stays() -> None:
+    """It never holds the whole log, but always the log of a moment ago."""
     leader = Leader()
     for second in range(1, 40):
         leader.append(b"a")
@@ -309,15 +309,15 @@ def test_a_follower_that_keeps_up_with_a_growing_log_stays() -> None:
         assert leader.partition.proposal is None, f"after {second} s"
 
 
-def test_a_follower_that_falls_back_by_messages_leaves_but_never_below_the_minimum() -> None:
+def test_follower_that_falls_behind_by_messages_leaves_but_not_below_the_minimum_isr() -> None:
     leader = Leader(min_insync_replicas=2)
-    for turn in range(5):
+    for step in range(5):
         leader.append(*[b"x"] * 80)
         leader.now += 0.5
-        leader.fetch(TWO, turn)
-        leader.fetch(THREE, turn)
+        leader.fetch(TWO, step)
+        leader.fetch(THREE, step)
         leader.partition.check_isr()
-    assert leader.partition.proposal is None, "the lag grows, but does not last"
+    assert leader.partition.proposal is None, "the lag grows, but does not last yet"
     leader.append(*[b"x"] * 80)
     leader.now += 0.5
     leader.fetch(TWO, 200)
@@ -325,15 +325,15 @@ def test_a_follower_that_falls_back_by_messages_leaves_but_never_below_the_minim
     leader.partition.check_isr()
     assert leader.proposal().isr == (ME, TWO)
     leader.accept(leader.proposal())
-    for turn in range(10):
+    for step in range(10):
         leader.append(*[b"x"] * 80)
         leader.now += 0.5
-        leader.fetch(TWO, 201 + turn)
+        leader.fetch(TWO, 201 + step)
         leader.partition.check_isr()
-    assert leader.partition.proposal is None, "two are the minimum"
+    assert leader.partition.proposal is None, "two replicas are the minimum"
 
 
-def test_a_stall_of_our_own_condemns_nobody() -> None:
+def test_stall_of_the_leader_removes_no_follower() -> None:
     leader = Leader()
     leader.fetch(TWO, 0)
     leader.fetch(THREE, 0)
@@ -344,11 +344,11 @@ def test_a_stall_of_our_own_condemns_nobody() -> None:
     assert leader.partition.proposal is None
 
 
-# -- What the controller says ---------------------------------------------------------------------
+# Responses of the controller
 
 
 def shrinking() -> Leader:
-    """A leader that has proposed to go on without replica 3."""
+    """A leader that has proposed to remove replica 3."""
     leader = Leader()
     leader.append(b"a")
     leader.now += 11
@@ -358,7 +358,7 @@ def shrinking() -> Leader:
     return leader
 
 
-def test_the_answer_before_the_image() -> None:
+def test_response_may_arrive_before_the_image() -> None:
     leader = shrinking()
     leader.accept(leader.proposal())
     assert (leader.partition.isr, leader.partition.partition_epoch) == ((ME, TWO), 1)
@@ -367,7 +367,7 @@ def test_the_answer_before_the_image() -> None:
     assert (leader.partition.isr, leader.partition.proposal) == ((ME, TWO), None)
 
 
-def test_the_image_before_the_answer() -> None:
+def test_image_may_arrive_before_the_response() -> None:
     leader = shrinking()
     proposal = leader.proposal()
     leader.apply(isr=(ME, TWO))
@@ -376,23 +376,23 @@ def test_the_image_before_the_answer() -> None:
     assert leader.partition.partition_epoch == 1
 
 
-def test_an_older_image_does_not_undo_the_answer() -> None:
+def test_older_image_does_not_undo_the_response() -> None:
     leader = shrinking()
     leader.accept(leader.proposal())
     leader.apply(isr=(ME, TWO, THREE), partition_epoch=0)
     assert leader.partition.isr == (ME, TWO)
 
 
-def test_an_image_of_the_same_epoch_leaves_the_next_proposal_alone() -> None:
+def test_image_of_the_same_partition_epoch_does_not_settle_the_next_proposal() -> None:
     leader = shrinking()
     leader.accept(leader.proposal())
     leader.fetch(THREE, 1)
-    following = leader.proposal()
+    next_proposal = leader.proposal()
     leader.apply(isr=(ME, TWO))
-    assert leader.partition.proposal is following
+    assert leader.partition.proposal is next_proposal
 
 
-def test_an_answer_of_an_earlier_leader_epoch_means_nothing() -> None:
+def test_response_of_an_earlier_leader_epoch_is_ignored() -> None:
     leader = shrinking()
     proposal = leader.proposal()
     leader.apply(leader=ME)
@@ -402,43 +402,43 @@ def test_an_answer_of_an_earlier_leader_epoch_means_nothing() -> None:
 
 
 @pytest.mark.parametrize("code", NOT_APPLIED)
-def test_a_proposal_that_was_not_applied_is_taken_back(code: ErrorCode) -> None:
+def test_proposal_that_was_not_applied_is_withdrawn(code: ErrorCode) -> None:
     leader = Leader(isr=(ME, TWO))
     leader.fetch(THREE, 0)
-    assert leader.refuse(leader.proposal(), code) is None
+    assert leader.reject(leader.proposal(), code) is None
     assert leader.partition.maximal_isr == (ME, TWO)
     leader.fetch(THREE, 0)
-    assert leader.partition.proposal is None, "not at once again: our image may lag"
+    assert leader.partition.proposal is None, "not again at once: the image may lag"
     leader.now += 1
     leader.fetch(THREE, 0)
     assert leader.proposal().isr == (ME, TWO, THREE)
 
 
 @pytest.mark.parametrize("code", AWAIT_IMAGE)
-def test_when_the_outcome_is_unknown_both_outcomes_count_until_an_image_tells(
+def test_maximal_isr_counts_until_an_image_shows_the_outcome(
     code: ErrorCode,
 ) -> None:
     leader = Leader(isr=(ME, TWO))
     leader.fetch(THREE, 0)
-    assert leader.refuse(leader.proposal(), code) is not None
-    assert leader.partition.maximal_isr == (ME, TWO, THREE)
+    assert leader.reject(leader.proposal(), code) is not None
+    assert set(leader.partition.maximal_isr) == {ME, TWO, THREE}
     leader.append(b"a")
     leader.now += 60
     leader.fetch(TWO, 1)
     assert leader.high_watermark == 0
     leader.apply()
-    assert leader.partition.maximal_isr == (ME, TWO)
+    assert set(leader.partition.maximal_isr) == {ME, TWO}
     assert leader.high_watermark == 1
 
 
-def test_what_nobody_answered_is_asked_again() -> None:
+def test_proposal_without_a_verdict_is_sent_again() -> None:
     leader = shrinking()
-    again = leader.refuse(leader.proposal(), ErrorCode.UNKNOWN_SERVER_ERROR)
+    again = leader.reject(leader.proposal(), ErrorCode.UNKNOWN_SERVER_ERROR)
     assert again is not None
     assert leader.proposal().isr == (ME, TWO)
 
 
-def test_after_an_unclean_election_the_leader_says_that_it_has_recovered() -> None:
+def test_leader_reports_recovery_after_an_unclean_election() -> None:
     leader = Leader(isr=(ME,))
     leader.apply(leader=ME, recovery=LeaderRecoveryState.RECOVERING)
     proposal = leader.proposal()
@@ -447,7 +447,7 @@ def test_after_an_unclean_election_the_leader_says_that_it_has_recovered() -> No
     assert leader.partition.proposal is None
 
 
-def test_who_learns_of_its_successor_tells_all_that_wait() -> None:
+def test_new_leader_fails_all_waiters_of_the_old_one() -> None:
     leader = Leader()
     codes: list[ErrorCode] = []
     end = leader.append(b"a")
@@ -459,10 +459,10 @@ def test_who_learns_of_its_successor_tells_all_that_wait() -> None:
     assert not leader.partition.followers
 
 
-# -- As a follower --------------------------------------------------------------------------------
+# Following
 
 
-def test_a_followers_high_watermark_is_its_leaders_within_its_own_log() -> None:
+def test_followers_high_watermark_is_its_leaders_within_its_own_log() -> None:
     leader = Leader()
     leader.append(b"a")
     leader.apply(leader=TWO)
@@ -472,7 +472,7 @@ def test_a_followers_high_watermark_is_its_leaders_within_its_own_log() -> None:
     assert leader.high_watermark == 1
 
 
-def test_a_follower_that_becomes_leader_again_starts_with_nobodys_word() -> None:
+def test_node_that_leads_again_starts_without_positions_of_followers() -> None:
     leader = Leader()
     leader.append(b"a")
     leader.apply(leader=TWO)
@@ -483,10 +483,10 @@ def test_a_follower_that_becomes_leader_again_starts_with_nobodys_word() -> None
     assert leader.high_watermark == 1
 
 
-# -- Deleting -------------------------------------------------------------------------------------
+# Deletion of records
 
 
-def test_a_deletion_is_done_when_no_living_replica_has_the_records() -> None:
+def test_deletion_completes_when_no_live_replica_has_the_records() -> None:
     leader = Leader()
     leader.append(b"a", b"b")
     leader.fetch(TWO, 2)

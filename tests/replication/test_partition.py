@@ -1,4 +1,4 @@
-"""Who may append, what is committed, and who is woken."""
+"""Appends, commits, and the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def state(
 
 
 class Node:
-    """A partition on a simulated disk, and what it asked for."""
+    """A partition on a simulated disk. Counts the requested flushes."""
 
     def __init__(self, **settings: object) -> None:
         log = Machine().load(LogSettings(**settings))[1]  # type: ignore[arg-type]
-        self.syncs = 0
-        self.partition = Partition(log, TOPIC_ID, ME, self._sync)
+        self.flushes = 0
+        self.partition = Partition(log, TOPIC_ID, ME, self._flush)
         self.partition.apply(state())
 
-    def _sync(self, _: Partition) -> None:
-        self.syncs += 1
+    def _flush(self, _: Partition) -> None:
+        self.flushes += 1
 
     def append(self, *values: bytes, acks: int = -1) -> Offset:
         appended = self.partition.append(bytearray(batch(*values)), acks=acks, now_ms=NOW_MS)
@@ -62,25 +62,25 @@ class Fetch:
         self.interruptions += 1
 
 
-def test_alone_in_the_isr_what_is_appended_is_committed() -> None:
+def test_single_replica_commits_each_append() -> None:
     node = Node()
     assert node.append(b"a", b"b") == 2
     assert node.partition.log.high_watermark == 2
 
 
-def test_with_flush_before_ack_only_what_is_synced_is_committed() -> None:
+def test_with_flush_before_ack_only_flushed_records_are_committed() -> None:
     node = Node(flush_before_ack=True)
     codes: list[ErrorCode] = []
     end = node.append(b"a")
     node.partition.when_committed(end, codes.append)
-    assert (node.partition.log.high_watermark, node.syncs, codes) == (0, 1, [])
+    assert (node.partition.log.high_watermark, node.flushes, codes) == (0, 1, [])
     flush(node.partition.log)
     node.partition.advance()
     assert (node.partition.log.high_watermark, codes) == (1, [ErrorCode.NONE])
 
 
-def test_a_sync_that_ends_when_another_leads_commits_nothing() -> None:
-    """The new leader may lack it: who read it here would have read what never was (seed 11)."""
+def test_flush_that_ends_under_another_leader_commits_nothing() -> None:
+    """The new leader may lack the record. A consumer must not have read it (simulation seed 11)."""
     node = Node(flush_before_ack=True)
     node.append(b"a")
     node.partition.apply(state(OTHER, epoch=1, partition_epoch=1, isr=(OTHER, ME)))
@@ -89,19 +89,19 @@ def test_a_sync_that_ends_when_another_leads_commits_nothing() -> None:
     assert node.partition.log.high_watermark == 0
 
 
-def test_waiting_producers_are_told_in_order_and_a_duplicate_waits_like_its_original() -> None:
+def test_produces_complete_in_order_and_a_duplicate_waits_like_its_original() -> None:
     node = Node(flush_before_ack=True)
-    told: list[str] = []
+    called: list[str] = []
     first, second = node.append(b"a"), node.append(b"b")
-    node.partition.when_committed(second, lambda _: told.append("second"))
-    node.partition.when_committed(first, lambda _: told.append("duplicate of the first"))
+    node.partition.when_committed(second, lambda _: called.append("second"))
+    node.partition.when_committed(first, lambda _: called.append("duplicate of the first"))
     flush(node.partition.log)
     node.partition.advance()
-    assert told == ["duplicate of the first", "second"]
+    assert called == ["duplicate of the first", "second"]
     assert node.partition.waiting_produces == 0
 
 
-def test_a_fetch_hears_how_many_bytes_became_readable() -> None:
+def test_waiting_fetch_counts_the_bytes_that_become_readable() -> None:
     node, fetch = Node(), Fetch()
     node.partition.watch(fetch)
     node.append(b"a")
@@ -153,7 +153,7 @@ def test_follower_counts_readable_bytes_by_the_leaders_high_watermark() -> None:
     assert fetch.seen == [sizes[0] + sizes[1], size]
 
 
-def test_who_waits_is_told_when_leadership_is_lost() -> None:
+def test_waiters_fail_when_leadership_is_lost() -> None:
     node, fetch = Node(flush_before_ack=True), Fetch()
     codes: list[ErrorCode] = []
     node.partition.when_committed(node.append(b"a"), codes.append)
@@ -166,7 +166,7 @@ def test_who_waits_is_told_when_leadership_is_lost() -> None:
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_an_older_state_of_the_metadata_changes_nothing() -> None:
+def test_older_image_is_ignored() -> None:
     node = Node()
     node.partition.apply(state(epoch=2, partition_epoch=5))
     node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=4))
@@ -177,48 +177,49 @@ def numbered(sequence: int, producer: int = 7) -> bytearray:
     return bytearray(batch(b"value", producer=producer, sequence=sequence))
 
 
-def refusal(node: Node, data: bytearray) -> ErrorCode:
+def rejected(node: Node, data: bytearray) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         node.partition.append(data, acks=-1, now_ms=NOW_MS)
     return caught.value.code
 
 
-def taken(node: Node, data: bytearray) -> int:
+def appended(node: Node, data: bytearray) -> int:
     return node.partition.append(data, acks=-1, now_ms=NOW_MS).last_offset
 
 
-def test_what_follows_a_refused_batch_is_refused_for_the_same_reason() -> None:
-    """It was sent before its producer knew: out of order, librdkafka would begin a new epoch and
-    repeat what a leader that died had appended (a chaos run found the duplicates)."""
+def test_batches_after_a_refused_batch_get_the_same_error() -> None:
+    """The producer sent them before it received the error. After OUT_OF_ORDER_SEQUENCE_NUMBER,
+    librdkafka starts a new epoch and repeats batches that a dead leader had appended (found by a
+    chaos run)."""
     node = Node(min_insync_replicas=2)
     node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
-    assert taken(node, numbered(0)) == 0
+    assert appended(node, numbered(0)) == 0
     node.partition.apply(state(partition_epoch=2, isr=(ME,), replicas=(ME, OTHER)))
-    assert refusal(node, numbered(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert rejected(node, numbered(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
     node.partition.apply(state(partition_epoch=3, isr=(ME, OTHER)))
-    assert refusal(node, numbered(2)) is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert taken(node, numbered(0, producer=8)) == 1, "others are not concerned"
-    assert refusal(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert taken(node, numbered(1)) == 2
-    assert taken(node, numbered(2)) == 3
-    assert refusal(node, numbered(9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert taken(node, numbered(2)) == 3, "a duplicate is known as before"
+    assert rejected(node, numbered(2)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert appended(node, numbered(0, producer=8)) == 1, "other producers are not affected"
+    assert rejected(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert appended(node, numbered(1)) == 2
+    assert appended(node, numbered(2)) == 3
+    assert rejected(node, numbered(9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert appended(node, numbered(2)) == 3, "duplicates are still recognised"
 
 
-def test_who_asked_too_early_is_told_so_until_it_has_begun_anew() -> None:
+def test_producer_that_wrote_before_the_leader_was_ready_resumes_at_its_first_batch() -> None:
     node = Node()
-    assert taken(node, numbered(0)) == 0
+    assert appended(node, numbered(0)) == 0
     node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=1))
-    assert refusal(node, numbered(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert rejected(node, numbered(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     node.partition.apply(state(epoch=2, partition_epoch=2))
-    assert refusal(node, numbered(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert taken(node, numbered(1)) == 1
-    assert taken(node, numbered(2)) == 2
+    assert rejected(node, numbered(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert appended(node, numbered(1)) == 1
+    assert appended(node, numbered(2)) == 2
 
 
-def test_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
+def test_acks_all_is_rejected_below_the_minimum_of_in_sync_replicas() -> None:
     node = Node(min_insync_replicas=2)
-    assert node.append(b"one replica is the most there is") == 1
+    assert node.append(b"the only replica") == 1
     node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
     node.partition.apply(state(partition_epoch=2, isr=(ME,), replicas=(ME, OTHER)))
     with pytest.raises(KafkaError) as caught:
@@ -236,7 +237,9 @@ def test_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
         (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_clients_of_another_epoch_are_fenced(epoch: int, code: ErrorCode | None) -> None:
+def test_requests_with_another_leader_epoch_are_rejected(
+    epoch: int, code: ErrorCode | None
+) -> None:
     node = Node()
     node.partition.apply(state(epoch=3, partition_epoch=1))
     if code is None:
@@ -247,15 +250,20 @@ def test_clients_of_another_epoch_are_fenced(epoch: int, code: ErrorCode | None)
     assert caught.value.code is code
 
 
-def read(node: Node, offset: int, **other: int) -> tuple[int, bytes]:
-    values = {"leader_epoch": -1, "last_fetched_epoch": -1, "max_bytes": 1 << 20} | other
+def read(node: Node, offset: int) -> tuple[int, bytes]:
     found = read_partition(
-        node.partition, offset=offset, at_least_one=True, is_committed_only=False, **values
+        node.partition,
+        offset=offset,
+        leader_epoch=-1,
+        last_fetched_epoch=-1,
+        max_bytes=1 << 20,
+        at_least_one=True,
+        is_committed_only=False,
     )
     return found.error_code, bytes(found.data)
 
 
-def test_nothing_above_the_high_watermark_is_read_and_it_is_not_out_of_range() -> None:
+def test_read_between_high_watermark_and_log_end_is_empty() -> None:
     node = Node(flush_before_ack=True)
     node.append(b"a")
     flush(node.partition.log)
@@ -267,7 +275,7 @@ def test_nothing_above_the_high_watermark_is_read_and_it_is_not_out_of_range() -
     assert read(node, 3) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
 
 
-def test_a_reader_with_another_history_is_told_where_it_diverged() -> None:
+def test_diverging_reader_gets_the_diverging_epoch() -> None:
     node = Node()
     node.append(b"a")
     node.partition.apply(state(epoch=4, partition_epoch=1))

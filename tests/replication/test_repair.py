@@ -1,6 +1,6 @@
-"""A damaged replica goes out of service, is fetched again and comes back, and never leads between.
+"""A damaged replica leaves service, is fetched again and returns, and never leads meanwhile.
 
-The controller's judgement is the real one; who fetches is a fake that cuts and catches up at once.
+The controller's decision is the real one. The fetchers are fakes that truncate at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.replication.leaders import Leader
 from tests.server.requests.led import ME, THREE, TWO, Node, image_of
 
 HOME = UUID(int=500)
-SOUND, DAMAGED = ReplicaCondition(is_damaged=False), ReplicaCondition(is_damaged=True)
+INTACT, DAMAGED = ReplicaCondition(is_damaged=False), ReplicaCondition(is_damaged=True)
 FULL_SECONDS = 3.0
 
 
@@ -44,7 +44,7 @@ def state_of(
 @pytest.mark.parametrize(
     ("leader", "isr", "lost", "condition", "step"),
     [
-        (ME, (ME, TWO), (), SOUND, Step.NONE),
+        (ME, (ME, TWO), (), INTACT, Step.NONE),
         (ME, (ME, TWO), (), DAMAGED, Step.REPORT),
         (TWO, (ME, TWO), (), DAMAGED, Step.REPORT),
         (TWO, (TWO,), (), DAMAGED, Step.REPORT),
@@ -54,13 +54,13 @@ def state_of(
         (TWO, (TWO,), (ME,), replace(DAMAGED, is_truncated=True), Step.ACCEPT),
         (NO_LEADER, (), (ME,), DAMAGED, Step.WAIT),
         (TWO, (TWO, ME), (ME,), DAMAGED, Step.WAIT),
-        (TWO, (TWO,), (ME,), SOUND, Step.WAIT),
-        (TWO, (TWO,), (ME,), replace(SOUND, lag=1), Step.WAIT),
-        (TWO, (TWO,), (ME,), replace(SOUND, lag=0), Step.RETURN),
-        (TWO, (TWO,), (ME,), replace(SOUND, lag=0, is_disk_full=True), Step.WAIT),
+        (TWO, (TWO,), (ME,), INTACT, Step.WAIT),
+        (TWO, (TWO,), (ME,), replace(INTACT, lag=1), Step.WAIT),
+        (TWO, (TWO,), (ME,), replace(INTACT, lag=0), Step.RETURN),
+        (TWO, (TWO,), (ME,), replace(INTACT, lag=0, is_disk_full=True), Step.WAIT),
     ],
 )
-def test_what_is_next(
+def test_next_step(
     leader: NodeId,
     isr: tuple[NodeId, ...],
     lost: tuple[NodeId, ...],
@@ -71,21 +71,21 @@ def test_what_is_next(
     assert next_step(image, state, ME, condition) is step
 
 
-def test_who_is_alone_goes_on_with_what_is_sound() -> None:
+def test_only_replica_keeps_its_intact_records() -> None:
     image = image_of(1, leader=ME, isr=(ME,), replicas=(ME,))
     state = image.topics_by_name[TopicName("topic")].partitions[0]
     assert next_step(image, state, ME, DAMAGED) is Step.WAIT
 
 
-class FollowerProgress:
-    """Fetches by hand."""
+class FakeFetchers:
+    """Truncates at once; tests set the lag."""
 
     def __init__(self) -> None:
         self.lags: dict[Partition, int] = {}
         self.refetched: list[Partition] = []
 
     def refetch(self, partition: Partition) -> bool:
-        assert ME not in partition.isr, "it was cut while it counted as in sync"
+        assert ME not in partition.isr, "it was truncated while in sync"
         assert not partition.is_leader
         self.refetched.append(partition)
         log = partition.log
@@ -97,8 +97,8 @@ class FollowerProgress:
         return self.lags.get(partition)
 
 
-class Story:
-    """Node 1, its controller, and time that passes."""
+class Scenario:
+    """Node 1, its controller and a clock."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class Story:
     ) -> None:
         self.node = Node(partitions, leader=leader, isr=isr, min_insync_replicas=2)
         self.now = 0.0
-        self.follower = FollowerProgress()
+        self.fetchers = FakeFetchers()
         self.requests: list[AssignReplicasToDirsRequest] = []
         self.is_reachable = True
         self.publishes = True
         self.is_full = False
-        self.forgotten: list[Log] = []
+        self.cleared: list[Log] = []
         self.metrics = self.node.metrics
         self.repairs = Repairer(
             self.node.repairs,
             self.node.replicas,
             ME,
             image=lambda: self.node.image,
-            fetchers=self.follower,
+            fetchers=self.fetchers,
             send=self._send,
             broker_epoch=lambda: self.node.image.brokers[ME].epoch,
             disk=ReplicaDisk(
@@ -141,7 +141,7 @@ class Story:
         return 0
 
     async def _forget(self, log: Log) -> None:
-        self.forgotten.append(log)
+        self.cleared.append(log)
 
     async def _send(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
         self.requests.append(request)
@@ -162,7 +162,7 @@ class Story:
         return self.node.image.topics_by_name[TopicName("topic")].partitions[0]
 
     def damage(self, offset: int) -> None:
-        self.partition.log.report_damage("rot", offset)
+        self.partition.log.report_damage("bit flip", offset)
 
     def counted(self, name: str) -> float:
         family = self.metrics.families[name]
@@ -170,205 +170,205 @@ class Story:
         return counters + sum(value for read in family.gauges for _, value in read())
 
 
-def play(story: Story, act: Callable[[], Awaitable[None]]) -> None:
+def run_scenario(scenario: Scenario, act: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
         await act()
 
-    story.node.run(run())
+    scenario.node.run(run())
 
 
 @pytest.mark.parametrize("leader", [ME, TWO])
-def test_a_damaged_replica_is_out_then_cut_then_back(leader: NodeId) -> None:
-    story = Story(leader=leader)
+def test_damaged_replica_leaves_service_is_truncated_and_returns(leader: NodeId) -> None:
+    scenario = Scenario(leader=leader)
 
     async def act() -> None:
-        log = story.partition.log
+        log = scenario.partition.log
         if leader == ME:
             for value in range(5):
-                story.node.append(b"%d" % value)
+                scenario.node.append(b"%d" % value)
         else:
-            lead = Story()
+            lead = Scenario()
             for value in range(5):
                 lead.node.append(b"%d" % value)
             found = lead.partition.log.read(0, max_bytes=1 << 20, end=5)
             log.append_as_follower(found.data, epoch_max=2**31 - 1)  # type: ignore[union-attr]
-        story.damage(2)
-        await story.repairs.step()
-        assert ME not in story.state.isr
-        assert story.state.leader != ME
-        assert story.counted("riverrun_offline_replicas") == 1
-        await story.repairs.step()
-        assert story.follower.refetched == [story.partition]
+        scenario.damage(2)
+        await scenario.repairs.step()
+        assert ME not in scenario.state.isr
+        assert scenario.state.leader != ME
+        assert scenario.counted("riverrun_offline_replicas") == 1
+        await scenario.repairs.step()
+        assert scenario.fetchers.refetched == [scenario.partition]
         assert log.end_offset == 2
-        await story.repairs.step()
-        assert story.state.directories[0] == DIRECTORY_LOST, "it has not caught up yet"
-        story.follower.lags[story.partition] = 0
-        await story.repairs.step()
-        assert story.state.directories[0] == HOME
-        await story.repairs.step()
-        assert story.repairs.damaged() == []
-        assert story.counted("riverrun_corrupt_replicas_found_total") == 1
-        assert story.counted("riverrun_corrupt_replicas_repaired_total") == 1
-        assert story.counted("riverrun_offline_replicas") == 0
+        await scenario.repairs.step()
+        assert scenario.state.directories[0] == DIRECTORY_LOST, "it has not caught up yet"
+        scenario.fetchers.lags[scenario.partition] = 0
+        await scenario.repairs.step()
+        assert scenario.state.directories[0] == HOME
+        await scenario.repairs.step()
+        assert scenario.repairs.damaged() == []
+        assert scenario.counted("riverrun_corrupt_replicas_found_total") == 1
+        assert scenario.counted("riverrun_corrupt_replicas_repaired_total") == 1
+        assert scenario.counted("riverrun_offline_replicas") == 0
 
-    play(story, act)
-
-
-def test_a_damaged_leader_without_another_goes_on_until_there_is_one() -> None:
-    story = Story(isr=(ME,))
-
-    async def act() -> None:
-        story.node.append(b"value")
-        story.damage(0)
-        await story.repairs.step()
-        assert story.requests == []
-        assert story.partition.is_leader
-        assert story.repairs.damaged() == [story.partition]
-        story.node.publish(image_of(1, leader=ME, isr=(ME, TWO), partition_epoch=9))
-        await story.repairs.step()
-        assert story.state.leader == TWO
-
-    play(story, act)
+    run_scenario(scenario, act)
 
 
-def test_a_controller_that_does_not_answer_is_asked_again_but_not_at_once() -> None:
-    story = Story()
+def test_damaged_leader_stays_until_another_replica_can_lead() -> None:
+    scenario = Scenario(isr=(ME,))
 
     async def act() -> None:
-        story.node.append(b"value")
-        story.is_reachable = False
-        story.damage(0)
+        scenario.node.append(b"value")
+        scenario.damage(0)
+        await scenario.repairs.step()
+        assert scenario.requests == []
+        assert scenario.partition.is_leader
+        assert scenario.repairs.damaged() == [scenario.partition]
+        scenario.node.publish(image_of(1, leader=ME, isr=(ME, TWO), partition_epoch=9))
+        await scenario.repairs.step()
+        assert scenario.state.leader == TWO
+
+    run_scenario(scenario, act)
+
+
+def test_report_is_repeated_after_a_delay_without_a_response() -> None:
+    scenario = Scenario()
+
+    async def act() -> None:
+        scenario.node.append(b"value")
+        scenario.is_reachable = False
+        scenario.damage(0)
         for _ in range(5):
-            await story.repairs.step()
-        assert len(story.requests) == 1
-        story.now += AGAIN_SECONDS
-        story.is_reachable = True
-        await story.repairs.step()
-        assert story.state.leader != ME
+            await scenario.repairs.step()
+        assert len(scenario.requests) == 1
+        scenario.now += AGAIN_SECONDS
+        scenario.is_reachable = True
+        await scenario.repairs.step()
+        assert scenario.state.leader != ME
 
-    play(story, act)
+    run_scenario(scenario, act)
 
 
-def test_what_was_lost_at_the_start_is_reported_before_anything_else() -> None:
-    """And as long as nobody has heard of it, it is not forgotten here."""
-    story = Story(leader=TWO)
+def test_loss_found_by_recovery_is_reported_first() -> None:
+    """The loss is kept on disk until the controller has it."""
+    scenario = Scenario(leader=TWO)
 
     async def act() -> None:
-        story.partition.log.damage = "cut below its recovery point"
-        story.repairs.touched([story.partition])
-        story.is_reachable = False
-        reporting = asyncio.ensure_future(story.repairs.report_losses())
+        scenario.partition.log.damage = "truncated below its recovery point"
+        scenario.repairs.touched([scenario.partition])
+        scenario.is_reachable = False
+        reporting = asyncio.ensure_future(scenario.repairs.report_losses())
         await asyncio.sleep(2.5)
-        assert not story.forgotten
-        story.is_reachable = True
+        assert not scenario.cleared
+        scenario.is_reachable = True
         await reporting
-        assert story.forgotten == [story.partition.log]
-        assert story.state.directories[0] == DIRECTORY_LOST
-        assert ME not in story.state.isr
-        await story.repairs.step()
-        assert story.follower.refetched == [], "there is nothing to cut any more"
-        story.follower.lags[story.partition] = 0
-        await story.repairs.step()
-        assert story.state.directories[0] == HOME
+        assert scenario.cleared == [scenario.partition.log]
+        assert scenario.state.directories[0] == DIRECTORY_LOST
+        assert ME not in scenario.state.isr
+        await scenario.repairs.step()
+        assert scenario.fetchers.refetched == [], "nothing is left to truncate"
+        scenario.fetchers.lags[scenario.partition] = 0
+        await scenario.repairs.step()
+        assert scenario.state.directories[0] == HOME
 
-    play(story, act)
+    run_scenario(scenario, act)
 
 
-def test_a_replica_that_was_being_fetched_again_before_a_restart_comes_back() -> None:
-    story = Story(leader=TWO, isr=(TWO, THREE))
+def test_repair_continues_after_a_restart() -> None:
+    scenario = Scenario(leader=TWO, isr=(TWO, THREE))
 
     async def act() -> None:
-        topic = story.node.image.topics_by_name[TopicName("topic")]
+        topic = scenario.node.image.topics_by_name[TopicName("topic")]
         lost = replace(
             topic.partitions[0], directories=(DIRECTORY_LOST, HOME, HOME), partition_epoch=9
         )
         topic = replace(topic, partitions=(lost,))
         image = replace(
-            story.node.image, topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic}
+            scenario.node.image, topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic}
         )
-        story.node.publish(image)
-        story.repairs.touched([story.partition])
-        story.follower.lags[story.partition] = 0
-        await story.repairs.step()
-        assert story.state.directories[0] == HOME
+        scenario.node.publish(image)
+        scenario.repairs.touched([scenario.partition])
+        scenario.fetchers.lags[scenario.partition] = 0
+        await scenario.repairs.step()
+        assert scenario.state.directories[0] == HOME
 
-    play(story, act)
-
-
-# A disk without room
+    run_scenario(scenario, act)
 
 
-def test_a_leader_without_room_hands_over_after_a_while_and_comes_back() -> None:
-    story = Story()
-
-    async def act() -> None:
-        story.is_full = True
-        await story.repairs.step()
-        story.now += FULL_SECONDS / 2
-        await story.repairs.step()
-        assert story.partition.is_leader
-        story.now += FULL_SECONDS
-        await story.repairs.step()
-        assert story.state.leader != ME
-        story.follower.lags[story.partition] = 0
-        await story.repairs.step()
-        assert story.state.directories[0] == DIRECTORY_LOST, "there is no room yet"
-        story.is_full = False
-        await story.repairs.step()
-        assert story.state.directories[0] == HOME
-        assert story.follower.refetched == [], "what it holds is sound"
-        assert story.counted("riverrun_full_disk_hand_overs_total") == 1
-        assert story.counted("riverrun_corrupt_replicas_found_total") == 0
-
-    play(story, act)
+# Full disk
 
 
-def test_a_leader_without_room_stays_where_too_few_others_could_write() -> None:
-    story = Story(isr=(ME, TWO))
+def test_leader_with_a_full_disk_hands_over_and_returns() -> None:
+    scenario = Scenario()
 
     async def act() -> None:
-        story.is_full = True
-        await story.repairs.step()
-        story.now += 2 * FULL_SECONDS
-        await story.repairs.step()
-        assert story.partition.is_leader
-        assert story.requests == []
+        scenario.is_full = True
+        await scenario.repairs.step()
+        scenario.now += FULL_SECONDS / 2
+        await scenario.repairs.step()
+        assert scenario.partition.is_leader
+        scenario.now += FULL_SECONDS
+        await scenario.repairs.step()
+        assert scenario.state.leader != ME
+        scenario.fetchers.lags[scenario.partition] = 0
+        await scenario.repairs.step()
+        assert scenario.state.directories[0] == DIRECTORY_LOST, "the disk is still full"
+        scenario.is_full = False
+        await scenario.repairs.step()
+        assert scenario.state.directories[0] == HOME
+        assert scenario.fetchers.refetched == [], "its records are intact"
+        assert scenario.counted("riverrun_full_disk_hand_overs_total") == 1
+        assert scenario.counted("riverrun_corrupt_replicas_found_total") == 0
 
-    play(story, act)
+    run_scenario(scenario, act)
 
 
-def test_a_hand_over_is_not_asked_for_again_while_its_image_is_on_its_way() -> None:
-    story = Story()
+def test_leader_with_a_full_disk_stays_without_enough_other_replicas() -> None:
+    scenario = Scenario(isr=(ME, TWO))
 
     async def act() -> None:
-        story.is_full = True
-        story.publishes = False
-        await story.repairs.step()
+        scenario.is_full = True
+        await scenario.repairs.step()
+        scenario.now += 2 * FULL_SECONDS
+        await scenario.repairs.step()
+        assert scenario.partition.is_leader
+        assert scenario.requests == []
+
+    run_scenario(scenario, act)
+
+
+def test_hand_over_is_not_repeated_while_its_image_is_pending() -> None:
+    scenario = Scenario()
+
+    async def act() -> None:
+        scenario.is_full = True
+        scenario.publishes = False
+        await scenario.repairs.step()
         for _ in range(10):
-            story.now += FULL_SECONDS / 5
-            await story.repairs.step()
-        assert 1 <= len(story.requests) <= 2
+            scenario.now += FULL_SECONDS / 5
+            await scenario.repairs.step()
+        assert 1 <= len(scenario.requests) <= 2
 
-    play(story, act)
+    run_scenario(scenario, act)
 
 
-def test_an_epoch_goes_on_when_the_leader_is_replaced() -> None:
-    story = Story()
+def test_leader_epoch_grows_when_a_damaged_leader_is_replaced() -> None:
+    scenario = Scenario()
 
     async def act() -> None:
-        story.node.append(b"value")
-        before = story.state.leader_epoch
-        story.damage(0)
-        await story.repairs.step()
-        assert story.state.leader_epoch == LeaderEpoch(before + 1)
+        scenario.node.append(b"value")
+        before = scenario.state.leader_epoch
+        scenario.damage(0)
+        await scenario.repairs.step()
+        assert scenario.state.leader_epoch == LeaderEpoch(before + 1)
 
-    play(story, act)
-
-
-# Who meets damage first
+    run_scenario(scenario, act)
 
 
-def test_a_follower_that_never_takes_what_it_is_sent_makes_the_leader_look() -> None:
+# Detection of damage
+
+
+def test_leader_suspects_its_log_when_a_follower_never_acknowledges_records() -> None:
     leader = Leader()
     leader.append(b"value")
     for _ in range(4):
@@ -379,10 +379,10 @@ def test_a_follower_that_never_takes_what_it_is_sent_makes_the_leader_look() -> 
     leader.partition.log.is_suspect = False
     for _ in range(10):
         leader.fetch(TWO, 0)
-    assert not leader.partition.log.is_suspect, "it was looked at, and is sound"
+    assert not leader.partition.log.is_suspect, "it was checked and is intact"
 
 
-def test_a_replica_that_is_lost_does_not_join() -> None:
+def test_lost_replica_does_not_join_the_isr() -> None:
     leader = Leader(isr=(ME, THREE))
     leader.append(b"value")
     leader.fetch(THREE, 1)
@@ -402,7 +402,7 @@ def test_a_replica_that_is_lost_does_not_join() -> None:
         ((ME,), ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_consumers_are_told_to_try_again_where_others_have_what_is_damaged(
+def test_consumers_get_a_retriable_error_while_other_replicas_are_in_sync(
     isr: tuple[NodeId, ...], code: ErrorCode
 ) -> None:
     leader = Leader(isr=isr)

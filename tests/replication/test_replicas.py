@@ -1,4 +1,4 @@
-"""Replicas follow the metadata, in small steps and on a disk that has no room for all of them."""
+"""Replicas follow the metadata, in small steps and on a full disk."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def replicas_on(machine: Machine) -> Replicas:
     return Replicas(machine.start(), ME, lambda *_: settings, lambda _: None)
 
 
-def test_logs_are_made_in_steps_before_anybody_sees_the_topic() -> None:
+def test_logs_are_created_in_steps_before_the_topic_is_visible() -> None:
     replicas = replicas_on(Machine())
     topic = topic_of(10 * LOGS_PER_STEP)
     steps = sum(1 for _ in replicas.prepare(image_of(topic), topic))
     assert steps == 10
     assert replicas.find("topic", 0) is None
-    made = dict(replicas._directory.logs)
+    created = dict(replicas._directory.logs)
     replicas.apply_topic(image_of(topic), topic)
-    assert {partition.log for partition in replicas} == set(made.values())
-    assert not list(replicas.prepare(image_of(topic), topic)), "nothing is made twice"
+    assert {partition.log for partition in replicas} == set(created.values())
+    assert not list(replicas.prepare(image_of(topic), topic)), "no log is created twice"
 
 
-def test_a_topic_made_again_under_its_name_gets_logs_of_its_own() -> None:
+def test_recreated_topic_gets_new_logs() -> None:
     replicas = replicas_on(Machine())
     old, new = topic_of(2), topic_of(2, SECOND)
     replicas.apply_topic(image_of(old), old)
@@ -63,7 +63,7 @@ def test_a_topic_made_again_under_its_name_gets_logs_of_its_own() -> None:
     assert [partition.log.topic_id for partition in replicas] == [SECOND, SECOND]
 
 
-def test_logs_that_find_no_room_are_made_when_there_is_some() -> None:
+def test_logs_are_created_once_the_full_disk_has_space() -> None:
     machine = Machine()
     replicas = replicas_on(machine)
     topic = topic_of(3)
@@ -72,29 +72,29 @@ def test_logs_that_find_no_room_are_made_when_there_is_some() -> None:
     replicas.apply_topic(image_of(topic), topic)
     assert replicas.unopened == {"topic": None}
     replicas.open_missing(image_of(topic))
-    assert replicas.unopened == {"topic": None}, "still no room"
+    assert replicas.unopened == {"topic": None}, "the disk is still full"
     machine.disk.capacity_bytes += 1_000_000
     replicas.open_missing(image_of(topic))
     assert not replicas.unopened
     assert [partition.is_leader for partition in replicas] == [True] * 3
 
 
-def test_a_sync_that_a_deletion_overtook_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flush_of_a_deleted_partition_is_not_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     replicas = replicas_on(Machine())
     topic = topic_of(1)
     replicas.apply_topic(image_of(topic), topic)
     partition = replicas.get("topic", 0)
 
-    class Sync:
+    class FailingFlush:
         async def flushed(self, log: Log, offset: Offset) -> None:
             replicas.remove_topic("topic")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
 
-    async def story() -> None:
-        flusher = Flusher(Sync())
+    async def scenario() -> None:
+        flusher = Flusher(FailingFlush())
         partition.append(batch(), acks=0, now_ms=NOW_MS)
         flusher.request(partition)
         await asyncio.gather(*flusher._running.values())
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert "flush failed" not in capsys.readouterr().out

@@ -20,7 +20,7 @@ from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.headers import body_position, read_request_header, response_start
 from tests.replication.follower.leader import Leader, NetworkLoop, Pipe
-from tests.replication.follower.story import LoopClock
+from tests.replication.follower.scenario import LoopClock
 from tests.server.requests.led import THREE, TWO, Node, image_of
 from tests.storage.machines import Machine, read_all
 
@@ -57,7 +57,7 @@ class RealLeader(Leader):
     def _reply(self, pipe: Pipe, correlation_id: int, buffers: list[Any]) -> None:
         body = b"".join(bytes(buffer) for buffer in buffers)
         if not pipe.is_gone:
-            pipe.answer(response_start(correlation_id, len(body), is_flexible=True) + body)
+            pipe.respond(response_start(correlation_id, len(body), is_flexible=True) + body)
 
 
 class FollowingNode:

@@ -54,15 +54,15 @@ def assign_round_robin(
     """All partitions of all topics in turn, skipping members that do not subscribe to the topic."""
     assigned: dict[str, dict[str, list[int]]] = {member.member_id: {} for member in members}
     ranked = sorted(members, key=lambda member: member.rank)
-    turn = 0
+    place = 0
     for topic, count in sorted(counts.items()):
         if not any(topic in member.topics for member in ranked):
             continue
         for partition in range(count):
-            while topic not in ranked[turn % len(ranked)].topics:
-                turn += 1
-            assigned[ranked[turn % len(ranked)].member_id].setdefault(topic, []).append(partition)
-            turn += 1
+            while topic not in ranked[place % len(ranked)].topics:
+                place += 1
+            assigned[ranked[place % len(ranked)].member_id].setdefault(topic, []).append(partition)
+            place += 1
     return {
         member_id: {topic: tuple(partitions) for topic, partitions in topics.items()}
         for member_id, topics in assigned.items()

@@ -49,7 +49,7 @@ class Cluster(Struct):
         """Raises KafkaError if the partition does not exist."""
         found = self.topics.get(topic)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
         if found.error_code is not ErrorCode.NONE:
             raise KafkaError(found.error_code, f"topic {topic}: {found.error_code.name}")
         for partition in found.partitions:
@@ -228,11 +228,11 @@ class ConnectionPool:
         """Use another node for requests that any node serves, if one can be reached. The metadata
         of the current node may be stale.
         """
-        asked = next((at for at, one in self._connections.items() if not one.is_closed), None)
+        current = next((at for at, one in self._connections.items() if not one.is_closed), None)
         addresses = [at for _, at in sorted(self.cluster.nodes.items())]
-        place = addresses.index(asked) + 1 if asked in addresses else 0
+        place = addresses.index(current) + 1 if current in addresses else 0
         for address in [*addresses[place:], *addresses[:place]]:
-            if address == asked:
+            if address == current:
                 continue
             try:
                 await self._connection(address)

@@ -119,7 +119,7 @@ class LeaderState:
         now = self._peers.now()
         for node in image.replicas:
             if node != self._node_id and node not in self.followers:
-                # In-sync replicas must first connect to the new leader: start their time limit now.
+                # Followers in the ISR must first connect to us: their time limit starts now.
                 self.followers[node] = FollowerProgress(node, now if node in image.isr else NEVER)
         for node in [node for node in self.followers if node not in image.replicas]:
             del self.followers[node]

@@ -1,7 +1,8 @@
 """Callbacks that wait for an offset, in a queue ordered by offset.
 
 Cancelled waiters are removed lazily, once they make up half of the queue. Otherwise a thousand
-producers that time out together would cost a million steps.
+producers that time out together would cost a million steps. Waiters for metadata are futures that
+fail with exceptions, and rare; ``metadata`` has a class of its own for them.
 """
 
 from __future__ import annotations

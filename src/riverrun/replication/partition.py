@@ -170,7 +170,7 @@ class Partition:
             was_leader = self.is_leader
             self.leader, self.leader_epoch = image.leader, image.leader_epoch
             self._leader_state = None
-            # Fetches that wait on a follower must be told of the new leader, too.
+            # Also on a follower: waiting consumers must find the new leader.
             self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if not (was_leader and self.is_leader):
                 self._uncommitted.clear()

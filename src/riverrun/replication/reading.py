@@ -1,11 +1,11 @@
-"""What a fetch gets from one partition.
+"""Reads one partition for a fetch.
 
-Consumers read below the high watermark, or below the last stable offset with read_committed; a
-fetch between high watermark and end of the log is empty, never out of range, since after a change
-of leader the high watermark may lag what the consumer has seen (KIP-207). They may read from a
-follower too, up to the high watermark that it knows (KIP-392).
+Consumers read up to the high watermark, or up to the last stable offset with read_committed. A
+fetch between high watermark and log end offset is empty, never out of range: after a change of
+leader, the high watermark may lag behind records that the consumer has seen (KIP-207). Consumers
+may also read from a follower, up to its high watermark (KIP-392).
 
-Followers read up to the end, and by the offset from which they read acknowledge all below it.
+Followers read up to the log end offset. The offset of a fetch acknowledges all records below it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from riverrun.storage.segment.reader import ColdRead, Slice
 
 
 class PartitionRead(Struct):
-    """One partition's part of a fetch response; mutable, since a cold read is filled in later."""
+    """One partition of a fetch response. Mutable, because a cold read is filled in later."""
 
     error_code: int = 0
     high_watermark: int = -1
@@ -40,7 +40,7 @@ class PartitionRead(Struct):
     """The replica that the consumer should read from instead."""
 
     def fill(self, slice_: Slice) -> None:
-        """The disk has answered."""
+        """Store the result of a cold read."""
         self.data, self.cold = slice_.data, None
 
 
@@ -59,9 +59,7 @@ def read_partition(
     is_committed_only: bool,
     from_any_replica: bool = False,
 ) -> PartitionRead:
-    """Read for a consumer; errors become part of the result, for they concern this partition
-    alone.
-    """
+    """Read for a consumer. Errors become part of the result: they affect one partition only."""
     try:
         epoch = leader_epoch if leader_epoch >= 0 else NO_EPOCH
         if from_any_replica and not partition.is_leader:
@@ -108,8 +106,8 @@ def read_partition(
 
 
 def code_for_consumer(partition: Partition, code: ErrorCode) -> ErrorCode:
-    """Damage is something to try again after, and elsewhere, as long as there are other copies:
-    another leads soon. To be told of a corrupt message ends many an application.
+    """CORRUPT_MESSAGE is fatal in most clients. While other replicas are in sync, a retriable code
+    lets consumers move to the next leader.
     """
     if code is ErrorCode.CORRUPT_MESSAGE and len(partition.isr) > 1:
         return ErrorCode.KAFKA_STORAGE_ERROR
@@ -119,7 +117,7 @@ def code_for_consumer(partition: Partition, code: ErrorCode) -> ErrorCode:
 def read_elsewhere(
     partition: Partition, preferred: NodeId, leader_epoch: int, *, is_committed_only: bool
 ) -> PartitionRead:
-    """Send a consumer to another replica."""
+    """Redirect a consumer to another replica (KIP-392)."""
     try:
         partition.check_leader(leader_epoch if leader_epoch >= 0 else NO_EPOCH)
     except KafkaError as error:
@@ -133,9 +131,9 @@ def read_elsewhere(
 def nearest_replica(
     partition: Partition, peers: Peers, *, node: NodeId, rack: str, offset: int
 ) -> NodeId | None:
-    """The follower to go to; None to stay with the leader, which alone is asked.
+    """The follower in the consumer's rack, or None to read from the leader (KIP-392).
 
-    It must be in sync and hold what is wanted; of several, the one that has most.
+    It must be in sync and hold the offset. Of several, the one with the highest log end offset.
     """
     if not partition.is_leader or peers.rack_of(node) == rack:
         return None
@@ -153,17 +151,17 @@ def nearest_replica(
 
 
 def _check_follower(partition: Partition, epoch: LeaderEpoch | int, offset: int) -> None:
-    """A consumer may read here what we know to be committed (KIP-392)."""
+    """Check a consumer's read from a follower (KIP-392)."""
     partition.check_epoch(epoch)
     if partition.leader_epoch == NO_EPOCH or partition.is_closed:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if offset > partition.log.end_offset:
-        # Our copy is late. Called out of range, the consumer would jump to somewhere else.
+        # This replica lags. After OFFSET_OUT_OF_RANGE the consumer would reset its position.
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
 class ReplicaFetch(NamedTuple):
-    """What a follower asks of one partition; a tuple, since each fetch makes some."""
+    """One partition of a follower's fetch. A tuple, because every fetch creates some."""
 
     offset: int
     leader_epoch: int
@@ -183,8 +181,8 @@ def read_for_replica(
 ) -> PartitionRead:
     """Read for a follower. The first read of a request acknowledges the records below its offset.
 
-    What it holds counts only after its history was seen to be ours: a follower that diverges is
-    told where, and truncates (KIP-101, KIP-279).
+    They count only if the follower's log agrees with ours. A diverging follower gets the diverging
+    epoch and truncates (KIP-101, KIP-279).
     """
     log = partition.log
     try:
@@ -212,7 +210,7 @@ def read_for_replica(
         else:
             result.data = found.data
             partition.follower_served(follower)
-    except AssertionError as error:  # the fetch may have moved the high watermark
+    except AssertionError as error:  # The fetch may have moved the high watermark.
         raise InvariantViolation(str(error)) from error
     except KafkaError as error:
         return PartitionRead(
@@ -238,7 +236,7 @@ def _offsets(
 def _divergence(
     partition: Partition, offset: int, last_fetched_epoch: int
 ) -> tuple[LeaderEpoch, Offset] | None:
-    """Where the reader's history leaves ours, if it does (KIP-595: diverging epoch in Fetch)."""
+    """The diverging epoch and its end, if the reader's log diverges from ours (KIP-595)."""
     if last_fetched_epoch > partition.leader_epoch:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     epoch, end = partition.log.epoch_end(LeaderEpoch(last_fetched_epoch))

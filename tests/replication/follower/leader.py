@@ -1,6 +1,7 @@
-"""A leader of the test's making: real logs and the real protocol, over connections in memory.
+"""A fake leader: real logs and the real protocol, over connections in memory.
 
-It judges what a follower may do in a session by its own book, and answers as it is told to.
+It tracks fetch sessions itself and checks the follower's requests against them. Tests can make it
+return errors.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CHUNK_BYTES = 100_000
 
 
 class Pipe(asyncio.Transport):
-    """The follower's end of a connection, whose other end is a leader."""
+    """The follower's end of a connection to a leader."""
 
     def __init__(self, loop: NetworkLoop, protocol: Any, leader: Leader) -> None:
         super().__init__()
@@ -63,12 +64,12 @@ class Pipe(asyncio.Transport):
             del self._outgoing[: 4 + size]
             self._leader.received(self, frame)
 
-    def answer(self, data: bytes) -> None:
+    def respond(self, data: bytes) -> None:
         self._incoming += data
         self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """In pieces, as a network does."""
+        """Deliver in pieces, as a network does."""
         if self._incoming and not self.is_gone:
             room = self._protocol.get_buffer(-1)
             piece = self._incoming[: min(len(room), CHUNK_BYTES)]
@@ -90,7 +91,7 @@ class Pipe(asyncio.Transport):
 
 
 class NetworkLoop(VirtualLoop):
-    """Time that passes by itself, and hosts that are objects."""
+    """A virtual event loop that connects to leaders by host name."""
 
     def __init__(self, clock: Any) -> None:
         super().__init__(clock)
@@ -112,7 +113,7 @@ class NetworkLoop(VirtualLoop):
 
 @dataclass
 class Led:
-    """One partition of the leader."""
+    """A partition of the leader."""
 
     log: Log
     name: str
@@ -131,7 +132,7 @@ class Led:
 
 @dataclass
 class Held:
-    """A fetch that waits."""
+    """A waiting fetch."""
 
     pipe: Pipe
     correlation_id: int
@@ -143,12 +144,12 @@ class Held:
 
 
 @dataclass
-class Book:
-    """What a session consists of."""
+class SessionState:
+    """The leader's state of a fetch session."""
 
     epoch: int = 1
     wanted: dict[tuple[Any, int], FetchPartition] = field(default_factory=dict)
-    told: dict[tuple[Any, int], tuple[int, int]] = field(default_factory=dict)
+    sent: dict[tuple[Any, int], tuple[int, int]] = field(default_factory=dict)
 
 
 class Leader:
@@ -160,14 +161,14 @@ class Leader:
         self.calls: list[FetchCall] = []
         self.times: list[float] = []
         self.lookups = 0
-        self.sessions: dict[int, Book] = {}
+        self.sessions: dict[int, SessionState] = {}
         self.keeps_sessions = True
-        self.answers_fetches = True
+        self.responds_to_fetches = True
         self.errors: list[int] = []
-        """Errors of whole answers, to be given next."""
+        """Error codes of the next whole responses."""
         self.changes: list[Change] = []
-        """What is done to the results of the next answers that have any."""
-        self.refusals: dict[tuple[UUID, int], ErrorCode] = {}
+        """Changes to the results of the next responses that have any."""
+        self.partition_errors: dict[tuple[UUID, int], ErrorCode] = {}
         self.response_bytes_max = 1 << 30
         self._held: list[Held] = []
         self._next_session = 100
@@ -178,7 +179,7 @@ class Leader:
         for pipe in list(self.pipes):
             pipe.lose(ConnectionResetError("reset"))
 
-    # -- Requests ---------------------------------------------------------------------------------
+    # Requests
 
     def received(self, pipe: Pipe, frame: bytes) -> None:
         header = read_request_header(frame)
@@ -188,9 +189,10 @@ class Leader:
             call = parse_fetch(frame, at, header.api_version)
             self.calls.append(call)
             self.times.append(self.loop.time())
-            if self.answers_fetches:
+            if self.responds_to_fetches:
                 self._fetch(pipe, header.correlation_id, header.api_version, call)
             return
+        body: ListOffsetsResponse | ApiVersionsResponse
         if key is ApiKey.LIST_OFFSETS:
             self.lookups += 1
             body = self._list_offsets(decode_request(key, header.api_version, frame, at))
@@ -207,18 +209,18 @@ class Leader:
         data = encode_response(key, header.api_version, body)
         is_flexible = key is ApiKey.LIST_OFFSETS
         start = response_start(header.correlation_id, len(data), is_flexible=is_flexible)
-        pipe.answer(start + data)
+        pipe.respond(start + data)
 
     def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        assert request.replica_id == 1, "a follower asks for the end of the log"
+        assert request.replica_id == 1, "a follower requests the log end offset"
         by_name = {(led.name, led.index): led for led in self.led.values()}
         topics = []
         for topic in request.topics:
-            answers = []
+            rows = []
             for wanted in topic.partitions:
                 led = by_name[topic.name, wanted.partition_index]
                 is_end = wanted.timestamp == -1
-                answers.append(
+                rows.append(
                     ListOffsetsPartitionResponse(
                         partition_index=wanted.partition_index,
                         error_code=ErrorCode.NONE,
@@ -226,10 +228,10 @@ class Leader:
                         leader_epoch=led.epoch,
                     )
                 )
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(rows)))
         return ListOffsetsResponse(topics=tuple(topics))
 
-    # -- Fetches ----------------------------------------------------------------------------------
+    # Fetches
 
     def _fetch(self, pipe: Pipe, correlation_id: int, version: int, call: FetchCall) -> None:
         if self.errors:
@@ -240,8 +242,8 @@ class Leader:
             self._send(pipe, correlation_id, version, [], error_code=code)
             return
         held = Held(pipe, correlation_id, version, call, wanted, call.session_epoch == 0)
-        if not self._answer(held, must=False):
-            held.timer = self.loop.call_later(call.max_wait_ms / 1000, self._time_is_up, held)
+        if not self._respond(held, must=False):
+            held.timer = self.loop.call_later(call.max_wait_ms / 1000, self._time_out, held)
             self._held.append(held)
 
     def _session(self, call: FetchCall) -> tuple[int, list[FetchPartition]]:
@@ -249,8 +251,8 @@ class Leader:
             self.sessions.pop(call.session_id, None)
             if self.keeps_sessions:
                 self._next_session += 1
-                book = self.sessions[self._next_session] = Book()
-                book.wanted = {(p.topic, p.partition): p for p in call.partitions}
+                session = self.sessions[self._next_session] = SessionState()
+                session.wanted = {(p.topic, p.partition): p for p in call.partitions}
             return 0, list(call.partitions)
         found = self.sessions.get(call.session_id)
         if found is None:
@@ -261,27 +263,27 @@ class Leader:
         for p in call.partitions:
             found.wanted[p.topic, p.partition] = p
         for key in call.forgotten:
-            assert key in found.wanted, f"{key} was never asked for"
+            assert key in found.wanted, f"{key} is not in the session"
             del found.wanted[key]
         return 0, list(found.wanted.values())
 
     def wake(self) -> None:
-        """Records came."""
+        """Records were appended: respond to waiting fetches."""
         for held in list(self._held):
-            if held.pipe.is_gone or self._answer(held, must=False):
-                self._forget(held)
+            if held.pipe.is_gone or self._respond(held, must=False):
+                self._remove(held)
 
-    def _time_is_up(self, held: Held) -> None:
-        self._forget(held)
+    def _time_out(self, held: Held) -> None:
+        self._remove(held)
         if not held.pipe.is_gone:
-            self._answer(held, must=True)
+            self._respond(held, must=True)
 
-    def _forget(self, held: Held) -> None:
+    def _remove(self, held: Held) -> None:
         self._held.remove(held)
         if held.timer is not None:
             held.timer.cancel()
 
-    def _answer(self, held: Held, *, must: bool) -> bool:
+    def _respond(self, held: Held, *, must: bool) -> bool:
         results = []
         left = min(held.call.max_bytes, self.response_bytes_max)
         for wanted in held.wanted:
@@ -292,9 +294,9 @@ class Leader:
         if not is_news and not must:
             return False
         session_id = held.call.session_id if not held.is_full else self._next_session
-        book = self.sessions.get(session_id)
-        if book is not None:
-            results = [r for r in results if held.is_full or self._is_new(book, r)]
+        session = self.sessions.get(session_id)
+        if session is not None:
+            results = [r for r in results if held.is_full or self._is_new(session, r)]
         if results and self.changes:
             change = self.changes.pop(0)
             results = [change(r) for r in results]
@@ -307,37 +309,38 @@ class Leader:
         )
         return True
 
-    def _is_new(self, book: Book, result: FetchResult) -> bool:
-        key, told = (
+    def _is_new(self, session: SessionState, result: FetchResult) -> bool:
+        key, sent = (
             (result.topic, result.partition),
             (result.high_watermark, result.log_start_offset),
         )
         is_new = bool(result.records or result.error_code or result.diverging)
-        is_new |= book.told.get(key) != told
-        book.told[key] = told
+        is_new |= session.sent.get(key) != sent
+        session.sent[key] = sent
         return is_new
 
     def _read(self, wanted: FetchPartition, left: int) -> FetchResult:
+        assert isinstance(wanted.topic, UUID)
         key = (wanted.topic, wanted.partition)
-        led = self.led.get(key)  # type: ignore[arg-type]
+        led = self.led.get(key)
         if led is None:
             return FetchResult(*key, ErrorCode.UNKNOWN_TOPIC_ID)
-        if key in self.refusals:
-            return FetchResult(*key, self.refusals[key])  # type: ignore[index]
+        if key in self.partition_errors:
+            return FetchResult(*key, self.partition_errors[key])
         if wanted.leader_epoch != led.epoch:
             is_old = wanted.leader_epoch < led.epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
             return FetchResult(*key, code)
         log = led.log
-        said = (0, log.high_watermark, log.last_stable_offset, log.start_offset)
+        offsets = (0, log.high_watermark, log.last_stable_offset, log.start_offset)
         if wanted.offset < log.start_offset:
             return FetchResult(*key, ErrorCode.OFFSET_OUT_OF_RANGE)
         if wanted.last_fetched_epoch >= 0:
             epoch, end = log.epoch_end(LeaderEpoch(wanted.last_fetched_epoch))
             if epoch < wanted.last_fetched_epoch or end < wanted.offset:
-                return FetchResult(*key, *said, diverging=(epoch, end))
+                return FetchResult(*key, *offsets, diverging=(epoch, end))
         if left <= 0:
-            return FetchResult(*key, *said)
+            return FetchResult(*key, *offsets)
         try:
             found = log.read(
                 wanted.offset, max_bytes=min(wanted.max_bytes, left), end=log.end_offset
@@ -346,7 +349,7 @@ class Leader:
             return FetchResult(*key, error.code)
         if isinstance(found, ColdRead):
             found = found.load()
-        return FetchResult(*key, *said, records=bytes(found.data))
+        return FetchResult(*key, *offsets, records=bytes(found.data))
 
     def _send(
         self,
@@ -362,4 +365,4 @@ class Leader:
             version, results, error_code=error_code, session_id=session_id
         )
         body = b"".join(bytes(buffer) for buffer in buffers)
-        pipe.answer(response_start(correlation_id, len(body), is_flexible=True) + body)
+        pipe.respond(response_start(correlation_id, len(body), is_flexible=True) + body)

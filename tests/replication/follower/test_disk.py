@@ -1,4 +1,4 @@
-"""What a follower's disk does to it: syncs before acknowledging, a full disk, large answers."""
+"""A follower and its disk: flushes before acknowledgements, a full disk, large responses."""
 
 from __future__ import annotations
 
@@ -8,132 +8,132 @@ from riverrun.replication.follower import plan as planning
 from riverrun.replication.follower.followed_partition import FollowState
 from riverrun.storage.settings import LogSettings
 
-from .story import Story, same, tell
+from .scenario import Scenario, run, same
 
 
-def test_with_flush_before_ack_nothing_is_acknowledged_before_it_is_synced() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 1)
+def test_with_flush_before_ack_records_are_flushed_before_they_are_acknowledged() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 1)
         for number in range(5):
-            story.loop.is_holding = True
-            before = len(story.first.calls)
+            scenario.loop.is_holding = True
+            before = len(scenario.first.calls)
             led.append(b"value")
-            story.first.wake()
-            await story.caught_up(led, replica)
-            await story.passes(2)
-            assert len(story.first.calls) == before, "asked for more before the sync"
-            story.loop.is_holding = False
-            story.loop.release()
-            await story.until(lambda before=before: len(story.first.calls) > before)
-            assert story.first.calls[before].partitions[0].offset == number + 1
+            scenario.first.wake()
+            await scenario.caught_up(led, replica)
+            await scenario.passes(2)
+            assert len(scenario.first.calls) == before, "fetched before the flush"
+            scenario.loop.is_holding = False
+            scenario.loop.release()
+            await scenario.fetches_more_than(before)
+            assert scenario.first.calls[before].partitions[0].offset == number + 1
             assert replica.log.flushed_offset == number + 1
 
-    tell(telling, LogSettings(flush_before_ack=True))
+    run(steps, LogSettings(flush_before_ack=True))
 
 
-def test_what_a_restart_found_is_synced_before_it_is_acknowledged() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_records_found_at_startup_are_flushed_before_they_are_acknowledged() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(b"value")
         replica.log.append_as_follower(led.log.read(0, max_bytes=1, end=1).data)  # type: ignore[union-attr]
         assert replica.log.flushed_offset == 0
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 1)
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 1)
         assert replica.log.flushed_offset == 1
 
-    tell(telling, LogSettings(flush_before_ack=True))
+    run(steps, LogSettings(flush_before_ack=True))
 
 
-def test_partitions_that_sync_do_not_hold_up_those_that_need_not() -> None:
-    async def telling(story: Story) -> None:
-        led = [story.leads(story.first, index) for index in range(2)]
-        replicas = [story.replica(index) for index in range(2)]
+def test_flushes_do_not_delay_partitions_without_flush_before_ack() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led = [scenario.leads(scenario.first, index) for index in range(2)]
+        replicas = [scenario.replica(index) for index in range(2)]
         replicas[0].log.configure(LogSettings(flush_before_ack=True))
-        story.follow(*replicas)
-        story.loop.is_holding = True
+        scenario.follow(*replicas)
+        scenario.loop.is_holding = True
         for each in led:
             each.append(b"value")
-        story.first.wake()
-        await story.caught_up(led[0], replicas[0])
+        scenario.first.wake()
+        await scenario.caught_up(led[0], replicas[0])
         for number in range(3):
             led[1].append(b"value")
-            story.first.wake()
-            await story.until(lambda n=number: replicas[1].log.end_offset == n + 2)
-        story.loop.is_holding = False
-        story.loop.release()
+            scenario.first.wake()
+            await scenario.reaches(replicas[1], number + 2)
+        scenario.loop.is_holding = False
+        scenario.loop.release()
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_setting_that_changes_moves_the_partition() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
+def test_partition_moves_to_another_fetcher_when_its_setting_changes() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
         led.append(b"value")
-        await story.caught_up(led, replica)
+        await scenario.caught_up(led, replica)
         replica.log.configure(LogSettings(flush_before_ack=True))
-        story.fetchers.configure([replica])
+        scenario.fetchers.configure([replica])
         led.append(b"value")
-        await story.caught_up(led, replica)
-        await story.until(lambda: replica.log.flushed_offset == 2)
+        await scenario.caught_up(led, replica)
+        await scenario.until(lambda: replica.log.flushed_offset == 2)
         assert same(led, replica.log)
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_full_disk_stops_one_replica_until_there_is_room() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_replica_on_a_full_disk_fails_until_there_is_space() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(bytes(5000))
-        story.follow(replica)
-        await story.caught_up(led, replica)
-        story.machine.disk.capacity_bytes = story.machine.disk.used_bytes
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
+        scenario.machine.disk.capacity_bytes = scenario.machine.disk.used_bytes
         for _ in range(10):
             led.append(bytes(5000))
-        story.first.wake()
-        await story.until(lambda: story.following().state is FollowState.FAILED)
+        scenario.first.wake()
+        await scenario.until(lambda: scenario.following().state is FollowState.FAILED)
         assert replica.log.end_offset == 1
-        before = len(story.first.calls)
-        await story.passes(20)
-        assert len(story.first.calls) - before < 60, "it is tried ever more rarely"
-        story.machine.disk.capacity_bytes += 1_000_000
-        await story.caught_up(led, replica)
+        before = len(scenario.first.calls)
+        await scenario.passes(20)
+        assert len(scenario.first.calls) - before < 60, "retries back off"
+        scenario.machine.disk.capacity_bytes += 1_000_000
+        await scenario.caught_up(led, replica)
         assert same(led, replica.log)
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_disk_that_is_full_when_a_log_must_be_cut_is_tried_again() -> None:
-    async def telling(story: Story) -> None:
-        replica = story.replica()
-        led = story.leads(story.first, epoch=1)
+def test_truncation_on_a_full_disk_is_retried() -> None:
+    async def steps(scenario: Scenario) -> None:
+        replica = scenario.replica()
+        led = scenario.leads(scenario.first, epoch=1)
         led.append(b"a")
         replica.log.append_as_follower(led.log.read(0, max_bytes=1, end=1).data)  # type: ignore[union-attr]
-        original = story.runner.truncate
-        refusals = [OSError(errno.ENOSPC, "full"), OSError(errno.ENOSPC, "full")]
+        original = scenario.runner.truncate
+        errors = [OSError(errno.ENOSPC, "full"), OSError(errno.ENOSPC, "full")]
 
         async def truncate(*arguments: object, **options: object) -> bool:
-            if refusals:
-                raise refusals.pop()
+            if errors:
+                raise errors.pop()
             return await original(*arguments, **options)  # type: ignore[arg-type]
 
-        story.runner.truncate = truncate  # type: ignore[method-assign]
-        second = story.leads(story.first, epoch=2)
+        scenario.runner.truncate = truncate  # type: ignore[method-assign]
+        second = scenario.leads(scenario.first, epoch=2)
         second.append(b"b")
-        story.follow(replica, epoch=2)
-        await story.caught_up(second, replica)
-        await story.until(lambda: replica.log.latest_epoch == 2)
+        scenario.follow(replica, epoch=2)
+        await scenario.caught_up(second, replica)
+        await scenario.until(lambda: replica.log.latest_epoch == 2)
         assert same(second, replica.log)
-        assert refusals == []
+        assert errors == []
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_large_answer_is_appended_in_slices_and_others_run_between() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_large_response_is_appended_in_slices() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for number in range(2000):
             led.append(b"%d" % number)
         seen: list[int] = []
@@ -145,10 +145,10 @@ def test_a_large_answer_is_appended_in_slices_and_others_run_between() -> None:
             return appended
 
         replica.log.append_as_follower = counted  # type: ignore[method-assign,assignment]
-        story.follow(replica)
-        await story.caught_up(led, replica)
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
         assert same(led, replica.log)
         assert max(seen) <= planning.SLICE_BATCHES
-        assert len(story.first.calls) <= 3, "it came as one answer"
+        assert len(scenario.first.calls) <= 3, "it was one response"
 
-    tell(telling)
+    run(steps)

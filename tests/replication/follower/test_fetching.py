@@ -1,4 +1,4 @@
-"""A follower copies its leader's log, promptly and whole, and says so by what it asks for next."""
+"""A follower copies its leader's log and acknowledges it by the offset of its next fetch."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from riverrun.replication.follower.followed_partition import FollowState
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import batch, read_all
 
-from .story import FIRST, ME, SECOND, TOPIC, Story, same, tell
+from .scenario import FIRST, ME, SECOND, TOPIC, Scenario, run, same
 
 
-def test_a_new_replica_catches_up_from_zero() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_new_replica_catches_up_from_offset_zero() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for number in range(300):
             led.append(b"%d" % number, bytes(5000))
         led.commit()
-        story.follow(replica)
-        await story.caught_up(led, replica)
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
         assert same(led, replica.log)
-        await story.until(lambda: replica.log.high_watermark == 600)
+        await scenario.until(lambda: replica.log.high_watermark == 600)
 
-    tell(telling)
+    run(steps)
 
 
-def test_what_is_appended_is_here_within_milliseconds_and_acknowledged_at_once() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 2)
+def test_append_is_replicated_and_acknowledged_within_milliseconds() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 2)
         for number in range(5):
-            before, now = len(story.first.calls), story.loop.time()
+            before, now = len(scenario.first.calls), scenario.loop.time()
             led.append(b"value")
-            story.first.wake()
-            await story.until(lambda before=before: len(story.first.calls) > before)
-            assert story.loop.time() - now < 0.005
-            (told,) = story.first.calls[-1].partitions
-            assert (told.offset, replica.log.end_offset) == (number + 1, number + 1)
+            scenario.first.wake()
+            await scenario.fetches_more_than(before)
+            assert scenario.loop.time() - now < 0.005
+            (sent,) = scenario.first.calls[-1].partitions
+            assert (sent.offset, replica.log.end_offset) == (number + 1, number + 1)
 
-    tell(telling)
+    run(steps)
 
 
-def test_every_request_bears_node_epoch_and_limits_and_later_ones_only_what_changed() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first, epoch=4), story.replica()
+def test_first_fetch_is_full_and_later_ones_name_only_changes() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first, epoch=4), scenario.replica()
         led.append(b"a")
-        story.follow(replica, epoch=4)
-        await story.until(lambda: len(story.first.calls) == 3)
-        first, second, third = story.first.calls
+        scenario.follow(replica, epoch=4)
+        await scenario.until(lambda: len(scenario.first.calls) == 3)
+        first, second, third = scenario.first.calls
         assert (first.replica_id, first.replica_epoch) == (ME, 7)
         assert (first.max_wait_ms, first.min_bytes, first.max_bytes) == (500, 1, 10 << 20)
         assert (first.session_id, first.session_epoch, first.cluster_id) == (0, 0, "cluster")
@@ -63,168 +63,164 @@ def test_every_request_bears_node_epoch_and_limits_and_later_ones_only_what_chan
         assert third.session_epoch == 2
         assert third.partitions == []
 
-    tell(telling)
+    run(steps)
 
 
-def test_nothing_is_asked_before_the_node_is_registered() -> None:
-    async def telling(story: Story) -> None:
-        story.epoch = -1
-        led, replica = story.leads(story.first), story.replica()
+def test_no_fetch_is_sent_before_registration() -> None:
+    async def steps(scenario: Scenario) -> None:
+        scenario.epoch = -1
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(b"a")
-        story.follow(replica)
-        await story.passes(1)
-        assert story.loop.connects == []
-        story.epoch = 3
-        await story.caught_up(led, replica)
-        assert story.first.calls[0].replica_epoch == 3
+        scenario.follow(replica)
+        await scenario.passes(1)
+        assert scenario.loop.connects == []
+        scenario.epoch = 3
+        await scenario.caught_up(led, replica)
+        assert scenario.first.calls[0].replica_epoch == 3
 
-    tell(telling)
+    run(steps)
 
 
-def test_many_partitions_share_a_session_and_only_those_with_news_are_spoken_of() -> None:
-    async def telling(story: Story) -> None:
+def test_partitions_share_a_session_and_fetches_name_only_changed_ones() -> None:
+    async def steps(scenario: Scenario) -> None:
         count = 1000
-        led = [story.leads(story.first, index) for index in range(count)]
-        replicas = [story.replica(index) for index in range(count)]
-        story.follow(*replicas)
-        await story.until(lambda: len(story.first.calls) >= 2)
-        assert len(story.first.calls[0].partitions) == count
+        led = [scenario.leads(scenario.first, index) for index in range(count)]
+        replicas = [scenario.replica(index) for index in range(count)]
+        scenario.follow(*replicas)
+        await scenario.until(lambda: len(scenario.first.calls) >= 2)
+        assert len(scenario.first.calls[0].partitions) == count
         for index in (3, 500, 999):
             led[index].append(b"value")
-        before = len(story.first.calls)
-        story.first.wake()
-        await story.until(lambda: len(story.first.calls) > before)
-        told = story.first.calls[before]
-        assert [(p.partition, p.offset) for p in told.partitions] == [(3, 1), (500, 1), (999, 1)]
-        assert len(story.loop.connects) == 1
+        before = len(scenario.first.calls)
+        scenario.first.wake()
+        await scenario.until(lambda: len(scenario.first.calls) > before)
+        sent = scenario.first.calls[before]
+        assert [(p.partition, p.offset) for p in sent.partitions] == [(3, 1), (500, 1), (999, 1)]
+        assert len(scenario.loop.connects) == 1
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_large_backlog_of_many_partitions_comes_by_and_by_and_everybody_gets_a_share() -> None:
-    async def telling(story: Story) -> None:
-        story.first.response_bytes_max = 30_000
-        led = [story.leads(story.first, index) for index in range(5)]
-        replicas = [story.replica(index) for index in range(5)]
+def test_large_backlog_of_many_partitions_is_fetched_fairly() -> None:
+    async def steps(scenario: Scenario) -> None:
+        scenario.first.response_bytes_max = 30_000
+        led = [scenario.leads(scenario.first, index) for index in range(5)]
+        replicas = [scenario.replica(index) for index in range(5)]
         for each in led:
             for _ in range(20):
                 each.append(bytes(9000))
-        story.follow(*replicas)
+        scenario.follow(*replicas)
         for one, other in zip(led, replicas, strict=True):
-            await story.caught_up(one, other)
+            await scenario.caught_up(one, other)
             assert same(one, other.log)
 
-    tell(telling)
+    run(steps)
 
 
 @pytest.mark.parametrize("fetchers", [1, 3])
-def test_partitions_are_shared_among_fetchers(fetchers: int) -> None:
-    async def telling(story: Story) -> None:
-        led = [story.leads(story.first, index) for index in range(20)]
-        replicas = [story.replica(index) for index in range(20)]
+def test_partitions_are_spread_over_fetchers(fetchers: int) -> None:
+    async def steps(scenario: Scenario) -> None:
+        led = [scenario.leads(scenario.first, index) for index in range(20)]
+        replicas = [scenario.replica(index) for index in range(20)]
         for each in led:
             each.append(b"value")
-        story.follow(*replicas)
+        scenario.follow(*replicas)
         for one, other in zip(led, replicas, strict=True):
-            await story.caught_up(one, other)
-        assert len(story.loop.connects) == fetchers
+            await scenario.caught_up(one, other)
+        assert len(scenario.loop.connects) == fetchers
 
-    tell(telling, fetchers=fetchers)
+    run(steps, fetchers=fetchers)
 
 
-def test_the_replica_of_a_compacted_log_has_its_gaps_even_wide_ones() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_replica_of_a_compacted_log_keeps_wide_offset_gaps() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(b"a", b"b")
         for gap in (100, 10_000, 5_000_000_000):
             data = batch(b"c")
             data[0:8] = (led.log.end_offset + gap).to_bytes(8, "big")
             data[12:16] = bytes(4)
             led.log.append_as_follower(data)
-        story.follow(replica)
-        await story.caught_up(led, replica)
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
         assert same(led, replica.log)
         assert replica.log.end_offset > 5_000_000_000
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_log_that_begins_behind_a_wide_gap_is_recovered_with_it() -> None:
-    story = Story.__new__(Story)
-
-    async def telling(told: Story) -> None:
-        nonlocal story
-        story = told
-        replica = told.replica()
+def test_log_that_starts_after_a_wide_gap_is_recovered() -> None:
+    async def steps(scenario: Scenario) -> None:
+        replica = scenario.replica()
         data = batch(b"far")
         data[0:8] = (6_000_000_000).to_bytes(8, "big")
         data[12:16] = bytes(4)
         replica.log.append_as_follower(data)
-        await told.runner.flushed(replica.log, replica.log.end_offset)
+        await scenario.runner.flushed(replica.log, replica.log.end_offset)
 
-    tell(telling)
-    story.machine.lose_power()
-    _, log = story.machine.load(LogSettings())
+    scenario = run(steps)
+    scenario.machine.lose_power()
+    _, log = scenario.machine.load(LogSettings())
     log.high_watermark = log.end_offset
     assert read_all(log)[-1] == (6_000_000_000, b"far")
 
 
-def test_epochs_and_producers_are_kept_in_step() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_epochs_and_producer_state_are_replicated() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for epoch, producer in ((0, 5), (3, 6), (4, 5)):
             led.epoch = epoch
             for number in range(3):
                 sequence = number + (3 if (epoch, producer) == (4, 5) else 0)
                 led.append(b"value", producer=producer, sequence=sequence)
-        story.follow(replica, epoch=4)
-        await story.caught_up(led, replica)
+        scenario.follow(replica, epoch=4)
+        await scenario.caught_up(led, replica)
         assert same(led, replica.log)
         assert replica.log.epochs.entries == [(0, 0), (3, 3), (4, 6)]
         assert len(replica.log.producers.known[5].batches) == 5
 
-    tell(telling)
+    run(steps)
 
 
-def test_the_beginning_of_the_log_follows_the_leader() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_log_start_offset_follows_the_leader() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for _ in range(10):
             led.append(b"value")
         led.commit()
-        story.follow(replica)
-        await story.until(lambda: replica.log.high_watermark == 10)
+        scenario.follow(replica)
+        await scenario.until(lambda: replica.log.high_watermark == 10)
         led.log.delete_records_before(6)
-        await story.until(lambda: replica.log.start_offset == 6)
-        await story.until(lambda: bool(story.first.calls[-1].partitions))
-        assert story.first.calls[-1].partitions[0].log_start_offset == 6
+        await scenario.until(lambda: replica.log.start_offset == 6)
+        await scenario.until(lambda: bool(scenario.first.calls[-1].partitions))
+        assert scenario.first.calls[-1].partitions[0].log_start_offset == 6
 
-    tell(telling)
+    run(steps)
 
 
-def test_the_high_watermark_is_the_leaders_as_far_as_our_log_reaches() -> None:
-    async def telling(story: Story) -> None:
-        story.first.response_bytes_max = 1
-        led, replica = story.leads(story.first), story.replica()
+def test_followers_high_watermark_is_bounded_by_its_log_end() -> None:
+    async def steps(scenario: Scenario) -> None:
+        scenario.first.response_bytes_max = 1
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for _ in range(10):
             led.append(bytes(100))
         led.commit()
-        story.follow(replica)
+        scenario.follow(replica)
         for end in range(1, 11):
-            await story.until(lambda end=end: replica.log.end_offset >= end)
+            await scenario.reaches(replica, end)
             assert replica.log.high_watermark == replica.log.end_offset
         led.append(b"not committed")
-        story.first.wake()
-        await story.caught_up(led, replica)
+        scenario.first.wake()
+        await scenario.caught_up(led, replica)
         assert replica.log.high_watermark == 10
-        assert story.following().lag == 0
+        assert scenario.following().lag == 0
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_damaged_batch_is_refused_and_fetched_again() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_corrupt_batch_is_rejected_and_fetched_again() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for _ in range(4):
             led.append(b"value")
 
@@ -233,252 +229,252 @@ def test_a_damaged_batch_is_refused_and_fetched_again() -> None:
             data[-3] ^= 1
             return result._replace(records=bytes(data))
 
-        story.first.changes = [damage, damage]
-        story.follow(replica)
-        await story.caught_up(led, replica)
+        scenario.first.changes = [damage, damage]
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
         assert same(led, replica.log)
-        counter = story.metrics.counter("riverrun_replica_fetch_corrupt_total", "")
+        counter = scenario.metrics.counter("riverrun_replica_fetch_corrupt_total", "")
         assert counter.value == 2
 
-    tell(telling)
+    run(steps)
 
 
-def test_batches_of_a_later_epoch_than_the_leaders_are_not_taken() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_batch_with_an_epoch_above_the_leaders_is_rejected() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(b"a")
         data = batch(b"b")
         data[0:8], data[12:16] = (1).to_bytes(8, "big"), (9).to_bytes(4, "big")
         led.log.append_as_follower(data)
-        story.follow(replica)
-        await story.until(lambda: story.following().state is FollowState.DELAYED)
+        scenario.follow(replica)
+        await scenario.until(lambda: scenario.following().state is FollowState.DELAYED)
         assert replica.log.end_offset == 1
 
-    tell(telling)
+    run(steps)
 
 
 @pytest.mark.parametrize(
     "code",
     [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH],
 )
-def test_a_lost_session_is_begun_anew_at_once(code: ErrorCode) -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 2)
-        old = story.first.calls[1].session_id
-        story.first.errors = [code]
+def test_lost_session_is_restarted_at_once(code: ErrorCode) -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 2)
+        old = scenario.first.calls[1].session_id
+        scenario.first.errors = [code]
         led.append(b"a")
-        story.first.wake()
-        await story.caught_up(led, replica)
-        await story.until(lambda: story.first.calls[-1].session_epoch == 1)
-        anew = next(call for call in story.first.calls[2:] if call.session_epoch == 0)
+        scenario.first.wake()
+        await scenario.caught_up(led, replica)
+        await scenario.until(lambda: scenario.first.calls[-1].session_epoch == 1)
+        restarted = next(call for call in scenario.first.calls[2:] if call.session_epoch == 0)
         is_gone = code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        assert anew.session_id == (0 if is_gone else old), "the leader may drop the old one"
-        assert [p.offset for p in anew.partitions] == [1]
-        assert len(story.loop.connects) == 1
+        assert restarted.session_id == (0 if is_gone else old), "the leader closes the old session"
+        assert [p.offset for p in restarted.partitions] == [1]
+        assert len(scenario.loop.connects) == 1
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_leader_without_sessions_is_told_everything_every_time() -> None:
-    async def telling(story: Story) -> None:
-        story.first.keeps_sessions = False
-        led = [story.leads(story.first, index) for index in range(2)]
-        replicas = [story.replica(index) for index in range(2)]
-        story.follow(*replicas)
+def test_leader_without_sessions_gets_full_fetches() -> None:
+    async def steps(scenario: Scenario) -> None:
+        scenario.first.keeps_sessions = False
+        led = [scenario.leads(scenario.first, index) for index in range(2)]
+        replicas = [scenario.replica(index) for index in range(2)]
+        scenario.follow(*replicas)
         for _ in range(3):
             led[0].append(b"value")
-            story.first.wake()
-            await story.caught_up(led[0], replicas[0])
-        assert all(len(call.partitions) == 2 for call in story.first.calls)
+            scenario.first.wake()
+            await scenario.caught_up(led[0], replicas[0])
+        assert all(len(call.partitions) == 2 for call in scenario.first.calls)
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_topic_that_is_deleted_and_made_again_is_another_topic() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_recreated_topic_is_another_topic() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(b"old")
-        story.follow(replica)
-        await story.caught_up(led, replica)
-        story.remove(replica)
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
+        scenario.remove(replica)
         again = UUID(int=1 << 80)
-        del story.first.led[TOPIC, 0]
-        anew, second = story.leads(story.first, topic=again), story.replica(topic=again)
-        anew.append(b"new")
-        story.follow(second)
-        await story.caught_up(anew, second)
-        assert same(anew, second.log)
-        assert story.first.sessions[story.first.calls[-1].session_id].wanted.keys() == {(again, 0)}
+        del scenario.first.led[TOPIC, 0]
+        new, second = scenario.leads(scenario.first, topic=again), scenario.replica(topic=again)
+        new.append(b"new")
+        scenario.follow(second)
+        await scenario.caught_up(new, second)
+        assert same(new, second.log)
+        assert scenario.first.sessions[scenario.first.calls[-1].session_id].wanted.keys() == {
+            (again, 0)
+        }
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_held_request_does_not_delay_what_is_new() -> None:
-    async def telling(story: Story) -> None:
-        idle, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 2)
+def test_long_poll_does_not_delay_new_partitions() -> None:
+    async def steps(scenario: Scenario) -> None:
+        idle, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 2)
         assert idle.log.end_offset == 0
-        led, other = story.leads(story.first, 1), story.replica(1)
+        led, other = scenario.leads(scenario.first, 1), scenario.replica(1)
         led.append(b"value")
-        now = story.loop.time()
-        story.follow(other)
-        await story.caught_up(led, other)
-        assert story.loop.time() - now < 0.02
-        third, another = story.leads(story.first, 2), story.replica(2)
+        now = scenario.loop.time()
+        scenario.follow(other)
+        await scenario.caught_up(led, other)
+        assert scenario.loop.time() - now < 0.02
+        third, another = scenario.leads(scenario.first, 2), scenario.replica(2)
         third.append(b"value")
-        now = story.loop.time()
-        story.follow(another)
-        await story.caught_up(third, another)
-        assert story.loop.time() - now < 0.1
-        assert len(story.loop.connects) == 2, "a second time it waits for a request held shortly"
+        now = scenario.loop.time()
+        scenario.follow(another)
+        await scenario.caught_up(third, another)
+        assert scenario.loop.time() - now < 0.1
+        assert len(scenario.loop.connects) == 2, "the second time it waits for a short poll"
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_dead_leader_is_tried_again_ever_more_rarely_and_its_successor_is_followed_at_once() -> (
-    None
-):
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+def test_dead_leader_is_retried_with_back_off_and_its_successor_at_once() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         led.append(b"a")
-        story.follow(replica)
-        await story.caught_up(led, replica)
-        story.first.die()
-        began = story.loop.time()
-        await story.passes(10)
-        tries = [when - began for when in story.loop.connects if when > began]
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
+        scenario.first.die()
+        began = scenario.loop.time()
+        await scenario.passes(10)
+        tries = [when - began for when in scenario.loop.connects if when > began]
         assert 10 < len(tries) < 22
         assert tries[1] < 0.2
-        successor = story.leads(story.second, epoch=1, copied=led.log)
+        successor = scenario.leads(scenario.second, epoch=1, copied=led.log)
         successor.append(b"b")
-        now = story.loop.time()
-        story.follow(replica, leader=SECOND, epoch=1)
-        await story.caught_up(successor, replica)
-        assert story.loop.time() - now < 0.02
+        now = scenario.loop.time()
+        scenario.follow(replica, leader=SECOND, epoch=1)
+        await scenario.caught_up(successor, replica)
+        assert scenario.loop.time() - now < 0.02
         assert same(successor, replica.log)
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_leader_that_comes_back_is_found_again() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 2)
-        story.first.die()
-        await story.until(lambda: len(story.loop.connects) > 3)
-        story.first.is_up = True
+def test_returning_leader_is_fetched_from_again() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 2)
+        scenario.first.die()
+        await scenario.until(lambda: len(scenario.loop.connects) > 3)
+        scenario.first.is_up = True
         led.append(b"a")
-        await story.caught_up(led, replica)
+        await scenario.caught_up(led, replica)
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_silent_leader_is_left_after_a_time_and_asked_again() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.first.answers_fetches = False
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 1)
-        await story.until(lambda: len(story.loop.connects) > 1)
-        assert 2 < story.loop.time() < 5
-        story.first.answers_fetches = True
+def test_follower_reconnects_when_the_leader_sends_nothing() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.first.responds_to_fetches = False
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 1)
+        await scenario.until(lambda: len(scenario.loop.connects) > 1)
+        assert 2 < scenario.loop.time() < 5
+        scenario.first.responds_to_fetches = True
         led.append(b"a")
-        await story.caught_up(led, replica)
+        await scenario.caught_up(led, replica)
 
-    tell(telling, socket_timeout_ms=2000)
+    run(steps, socket_timeout_ms=2000)
 
 
-def test_a_leader_that_lost_its_power_and_leads_again_is_asked_anew_at_once() -> None:
-    """Nothing breaks the connection to its last life (seed 3064 of three simulated nodes)."""
+def test_follower_reconnects_at_once_to_a_leader_that_restarted_after_power_loss() -> None:
+    """Nothing resets the connection to its last incarnation (simulation seed 3064)."""
 
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.first.answers_fetches = False
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 1)
-        await story.passes(1.5)
-        story.first.answers_fetches = True
-        again = story.leads(story.first, epoch=1, copied=led.log)
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.first.responds_to_fetches = False
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 1)
+        await scenario.passes(1.5)
+        scenario.first.responds_to_fetches = True
+        again = scenario.leads(scenario.first, epoch=1, copied=led.log)
         again.append(b"a")
-        now = story.loop.time()
-        story.follow(replica, epoch=1)
-        await story.caught_up(again, replica)
-        assert story.loop.time() - now < 0.02
-        assert len(story.loop.connects) == 2
+        now = scenario.loop.time()
+        scenario.follow(replica, epoch=1)
+        await scenario.caught_up(again, replica)
+        assert scenario.loop.time() - now < 0.02
+        assert len(scenario.loop.connects) == 2
 
-    tell(telling)
+    run(steps)
 
 
-def test_one_partition_in_trouble_does_not_hold_up_the_others() -> None:
-    async def telling(story: Story) -> None:
-        led = [story.leads(story.first, index) for index in range(2)]
-        replicas = [story.replica(index) for index in range(2)]
-        story.first.refusals[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        story.follow(*replicas)
+def test_failing_partition_does_not_delay_the_others() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led = [scenario.leads(scenario.first, index) for index in range(2)]
+        replicas = [scenario.replica(index) for index in range(2)]
+        scenario.first.partition_errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        scenario.follow(*replicas)
         for number in range(50):
             led[1].append(b"value")
-            story.first.wake()
-            await story.until(lambda n=number: replicas[1].log.end_offset == n + 1)
-        before = len(story.first.calls)
-        await story.passes(20)
-        assert len(story.first.calls) - before < 100, "it is asked for ever more rarely"
-        del story.first.refusals[TOPIC, 0]
+            scenario.first.wake()
+            await scenario.reaches(replicas[1], number + 1)
+        before = len(scenario.first.calls)
+        await scenario.passes(20)
+        assert len(scenario.first.calls) - before < 100, "retries back off"
+        del scenario.first.partition_errors[TOPIC, 0]
         led[0].append(b"value")
-        now = story.loop.time()
-        await story.caught_up(led[0], replicas[0])
-        assert story.loop.time() - now < 1.5
+        now = scenario.loop.time()
+        await scenario.caught_up(led[0], replicas[0])
+        assert scenario.loop.time() - now < 1.5
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_leader_that_has_not_heard_of_its_epoch_yet_is_asked_again_soon() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first, epoch=0), story.replica()
+def test_leader_with_stale_metadata_is_retried_soon() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first, epoch=0), scenario.replica()
         led.append(b"a")
-        story.follow(replica, epoch=1)
-        await story.until(lambda: story.following().state is FollowState.DELAYED)
+        scenario.follow(replica, epoch=1)
+        await scenario.until(lambda: scenario.following().state is FollowState.DELAYED)
         led.epoch = 1
-        now = story.loop.time()
-        await story.caught_up(led, replica)
-        assert story.loop.time() - now < 0.06
+        now = scenario.loop.time()
+        await scenario.caught_up(led, replica)
+        assert scenario.loop.time() - now < 0.06
 
-    tell(telling)
+    run(steps)
 
 
-def test_a_node_that_begins_to_lead_fetches_no_more() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
-        story.follow(replica)
-        await story.until(lambda: len(story.first.calls) == 2)
-        story.follow(replica, leader=ME, epoch=1)
+def test_node_that_becomes_leader_stops_fetching() -> None:
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        scenario.follow(replica)
+        await scenario.until(lambda: len(scenario.first.calls) == 2)
+        scenario.follow(replica, leader=ME, epoch=1)
         led.append(b"late")
-        story.first.wake()
-        await story.passes(2)
+        scenario.first.wake()
+        await scenario.passes(2)
         assert replica.log.end_offset == 0
-        assert list(story.fetchers.followed_partitions()) == []
-        assert not story.first.pipes
+        assert list(scenario.fetchers.followed_partitions()) == []
+        assert not scenario.first.pipes
 
-    tell(telling)
+    run(steps)
 
 
 def test_throttled_replicas_keep_to_their_rate_until_they_are_in_sync() -> None:
-    async def telling(story: Story) -> None:
-        led, replica = story.leads(story.first), story.replica()
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
         for _ in range(40):
             led.append(bytes(50_000))
-        story.follow(replica)
-        await story.passes(5)
+        scenario.follow(replica)
+        await scenario.passes(5)
         assert 100_000 <= replica.log.size_bytes <= 900_000
-        story.follow(replica, isr=(FIRST, ME))
-        await story.caught_up(led, replica)
-        assert story.loop.time() < 8
+        scenario.follow(replica, isr=(FIRST, ME))
+        await scenario.caught_up(led, replica)
+        assert scenario.loop.time() < 8
 
-    tell(
-        telling,
+    run(
+        steps,
         LogSettings(follower_throttled_replicas=("0:1",)),
         throttled_rate=100_000,
         bytes_max=100_000,

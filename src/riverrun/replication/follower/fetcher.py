@@ -122,10 +122,18 @@ class Fetchers:
         self._replicas = replicas
         self.throttle = Throttle(node_id, settings.throttled_rate)
         self._context = _FetcherContext(
-            node_id=node_id, logs=log_runner, endpoint_of=endpoint_of, broker_epoch=broker_epoch,
-            cluster_id=cluster_id, settings=settings, clock=clock, randomness=randomness,
-            throttle=self.throttle, counters=Counters(), lost=lost,
-        )  # fmt: skip
+            node_id=node_id,
+            logs=log_runner,
+            endpoint_of=endpoint_of,
+            broker_epoch=broker_epoch,
+            cluster_id=cluster_id,
+            settings=settings,
+            clock=clock,
+            randomness=randomness,
+            throttle=self.throttle,
+            counters=Counters(),
+            lost=lost,
+        )
         self._fetchers: dict[tuple[NodeId, int, bool], _LeaderFetcher] = {}
         self._owners: dict[Key, _LeaderFetcher] = {}
         self._changed = asyncio.Event()
@@ -347,9 +355,14 @@ class _LeaderFetcher:
             wait_ms = min(wait_ms, SHORT_WAIT_MS)
         self._correlation_id = correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
         request = FollowerFetchRequest(
-            context.node_id, context.broker_epoch(), wait_ms, settings.bytes_min,
-            settings.response_bytes_max, planned.session_id, planned.session_epoch,
-        )  # fmt: skip
+            context.node_id,
+            context.broker_epoch(),
+            wait_ms,
+            settings.bytes_min,
+            settings.response_bytes_max,
+            planned.session_id,
+            planned.session_epoch,
+        )
         connection.send(encoder.encode(correlation_id, request, planned.wanted, planned.forgotten))
         context.counters.requests.value += 1
         self._held_until = now + wait_ms / 1000
@@ -425,20 +438,25 @@ class _LeaderFetcher:
         if after[:2] != before[:2]:
             self._context.counters.truncations.value += 1
             _logger.info(
-                "replica truncated", partition=str(followed.partition.name), leader=self._leader,
-                epoch=followed.leader_epoch, end=after[0], was=before[0], start=after[1],
-            )  # fmt: skip
+                "replica truncated",
+                partition=str(followed.partition.name),
+                leader=self._leader,
+                epoch=followed.leader_epoch,
+                end=after[0],
+                was=before[0],
+                start=after[1],
+            )
         plan.truncation_done(followed)
 
     async def _look_up_offsets(self, connection: StreamConnection) -> None:
         """Request the leader's log start and end offsets for partitions that are out of range."""
         plan, now = self.plan, self._clock.monotonic()
-        asked = list(plan.out_of_range)
-        lookup = LeaderOffsetsLookup(self._context.node_id, asked, connection.versions)
+        partitions = list(plan.out_of_range)
+        lookup = LeaderOffsetsLookup(self._context.node_id, partitions, connection.versions)
         for frame in lookup.requests(connection.client_id):
             connection.send(frame)
             lookup.add_response(bytes(await connection.receive()))
-        for followed in asked:
+        for followed in partitions:
             found = lookup.found.get(followed.key)
             if followed not in plan.out_of_range:
                 continue  # No longer followed.

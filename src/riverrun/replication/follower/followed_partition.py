@@ -100,6 +100,11 @@ class FollowedPartition:
         """The entry of the next fetch, from our log end offset and with our latest epoch."""
         log = self.log
         return FetchPartition(
-            self.key[0], self.key[1], log.end_offset, max_bytes, self.leader_epoch,
-            log.epochs.latest, log.start_offset,
-        )  # fmt: skip
+            self.key[0],
+            self.key[1],
+            log.end_offset,
+            max_bytes,
+            self.leader_epoch,
+            log.epochs.latest,
+            log.start_offset,
+        )

@@ -187,10 +187,10 @@ class FetchPlan:
             followed = self.partitions.get((result.topic, result.partition))  # type: ignore[arg-type]
             if followed is None or followed.requested is None:
                 continue
-            asked = followed.requested
+            requested = followed.requested
             if (
-                asked.leader_epoch != followed.leader_epoch
-                or asked.offset != followed.log.end_offset
+                requested.leader_epoch != followed.leader_epoch
+                or requested.offset != followed.log.end_offset
                 or followed.state is not FollowState.FETCHING
                 or not followed.is_valid
             ):
@@ -337,9 +337,12 @@ class FetchPlan:
         is_new = error != followed.error and not quiet_attempts
         if is_new or (quiet_attempts and followed.attempts == quiet_attempts):
             _logger.warning(
-                "replica fetch failed", partition=str(followed.partition.name), error=error,
-                leader=followed.partition.leader, state=state.value,
-            )  # fmt: skip
+                "replica fetch failed",
+                partition=str(followed.partition.name),
+                error=error,
+                leader=followed.partition.leader,
+                state=state.value,
+            )
         followed.error = error
         followed.attempts += 1
         delay = self.settings.backoff.jittered(followed.attempts, self._randomness)

@@ -304,9 +304,11 @@ class Repairer:
             return
         event = "replica taken out of service" if is_lost else "replica back in service"
         _logger.info(
-            event, partition=str(partition.name), end=partition.log.end_offset,
+            event,
+            partition=str(partition.name),
+            end=partition.log.end_offset,
             damage=partition.log.damage,
-        )  # fmt: skip
+        )
 
 
 def request_of(

@@ -1,4 +1,4 @@
-"""A node that follows leaders of the test's making, on a disk and in a time of its own."""
+"""A node that follows fake leaders, on a simulated disk and in virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT_SECONDS = 60.0
 
 
 class LoopClock(FixedClock):
-    """In step with the loop to the last digit."""
+    """The time of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class LoopClock(FixedClock):
         return 0.0 if self.loop is None else self.loop.time()
 
 
-class Story:
-    """The follower, its leaders, and what happens to them."""
+class Scenario:
+    """A follower and two leaders."""
 
     def __init__(
         self, loop: NetworkLoop, machine: Machine, settings: LogSettings, **follower: Any
@@ -75,13 +75,20 @@ class Story:
         self.second = Leader(loop, "second")
         self._partition_epoch = 0
 
-    # -- Making things ----------------------------------------------------------------------------
+    # Set-up
 
     def leads(
-        self, leader: Leader, index: int = 0, *, topic: UUID = TOPIC, epoch: int = 0,
-        settings: LogSettings | None = None, copied: Log | None = None, end: int = 1 << 60,
-    ) -> Led:  # fmt: skip
-        """A log at a leader, perhaps with what another replica held up to an offset."""
+        self,
+        leader: Leader,
+        index: int = 0,
+        *,
+        topic: UUID = TOPIC,
+        epoch: int = 0,
+        settings: LogSettings | None = None,
+        copied: Log | None = None,
+        end: int = 1 << 60,
+    ) -> Led:
+        """A log at a leader, optionally with records copied from another replica up to ``end``."""
         directory = Machine(index + 1000).start()
         name = TopicPartition(TopicName("topic"), PartitionIndex(index))
         log = directory.create(name, topic, settings or self.settings)
@@ -93,7 +100,7 @@ class Story:
         return led
 
     def replica(self, index: int = 0, *, topic: UUID = TOPIC) -> Partition:
-        """Ours, which follows nobody yet."""
+        """A replica of this node without a leader."""
         name = TopicPartition(TopicName("topic"), PartitionIndex(index))
         log = self.directory.create(name, topic, self.settings)
         partition = Partition(log, topic, ME, lambda _: None)
@@ -113,11 +120,14 @@ class Story:
         for partition in partitions:
             partition.apply(
                 PartitionImage(
-                    replicas=(ME, FIRST, SECOND), isr=isr, leader=leader,
-                    leader_epoch=LeaderEpoch(epoch), partition_epoch=self._partition_epoch,
+                    replicas=(ME, FIRST, SECOND),
+                    isr=isr,
+                    leader=leader,
+                    leader_epoch=LeaderEpoch(epoch),
+                    partition_epoch=self._partition_epoch,
                     directories=(DIRECTORY_UNASSIGNED,) * 3,
                 )
-            )  # fmt: skip
+            )
         self.fetchers.update(partitions)
 
     def remove(self, partition: Partition) -> None:
@@ -130,17 +140,24 @@ class Story:
         (found,) = self.fetchers.followed_partitions()
         return found
 
-    # -- Waiting ----------------------------------------------------------------------------------
+    # Waiting
 
     async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Let time pass until something holds."""
+        """Wait in virtual time until a condition holds."""
         deadline = self.loop.time() + LIMIT_SECONDS
         while not condition():
-            assert self.loop.time() < deadline, f"never happened: {what}"
+            assert self.loop.time() < deadline, f"did not happen: {what}"
             await asyncio.sleep(0.0005)
 
+    async def fetches_more_than(self, count: int) -> None:
+        """Wait until the first leader has received more fetches than ``count``."""
+        await self.until(lambda: len(self.first.calls) > count, f"more than {count} fetches")
+
+    async def reaches(self, partition: Partition, end: int) -> None:
+        await self.until(lambda: partition.log.end_offset >= end, f"log end offset {end}")
+
     async def passes(self, seconds: float) -> None:
-        """Let time pass; nobody waits for it in earnest."""
+        """Wait in virtual time."""
         await asyncio.sleep(seconds)
 
     async def caught_up(self, led: Led, partition: Partition) -> None:
@@ -174,21 +191,21 @@ def same(led: Led, log: Log) -> bool:
     return True
 
 
-Telling = Callable[[Story], Coroutine[Any, Any, None]]
+Steps = Callable[[Scenario], Coroutine[Any, Any, None]]
 
 
-def tell(telling: Telling, settings: LogSettings | None = None, **follower: Any) -> Story:
-    """Run a story to its end."""
+def run(steps: Steps, settings: LogSettings | None = None, **follower: Any) -> Scenario:
+    """Run the steps of a scenario in virtual time."""
     machine = Machine()
     clock = machine.clock = LoopClock()
     loop = clock.loop = NetworkLoop(clock)
-    made: list[Story] = []
+    created: list[Scenario] = []
 
     async def whole() -> None:
-        story = Story(loop, machine, settings or LogSettings(), **follower)
-        made.append(story)
-        async with story.running():
-            await telling(story)
+        scenario = Scenario(loop, machine, settings or LogSettings(), **follower)
+        created.append(scenario)
+        async with scenario.running():
+            await steps(scenario)
 
     asyncio.set_event_loop(loop)
     try:
@@ -196,4 +213,4 @@ def tell(telling: Telling, settings: LogSettings | None = None, **follower: Any)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
-    return made[0]
+    return created[0]

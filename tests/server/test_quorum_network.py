@@ -17,7 +17,7 @@ from riverrun.raft import messages as raft
 from riverrun.raft.settings import QuorumSettings
 from riverrun.raft.types import ReplicaKey
 from riverrun.server.dispatch.context import CONTROLLER
-from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.response_cache import ResponseCache
 from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
@@ -67,7 +67,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 async def serve(member: FakeMember) -> tuple[Listener, int]:
     services = SimpleNamespace(
-        metadata=member, logs=SimpleNamespace(cluster_id="ours"), answers=Answers()
+        metadata=member, logs=SimpleNamespace(cluster_id="ours"), response_cache=ResponseCache()
     )
     metrics = Metrics()
     names = {ApiKey.FETCH: "quorum_fetch"}

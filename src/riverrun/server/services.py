@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.broker_visibility import BrokerVisibility
+from riverrun.server.dispatch.response_cache import ResponseCache
 
 if TYPE_CHECKING:
     from riverrun.cluster.active_controller import ActiveController
@@ -46,7 +47,8 @@ class NodeServices:
     log_runner: LogManager
     send_memory: SendMemory
     image_waits: ImageWaits
-    answers: Answers = field(default_factory=Answers)
+    response_cache: ResponseCache = field(default_factory=ResponseCache)
+    broker_visibility: BrokerVisibility = field(default_factory=BrokerVisibility)
     controller_router: Router = field(init=False)
     brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
     """The brokers that send heartbeats over a connection. If it breaks, the broker may be dead."""

@@ -157,7 +157,9 @@ class Serving:
             clock=services.clock,
             randomness=services.randomness,
             metrics=services.metrics,
-            lost=lambda leader: services.answers.leader_lost(leader, services.clock.monotonic()),
+            lost=lambda leader: services.broker_visibility.leader_lost(
+                leader, services.clock.monotonic()
+            ),
         )
 
     def _build_isr_changes(self) -> IsrSender:

@@ -8,12 +8,20 @@ message that cannot be written is our bug: a failed assertion. Headers are left 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, cast
 
 from riverrun.wire.apis import KNOWN_APIS, PRIVATE_APIS, ApiKey
-from riverrun.wire.compiler import Reader, Writer, compile_reader, compile_writer
+from riverrun.wire.compiler import (
+    Joiner,
+    Reader,
+    Writer,
+    compile_joiner,
+    compile_reader,
+    compile_writer,
+)
 from riverrun.wire.layout import MessageModule
 from riverrun.wire.primitives import ITEMS_MAX, Buffer, MalformedRequest
 
@@ -21,8 +29,10 @@ __all__ = [
     "MalformedRequest",
     "decode_request",
     "decode_response",
+    "encode_element",
     "encode_request",
     "encode_response",
+    "join_response",
 ]
 
 REQUEST: Final = "request"
@@ -48,6 +58,25 @@ def encode_request(key: ApiKey, version: int, message: Any) -> bytes:
 
 def encode_response(key: ApiKey, version: int, message: Any) -> bytes:
     return _encode(key, version, RESPONSE, message)
+
+
+def encode_element(key: ApiKey, version: int, element: Any) -> bytes:
+    """One element of an array of a response, for ``join_response``."""
+    out = bytearray()
+    try:
+        _element_writer(key, version, type(element).__name__)(out, element)
+    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise AssertionError(f"cannot write {element!r} as version {version}: {error}") from error
+    return bytes(out)
+
+
+def join_response(
+    key: ApiKey, version: int, message: Any, array: str, elements: Sequence[bytes]
+) -> bytes:
+    """A response whose array field ``array`` holds encoded elements."""
+    out = bytearray()
+    _joiner(key, version, array)(out, message, elements)
+    return bytes(out)
 
 
 def message_class(key: ApiKey, side: str) -> type[Any]:
@@ -91,3 +120,13 @@ def _reader(key: ApiKey, version: int, side: str) -> Reader:
 @cache
 def _writer(key: ApiKey, version: int, side: str) -> Writer:
     return compile_writer(_module(key, side), version)
+
+
+@cache
+def _element_writer(key: ApiKey, version: int, name: str) -> Writer:
+    return compile_writer(_module(key, RESPONSE), version, name=name)
+
+
+@cache
+def _joiner(key: ApiKey, version: int, array: str) -> Joiner:
+    return compile_joiner(_module(key, RESPONSE), version, array)

@@ -13,7 +13,7 @@ The functions here are pure; ``wire/codec.py`` caches their results.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -25,6 +25,7 @@ from riverrun.wire.primitives import Buffer, MalformedRequest
 
 Reader = Callable[[Buffer, int, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
+Joiner = Callable[[bytearray, Any, Sequence[bytes]], None]
 
 FIXED = {
     "int8": "b",
@@ -66,11 +67,22 @@ def compile_reader(module: MessageModule, version: int, *, items_max: int | None
     return read
 
 
-def compile_writer(module: MessageModule, version: int) -> Writer:
-    """A function (bytearray, message) that appends the message."""
+def compile_writer(module: MessageModule, version: int, *, name: str | None = None) -> Writer:
+    """A function (bytearray, message) that appends the message, or its part of class ``name``."""
     source = _writer_of(module, version)
-    writer: Writer = source.run(f"write_{module.MESSAGE.__name__}", "write")
+    writer: Writer = source.run(f"write_{name or module.MESSAGE.__name__}", "write")
     return writer
+
+
+def compile_joiner(module: MessageModule, version: int, array: str) -> Joiner:
+    """A function (bytearray, message, elements) that appends the message.
+
+    ``elements`` are the encoded elements of the array field ``array`` of the message.
+    """
+    source = _Source(module, version, joined_array=array)
+    source.add_all(source.add_writer)
+    joiner: Joiner = source.run(f"write_{module.MESSAGE.__name__}", "write")
+    return joiner
 
 
 def reader_source(module: MessageModule, version: int) -> str:
@@ -114,7 +126,14 @@ class _Constant(NamedTuple):
 class _Source:
     """The source text for one version of a message, and the names that it uses."""
 
-    def __init__(self, module: MessageModule, version: int, *, is_counting: bool = False) -> None:
+    def __init__(
+        self,
+        module: MessageModule,
+        version: int,
+        *,
+        is_counting: bool = False,
+        joined_array: str | None = None,
+    ) -> None:
         assert module.VERSIONS[0] <= version <= module.VERSIONS[1], f"version {version}"
         self._module = module
         self._version = version
@@ -122,6 +141,7 @@ class _Source:
         self._compact = "compact_" if self._is_flexible else ""
         self._lines: list[str] = []
         self._is_counting = is_counting
+        self._joined_array = joined_array
         self.items_left = [0]
         self._constants: dict[str, _Constant] = {}
         self._names: dict[str, Any] = {
@@ -298,7 +318,8 @@ class _Source:
 
     def add_writer(self, name: str) -> None:
         add = self._lines.append
-        add(f"def write_{name}(out, message):")
+        is_joined = self._joined_array is not None and name == self._module.MESSAGE.__name__
+        add(f"def write_{name}(out, message{', elements' if is_joined else ''}):")
         fields = self._plain_fields(name)
         for run in _runs(fields):
             if run[0].kind in FIXED:
@@ -306,6 +327,9 @@ class _Source:
                 values = ", ".join(_packed(field.kind, f"message.{field.name}") for field in run)
                 pack = self._constant(shape.pack, f"struct.Struct({shape.format!r}).pack")
                 add(f"    out += {pack}({values})")
+            elif is_joined and run[0].name == self._joined_array:
+                add(f"    write_{self._compact}count(out, len(elements))")
+                add("    out += b''.join(elements)")
             else:
                 self._write_one(run[0], f"message.{run[0].name}", "out", "    ")
         tagged = self._tagged_fields(name)

@@ -19,9 +19,10 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.producer_ids import ProducerIds
+from riverrun.server.dispatch.broker_visibility import BrokerVisibility
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.forwarding import Forwarder
-from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.response_cache import ResponseCache
 from riverrun.server.dispatch.router import Router
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
@@ -71,7 +72,8 @@ class Node:
             configs=self.configs,
             controller=ActiveController(log, self.configs),
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
-            answers=Answers(),
+            response_cache=ResponseCache(),
+            broker_visibility=BrokerVisibility(),
             brokers_by_connection={},
         )
         channel = ControllerChannel(

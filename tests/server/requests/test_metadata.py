@@ -17,12 +17,11 @@ from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.ports.aio import Yielder
+from riverrun.server.dispatch.broker_visibility import LISTED_AFTER_FENCING_SECONDS
 from riverrun.server.dispatch.image_waits import ImageWaits
-from riverrun.server.dispatch.response_cache import LISTED_AFTER_FENCING_SECONDS
-from riverrun.server.dispatch.splice import Splice
 from riverrun.server.requests import metadata as handler
 from riverrun.wire.apis import APIS, ApiKey
-from riverrun.wire.codec import encode_response
+from riverrun.wire.codec import encode_element, encode_response, join_response
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from riverrun.wire.messages.metadata_response import (
@@ -112,12 +111,9 @@ answers = st.builds(
 def test_topics_put_together_are_the_answer_written_at_once(
     version: int, answer: MetadataResponse
 ) -> None:
-    splice = Splice.of_metadata(version)
-    elements = [
-        splice.element(MetadataResponse(brokers=(), topics=(topic,))) for topic in answer.topics
-    ]
-    frame = encode_response(API, version, replace(answer, topics=()))
-    assert splice.join(frame, elements) == encode_response(API, version, answer)
+    elements = [encode_element(API, version, topic) for topic in answer.topics]
+    joined = join_response(API, version, replace(answer, topics=()), "topics", elements)
+    assert joined == encode_response(API, version, answer)
 
 
 def test_more_topics_than_fit_in_one_byte_are_counted_right() -> None:
@@ -302,21 +298,20 @@ def test_a_change_of_one_topic_is_seen_and_others_are_kept(
 ) -> None:
     node = Node(image_of("a", "b", partitions=1))
     ask(node, 12, ALL)
-    written: list[MetadataResponse] = []
-    element = Splice.element
+    encoded: list[MetadataResponseTopic] = []
 
-    def counting(splice: Splice, message: MetadataResponse) -> bytes:
-        written.append(message)
-        return element(splice, message)
+    def counting(key: ApiKey, version: int, topic: MetadataResponseTopic) -> bytes:
+        encoded.append(topic)
+        return encode_element(key, version, topic)
 
-    monkeypatch.setattr(Splice, "element", counting)
+    monkeypatch.setattr(handler, "encode_element", counting)
     image = node.log.current
     topic = image.topics_by_name[TopicName("b")]
     changed = replace(topic, partitions=topic.partitions * 2)
     node.log.current = replace(image, topics_by_name={**image.topics_by_name, topic.name: changed})
     answer = ask(node, 12, ALL)
     assert [len(one.partitions) for one in answer.topics] == [1, 2]
-    assert [one.topics[0].name for one in written] == ["b"]
+    assert [topic.name for topic in encoded] == ["b"]
 
 
 def test_a_change_of_brokers_changes_every_topic() -> None:
@@ -350,7 +345,7 @@ def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> N
     node.services.clock = SimpleNamespace(monotonic=lambda: now)
     topic = image.topics_by_name[TopicName("t")]
     dead = topic.partitions[0].leader
-    node.services.answers.leader_lost(dead, now)
+    node.services.broker_visibility.leader_lost(dead, now)
     moved = tuple(
         replace(one, leader=NodeId(3 - dead), leader_epoch=one.leader_epoch + 1)
         for one in topic.partitions

@@ -42,7 +42,7 @@ def handle(
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
     image = services.metadata.current
     apis = CONTROLLER_APIS if context.listener == CONTROLLER else APIS
-    return services.answers.api_versions(
+    return services.response_cache.api_versions(
         version, context.listener, image, lambda: _written(version, image, apis)
     )
 

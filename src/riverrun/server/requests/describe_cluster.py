@@ -11,9 +11,9 @@ from typing import Final
 from riverrun.metadata.image import BrokerImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
-from riverrun.server import authorized
+from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.dispatch.response_cache import live_brokers
+from riverrun.server.requests.metadata import CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import (
@@ -95,8 +95,8 @@ def _brokers(
 
 
 def _operations(request: DescribeClusterRequest) -> int:
-    asked = request.include_cluster_authorized_operations
-    return authorized.CLUSTER if asked else authorized.UNASKED
+    is_wanted = request.include_cluster_authorized_operations
+    return CLUSTER_OPERATIONS if is_wanted else OPERATIONS_OMITTED
 
 
 def _described(broker: BrokerImage, listener: str) -> DescribeClusterBroker:

@@ -18,10 +18,9 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.ports.aio import Yielder
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.splice import Splice
 from riverrun.server.services import NodeServices
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.codec import encode_response
+from riverrun.wire.codec import encode_element, join_response
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -42,17 +41,15 @@ async def handle(
 ) -> bytes:
     image = services.metadata.current
     yielder = Yielder(services.clock)
-    splice = Splice.of_configs(context.api_version)
+    version = context.api_version
     known: dict[str, Synonyms] = {}
-    written = []
+    encoded = []
     for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
         await yielder.step()
         result = _result(services, image, request, one, known)
-        written.append(
-            splice.element(DescribeConfigsResponse(throttle_time_ms=0, results=(result,)))
-        )
-    empty = encode_response(ApiKey.DESCRIBE_CONFIGS, context.api_version, _response())
-    return splice.join(empty, written)
+        encoded.append(encode_element(ApiKey.DESCRIBE_CONFIGS, version, result))
+    empty = DescribeConfigsResponse(throttle_time_ms=0, results=())
+    return join_response(ApiKey.DESCRIBE_CONFIGS, version, empty, "results", encoded)
 
 
 def failed(
@@ -62,10 +59,6 @@ def failed(
         throttle_time_ms=0,
         results=tuple(_described(one, (), code, message) for one in request.resources),
     )
-
-
-def _response(*results: DescribeConfigsResult) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
 
 def _result(

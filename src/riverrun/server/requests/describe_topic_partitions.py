@@ -13,9 +13,9 @@ from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicIma
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.names import INTERNAL_TOPICS
-from riverrun.server import authorized
+from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.response_cache import live_brokers
+from riverrun.server.requests.metadata import TOPIC_OPERATIONS
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.describe_topic_partitions_request import (
     DescribeTopicPartitionsRequest,
@@ -102,7 +102,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         name=name,
         topic_id=None,
         partitions=(),
-        topic_authorized_operations=authorized.TOPIC,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
@@ -117,7 +117,7 @@ def _topic(
         partitions=tuple(
             _partition(image, live, index, topic.partitions[index]) for index in range(start, end)
         ),
-        topic_authorized_operations=authorized.TOPIC,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 

@@ -1,11 +1,19 @@
-"""Metadata: brokers, topics and who leads their partitions; may create the topics asked for.
+"""Metadata: the brokers, the topics, and the leaders of their partitions.
 
-Versions 0 to 13. In version 0 an empty list means all topics, later null does; from 4 on the client
-says whether topics may be created; ids are answered from 10 and asked by from 12 (KIP-516).
-A topic that is created on the way is in the answer at once, where Kafka first says that it is
-unknown and lets the client ask again.
+Behaviour:
 
-Topics are encoded one by one and cached as bytes (``server/dispatch/response_cache.py``).
+* Creates unknown topics if the client and the node allow it. A new topic is in the response at
+  once; Kafka reports it as unknown first, and the client retries.
+* A broker that was fenced is listed for some more seconds, and a response waits shortly for the
+  successor of a leader that may be dead (``dispatch/broker_visibility.py``).
+* Topics are encoded one by one and cached as bytes (``dispatch/response_cache.py``).
+
+Versions 0 to 13:
+
+* v0: an empty list means all topics; from v1 on, null does
+* v4: the client says whether topics may be created
+* v8 to v10: authorized operations of the cluster (KIP-430)
+* v10: topic ids in the response; v12: topic ids in the request (KIP-516)
 """
 
 from __future__ import annotations
@@ -21,13 +29,12 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.ports.aio import Yielder
-from riverrun.server import authorized
+from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.response_cache import TopicAnswers, live_brokers
-from riverrun.server.dispatch.splice import Splice
+from riverrun.server.dispatch.response_cache import EncodedTopics
 from riverrun.server.services import BrokerServices
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.codec import encode_response
+from riverrun.wire.codec import encode_element, join_response
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from riverrun.wire.messages.metadata_response import (
@@ -39,34 +46,42 @@ from riverrun.wire.messages.metadata_response import (
 
 FIRST_WITH_NULL_FOR_ALL: Final = 1
 FIRST_WITH_LISTENER_ERROR: Final = 6
-FIRST_ASKED_BY_ID: Final = 12
+FIRST_WITH_REQUESTED_IDS: Final = 12
 ELECTION_SECONDS_MAX: Final = 0.3
-"""How long an answer waits for a new leader; an election takes a tenth of it."""
+"""How long a response waits for a new leader. An election takes a tenth of it."""
 SLICE_PARTITIONS: Final = 250
-"""Partitions written in one turn of the event loop; each costs 5 to 20 us."""
+"""Partitions encoded in one iteration of the event loop; each takes 5 to 20 us."""
+
+OPERATIONS_OMITTED: Final = -(2**31)
+"""Authorized operations (KIP-430) that the client did not request."""
+TOPIC_OPERATIONS: Final = 3576
+"""Without an authorizer clients may do all: read, write, create, delete, alter, describe, and
+describe and alter settings."""
+CLUSTER_OPERATIONS: Final = 8096
+"""Create, alter, describe, cluster action, settings, idempotent write, tokens."""
 
 
 def handle(
     services: BrokerServices, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | bytes | Awaitable[bytes]:
     version = context.api_version
-    asked = request.topics
-    if asked is None or (not asked and version < FIRST_WITH_NULL_FOR_ALL):
+    wanted = request.topics
+    if wanted is None or (not wanted and version < FIRST_WITH_NULL_FOR_ALL):
         return _all_topics(services, context, request)
-    has_ids = any(topic.topic_id is not None for topic in asked)
-    is_named = all(topic.name is not None for topic in asked)
-    if version < FIRST_ASKED_BY_ID and (has_ids or not is_named):
+    has_ids = any(topic.topic_id is not None for topic in wanted)
+    is_named = all(topic.name is not None for topic in wanted)
+    if version < FIRST_WITH_REQUESTED_IDS and (has_ids or not is_named):
         return failed(request, ErrorCode.INVALID_REQUEST, None)
     if not is_named and not has_ids:
-        return failed(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)  # Kafka fails over it
+        return failed(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)  # as in Kafka
     if has_ids:
-        return _by_id(services, context, request, asked)
-    names = list(dict.fromkeys(TopicName(topic.name or "") for topic in asked))
+        return _by_id(services, context, request, wanted)
+    names = list(dict.fromkeys(TopicName(topic.name or "") for topic in wanted))
     missing = _to_create(services, request, names)
     if missing:
-        return _create_then_answer(services, context, request, names, missing)
+        return _create_then_respond(services, context, request, names, missing)
     if _is_in_doubt(services, services.metadata.current, names):
-        return _answer_after_election(services, context, request, names)
+        return _respond_after_election(services, context, request, names)
     return _by_name(services, context, request, names)
 
 
@@ -78,21 +93,21 @@ def failed(request: MetadataRequest, code: ErrorCode, message: str | None) -> Me
     )
 
 
-# -- What is asked for ---------------------------------------------------------------------------
+# The topics that a request names
 
 
 def _all_topics(
     services: BrokerServices, context: RequestContext, request: MetadataRequest
 ) -> bytes | Awaitable[bytes]:
     image = services.metadata.current
-    kept = services.answers.topics(context.api_version, context.listener, image)
-    if kept.whole is not None and kept.whole[0] is image and not _asks_operations(request):
-        listed = services.answers.listed_brokers(
+    cache = services.response_cache.topics(context.api_version, context.listener, image)
+    if cache.whole is not None and cache.whole[0] is image and not _wants_operations(request):
+        listed = services.broker_visibility.listed_brokers(
             image, context.listener, services.clock.monotonic()
         )
-        if tuple(listed) == kept.whole[1]:
-            return kept.whole[2]
-    return _answer(services, context, request, image, list(image.topics_by_name.values()))
+        if tuple(listed) == cache.whole[1]:
+            return cache.whole[2]
+    return _respond(services, context, request, image, list(image.topics_by_name.values()))
 
 
 def _by_name(
@@ -101,7 +116,7 @@ def _by_name(
     request: MetadataRequest,
     names: Sequence[TopicName],
 ) -> bytes | Awaitable[bytes]:
-    """Those that exist come first, as in Kafka."""
+    """Existing topics come first, as in Kafka."""
     image = services.metadata.current
     found = [image.topics_by_name[name] for name in names if name in image.topics_by_name]
     operations = _topic_operations(request)
@@ -117,18 +132,18 @@ def _by_name(
         for name in names
         if name not in image.topics_by_name
     ]
-    return _answer(services, context, request, image, found, after=unknown)
+    return _respond(services, context, request, image, found, after=unknown)
 
 
 def _by_id(
     services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
-    asked: Iterable[MetadataRequestTopic],
+    wanted: Iterable[MetadataRequestTopic],
 ) -> bytes | Awaitable[bytes]:
-    """As soon as one topic is asked for by id, those without one are passed over, as in Kafka."""
+    """If any topic is requested by id, topics without an id are ignored, as in Kafka."""
     image = services.metadata.current
-    ids = dict.fromkeys(TopicId(one.topic_id) for one in asked if one.topic_id is not None)
+    ids = dict.fromkeys(TopicId(one.topic_id) for one in wanted if one.topic_id is not None)
     found = [image.topics_by_id[one] for one in ids if one in image.topics_by_id]
     operations = _topic_operations(request)
     unknown = [
@@ -136,7 +151,7 @@ def _by_id(
         for one in ids
         if one not in image.topics_by_id
     ]
-    return _answer(services, context, request, image, found, before=unknown)
+    return _respond(services, context, request, image, found, before=unknown)
 
 
 def _to_create(
@@ -148,7 +163,7 @@ def _to_create(
     return [name for name in names if name not in known and is_topic_name(name)]
 
 
-async def _create_then_answer(
+async def _create_then_respond(
     services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
@@ -158,20 +173,20 @@ async def _create_then_answer(
     image = services.metadata.current
     wanted = [creatable(services.configs, image, name) for name in missing]
     try:
-        # Whatever the controller says about one of them: what does not exist then is unknown.
+        # Errors of single topics do not matter here: topics that do not exist are unknown.
         await services.forwarder.create_topics(
             CreateTopicsRequest(topics=tuple(one for one in wanted if one is not None))
         )
     except KafkaError as error:
         if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             raise
-    answer = _by_name(services, context, request, names)
-    return answer if isinstance(answer, bytes) else await answer
+    response = _by_name(services, context, request, names)
+    return response if isinstance(response, bytes) else await response
 
 
 def _is_in_doubt(services: BrokerServices, image: Image, names: Iterable[TopicName]) -> bool:
-    """Whether a leader that we would name may just have died."""
-    lost = services.answers.lost_leaders(services.clock.monotonic())
+    """Whether the response would name a leader that may be dead."""
+    lost = services.broker_visibility.lost_leaders(services.clock.monotonic())
     return bool(lost) and any(
         partition.leader in lost
         for name in names
@@ -180,26 +195,28 @@ def _is_in_doubt(services: BrokerServices, image: Image, names: Iterable[TopicNa
     )
 
 
-async def _answer_after_election(
+async def _respond_after_election(
     services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
     names: Sequence[TopicName],
 ) -> bytes:
-    """Wait a moment for the new leader. A client asks as soon as its leader has died, within a few
-    ms; librdkafka, told of the old one, would believe it and look again after a second.
+    """Wait shortly for the new leader.
+
+    A client sends this request within a few ms after its leader has died. If librdkafka gets the
+    old leader again, it retries only after a second.
     """
     await services.image_waits.until(
         lambda image: not _is_in_doubt(services, image, names), ELECTION_SECONDS_MAX
     )
-    answer = _by_name(services, context, request, names)
-    return answer if isinstance(answer, bytes) else await answer
+    response = _by_name(services, context, request, names)
+    return response if isinstance(response, bytes) else await response
 
 
-# -- The answer ----------------------------------------------------------------------------------
+# The response
 
 
-def _answer(
+def _respond(
     services: BrokerServices,
     context: RequestContext,
     request: MetadataRequest,
@@ -209,79 +226,78 @@ def _answer(
     before: Sequence[MetadataResponseTopic] = (),
     after: Sequence[MetadataResponseTopic] = (),
 ) -> bytes | Awaitable[bytes]:
-    """At once where the work is small, else in slices that let others have the loop."""
-    kept = services.answers.topics(context.api_version, context.listener, image)
-    job = _Job(context, request, image, kept, topics)
-    if job.partitions_to_write() + len(before) + len(after) > SLICE_PARTITIONS:
-        return _answer_in_slices(services, job, before, after)
-    job.write(len(topics))
+    """Encode small responses at once, and large ones in slices that yield to the event loop."""
+    cache = services.response_cache.topics(context.api_version, context.listener, image)
+    job = _Encoding(context, request, image, cache, topics)
+    if job.partitions_left() + len(before) + len(after) > SLICE_PARTITIONS:
+        return _respond_in_slices(services, job, before, after)
+    job.encode(len(topics))
     return job.finish(services, [job.element(t) for t in before], [job.element(t) for t in after])
 
 
-async def _answer_in_slices(
+async def _respond_in_slices(
     services: BrokerServices,
-    job: _Job,
+    job: _Encoding,
     before: Sequence[MetadataResponseTopic],
     after: Sequence[MetadataResponseTopic],
 ) -> bytes:
     yielder = Yielder(services.clock)
     while not job.is_done:
-        job.write(1)
+        job.encode(1)
         await yielder.step()
-    written: list[bytes] = []
+    encoded: list[bytes] = []
     for topic in (*before, *after):
         await yielder.step()
-        written.append(job.element(topic))
-    return job.finish(services, written[: len(before)], written[len(before) :])
+        encoded.append(job.element(topic))
+    return job.finish(services, encoded[: len(before)], encoded[len(before) :])
 
 
-class _Job:
-    """One answer on its way: topics of one image, some written already."""
+class _Encoding:
+    """One response in progress: topics of one image, some of them encoded."""
 
     def __init__(
         self,
         context: RequestContext,
         request: MetadataRequest,
         image: Image,
-        kept: TopicAnswers,
+        cache: EncodedTopics,
         topics: Sequence[TopicImage],
     ) -> None:
         self._version = context.api_version
         self._listener = context.listener
         self._request = request
         self._image = image
-        self._kept = kept
+        self._cache = cache
         self._topics = topics
-        self._splice = Splice.of_metadata(self._version)
         self._live = live_brokers(image, context.listener)
-        # An answer with the operations that the client may do is rare, and another one.
-        self._may_keep = not request.include_topic_authorized_operations
-        self._is_plain = not _asks_operations(request)
-        self._written: list[bytes] = []
+        # Responses with authorized operations are rare and not cached.
+        self._may_cache = not request.include_topic_authorized_operations
+        self._may_cache_whole = not _wants_operations(request)
+        self._encoded: list[bytes] = []
 
     @property
     def is_done(self) -> bool:
-        return len(self._written) == len(self._topics)
+        return len(self._encoded) == len(self._topics)
 
-    def partitions_to_write(self) -> int:
+    def partitions_left(self) -> int:
         return sum(self._cost(topic) for topic in self._topics)
 
     def _cost(self, topic: TopicImage) -> int:
-        is_kept = self._may_keep and self._kept.get(topic) is not None
-        return 0 if is_kept else 1 + len(topic.partitions)
+        is_cached = self._may_cache and self._cache.get(topic) is not None
+        return 0 if is_cached else 1 + len(topic.partitions)
 
-    def write(self, count: int) -> None:
-        start = len(self._written)
+    def encode(self, count: int) -> None:
+        start = len(self._encoded)
         for topic in self._topics[start : start + count]:
-            written = self._kept.get(topic) if self._may_keep else None
-            if written is None:
-                written = self._splice.element(self._topic_message(topic))
-                if self._may_keep:
-                    self._kept.keep(topic, written, self._image)
-            self._written.append(written)
+            encoded = self._cache.get(topic) if self._may_cache else None
+            if encoded is None:
+                encoded = self.element(self._described(topic))
+                if self._may_cache:
+                    self._cache.put(topic, encoded, self._image)
+            self._encoded.append(encoded)
 
-    def _topic_message(self, topic: TopicImage) -> MetadataResponse:
-        described = MetadataResponseTopic(
+    def _described(self, topic: TopicImage) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.id,
@@ -292,29 +308,33 @@ class _Job:
             ),
             topic_authorized_operations=_topic_operations(self._request),
         )
-        return MetadataResponse(brokers=(), topics=(described,))
 
     def element(self, topic: MetadataResponseTopic) -> bytes:
-        return self._splice.element(MetadataResponse(brokers=(), topics=(topic,)))
+        return encode_element(ApiKey.METADATA, self._version, topic)
 
     def finish(
         self, services: BrokerServices, before: Sequence[bytes], after: Sequence[bytes]
     ) -> bytes:
-        """The whole answer, with topics that are unknown before or after those that are not."""
-        listed = services.answers.listed_brokers(
+        """The complete response, with unknown topics before or after the known ones."""
+        listed = services.broker_visibility.listed_brokers(
             self._image, self._listener, services.clock.monotonic()
         )
-        frame = encode_response(ApiKey.METADATA, self._version, self._frame(services, listed))
-        answer = self._splice.join(frame, [*before, *self._written, *after])
+        response = join_response(
+            ApiKey.METADATA,
+            self._version,
+            self._without_topics(services, listed),
+            "topics",
+            [*before, *self._encoded, *after],
+        )
         is_whole = not self._request.topics and not before and not after
-        if is_whole and len(self._topics) == len(self._image.topics_by_name) and self._is_plain:
-            self._kept.whole = (self._image, tuple(listed), answer)
-        return answer
+        is_complete = len(self._topics) == len(self._image.topics_by_name)
+        if is_whole and is_complete and self._may_cache_whole:
+            self._cache.whole = (self._image, tuple(listed), response)
+        return response
 
-    def _frame(
+    def _without_topics(
         self, services: BrokerServices, listed: Mapping[NodeId, BrokerImage]
     ) -> MetadataResponse:
-        """The answer without its topics."""
         own = services.settings.node_id
         return MetadataResponse(
             brokers=tuple(
@@ -327,12 +347,12 @@ class _Job:
                 for broker in listed.values()
             ),
             topics=(),
-            # Any broker passes requests on to the controller, so the nearest one will do.
+            # Any broker forwards requests to the controller, so the nearest one will do.
             controller_id=own if own in self._live else next(iter(self._live), NodeId(-1)),
             cluster_id=services.logs.cluster_id,
-            cluster_authorized_operations=authorized.CLUSTER
+            cluster_authorized_operations=CLUSTER_OPERATIONS
             if self._request.include_cluster_authorized_operations
-            else authorized.UNASKED,
+            else OPERATIONS_OMITTED,
         )
 
 
@@ -348,7 +368,7 @@ def _partition(
     offline = tuple(one for one in replicas if one not in live)
     leader, code = partition.leader, ErrorCode.NONE
     if version == 0 and offline:
-        # The oldest clients know no offline replicas and would fail to find their brokers.
+        # This version has no offline replicas, and its clients need the address of each replica.
         replicas = tuple(one for one in replicas if one in live)
         isr = tuple(one for one in isr if one in live)
         code = ErrorCode.REPLICA_NOT_AVAILABLE
@@ -373,7 +393,7 @@ def _partition(
 
 
 def _unknown(
-    code: ErrorCode, name: str | None, topic_id: UUID | None, operations: int = authorized.UNASKED
+    code: ErrorCode, name: str | None, topic_id: UUID | None, operations: int = OPERATIONS_OMITTED
 ) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=code,
@@ -385,11 +405,11 @@ def _unknown(
 
 
 def _topic_operations(request: MetadataRequest) -> int:
-    asked = request.include_topic_authorized_operations
-    return authorized.TOPIC if asked else authorized.UNASKED
+    is_wanted = request.include_topic_authorized_operations
+    return TOPIC_OPERATIONS if is_wanted else OPERATIONS_OMITTED
 
 
-def _asks_operations(request: MetadataRequest) -> bool:
+def _wants_operations(request: MetadataRequest) -> bool:
     return (
         request.include_topic_authorized_operations or request.include_cluster_authorized_operations
     )

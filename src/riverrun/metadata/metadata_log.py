@@ -36,7 +36,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.raft.core import Raft
-from riverrun.raft.driver import NoNetwork, RaftNetwork, RaftRunner
+from riverrun.raft.driver import NoNetwork, RaftDriver, RaftNetwork
 from riverrun.raft.events import Resign, Shutdown, Tick
 from riverrun.raft.messages import (
     AddVoterRequest,
@@ -89,7 +89,7 @@ class MetadataLog:
         self._clock = clock
         self._quorum_settings = quorum_settings
         self._cluster_settings = cluster_settings
-        self._runner = RaftRunner(raft, store, network, self, clock)
+        self._runner = RaftDriver(raft, store, network, self, clock)
         self._snapshots = snapshots
         self._leadership: list[Leadership] = []
         self._leads_from: tuple[LeaderEpoch, Offset] | None = None

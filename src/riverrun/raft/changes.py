@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.effects import AppendControl, SetVoters
 from riverrun.raft.leading import Leading
-from riverrun.raft.member import Member
+from riverrun.raft.member import QuorumMember
 from riverrun.raft.messages import (
     AddVoterRequest,
     ChangeVotersResponse,
@@ -27,7 +27,7 @@ ChangeRequest = AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest
 
 
 class Changes:
-    def __init__(self, member: Member, leading: Leading) -> None:
+    def __init__(self, member: QuorumMember, leading: Leading) -> None:
         self._member = member
         self._leading = leading
 

@@ -37,7 +37,7 @@ from riverrun.raft.events import (
 from riverrun.raft.following import Following
 from riverrun.raft.leading import Leading
 from riverrun.raft.log_view import LogView
-from riverrun.raft.member import Member, shift
+from riverrun.raft.member import QuorumMember, shift
 from riverrun.raft.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -108,7 +108,7 @@ class Raft:
         removing an older directory of this node (KIP-1186). ``high_watermark`` is the known
         committed offset, at least the end of the newest snapshot. The first event must be
         ``Tick``."""
-        self._member = member = Member(
+        self._member = member = QuorumMember(
             me=me,
             log=log,
             state=state,

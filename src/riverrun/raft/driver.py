@@ -112,7 +112,7 @@ class NoNetwork:
         raise ConnectionError("this node was started alone")
 
 
-class RaftRunner:
+class RaftDriver:
     """Runs one quorum member: ``receive`` requests, call ``log_changed`` after local appends,
     ``run``."""
 

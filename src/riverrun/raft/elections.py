@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.effects import AppendControl, ControlRecord, LeaderChange, SetVoters
-from riverrun.raft.member import STAGGER_SECONDS, Member, place_among
+from riverrun.raft.member import STAGGER_SECONDS, QuorumMember, place_among
 from riverrun.raft.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -36,7 +36,7 @@ from riverrun.raft.types import NO_DIRECTORY, NOBODY, ReplicaKey, Voter
 
 
 class Elections:
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: QuorumMember) -> None:
         self._member = member
 
     def vote(self, request: VoteRequest) -> VoteResponse:

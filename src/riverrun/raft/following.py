@@ -16,7 +16,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft.effects import Append, InstallSnapshot, Truncate, WriteSnapshot
 from riverrun.raft.elections import Elections
-from riverrun.raft.member import Member
+from riverrun.raft.member import QuorumMember
 from riverrun.raft.messages import (
     AddVoterRequest,
     ChangeVotersResponse,
@@ -54,7 +54,12 @@ class Download(Struct):
 
 class Following:
     def __init__(
-        self, member: Member, elections: Elections, bootstrap: Sequence[Endpoint], *, joins: bool
+        self,
+        member: QuorumMember,
+        elections: Elections,
+        bootstrap: Sequence[Endpoint],
+        *,
+        joins: bool,
     ) -> None:
         self._member = member
         self._elections = elections

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.raft.effects import ReadLog, ReadSnapshot
-from riverrun.raft.member import Member
+from riverrun.raft.member import QuorumMember
 from riverrun.raft.messages import (
     Answer,
     BeginQuorumEpochRequest,
@@ -33,7 +33,7 @@ REPLICAS_MAX: Final = 10_000
 
 
 class Leading:
-    def __init__(self, member: Member, on_commit: Callable[[], None]) -> None:
+    def __init__(self, member: QuorumMember, on_commit: Callable[[], None]) -> None:
         self._member = member
         self._on_commit = on_commit
 

@@ -71,7 +71,7 @@ HEARD_MAX: Final = 2_000
 """Nodes whose last contact is remembered. More than a cluster has."""
 
 
-class Member:
+class QuorumMember:
     """One quorum member. ``now`` and ``out`` belong to the current step."""
 
     def __init__(
@@ -389,7 +389,7 @@ class Member:
             self.respond(change.token, self.answer(ChangeVotersResponse, code))
 
 
-def shift(member: Member, gap: float) -> None:
+def shift(member: QuorumMember, gap: float) -> None:
     """Extend all deadlines for peers by the duration of our own stall."""
     role = member.role
     match role:

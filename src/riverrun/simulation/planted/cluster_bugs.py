@@ -15,7 +15,7 @@ from typing import Any
 from riverrun.cluster.partitions import leadership
 from riverrun.model.ids import Offset
 from riverrun.raft.elections import Elections
-from riverrun.raft.member import Member
+from riverrun.raft.member import QuorumMember
 from riverrun.replication import reading
 from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.leader_state import LeaderState
@@ -57,7 +57,10 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
         case None:
             return []
         case ClusterBug.VOTES_TWICE:
-            return [(Elections, "_grants", _grants_always), (Member, "persist", _persist_anything)]
+            return [
+                (Elections, "_grants", _grants_always),
+                (QuorumMember, "persist", _persist_anything),
+            ]
         case ClusterBug.METADATA_IS_NOT_SYNCED:
             return [(Log, "begin_flush", _pretend_to_flush(Log.begin_flush))]
         case ClusterBug.TRUNCATES_BY_HIGH_WATERMARK:

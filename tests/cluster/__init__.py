@@ -1,1 +1,1 @@
-"""Tests of the controller's judgement."""
+"""Tests of the controller's decisions."""

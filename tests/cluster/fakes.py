@@ -1,4 +1,4 @@
-"""A metadata log in memory, lots that are drawn from a seed, and images to judge."""
+"""A metadata log in memory, seeded randomness, and images to decide against."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeededRandomness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLevel(Settings):
-    """Settings of other packages that the controller reads, and one of each special kind."""
+    """Settings of other packages that the controller reads, and one of each special type."""
 
     node_id: int = setting(1, name="node.id", doc="id")
     partitions: int = setting(1, name="num.partitions", at_least=1, doc="partitions")
@@ -82,7 +82,7 @@ def replayed(image: Image, records: Iterable[Record]) -> Image:
 def registration(
     image: Image, node: int, rack: str | None = None, incarnation: int = 1
 ) -> RegisterBrokerRecord:
-    """A broker that is let in with its registration, as no controller does."""
+    """A broker that is registered unfenced, for short tests. A controller never does that."""
     return RegisterBrokerRecord(
         broker_id=node,
         incarnation_id=UUID(int=1000 * node + incarnation),
@@ -150,13 +150,13 @@ class MemoryLog:
     def heard_from(self, node: NodeId) -> float | None:
         return self.heard.get(node)
 
-    def apply(self, outcome: Decision[object]) -> None:
-        if outcome.records:
-            self.current = self.newest = replayed(self.newest, outcome.records)
+    def apply(self, decision: Decision[object]) -> None:
+        if decision.records:
+            self.current = self.newest = replayed(self.newest, decision.records)
 
 
 class FakeClock:
-    """Time that passes when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Requests of nodes to the controller, with what a test does not care about filled in."""
+"""Requests of nodes to the controller, with defaults for irrelevant fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLUSTER_ID = "one-cluster"
 
 
 def incarnation(node: int, number: int = 1) -> UUID:
-    """As ``fakes.registration`` has them."""
+    """The incarnation ids of ``fakes.registration``."""
     return UUID(int=1000 * node + number)
 
 

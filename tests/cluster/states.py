@@ -1,4 +1,4 @@
-"""Clusters in a given state: brokers, and one topic whose partitions stand as a test says."""
+"""Clusters in a given state: brokers, and one topic with the given partitions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NAME = TopicName("t")
 
 
 def directory(node: int) -> UUID:
-    """Where a broker of ``fakes.registration`` keeps its replicas."""
+    """The directory id of a broker from ``fakes.registration``."""
     return UUID(int=5_000_000 + node)
 
 
 @dataclass(frozen=True, slots=True)
 class P:
-    """A partition: who leads, who is in sync, who is eligible; three replicas by default."""
+    """A partition: leader, in-sync set, eligible set; three replicas by default."""
 
     leader: int
     isr: Sequence[int]
@@ -58,7 +58,7 @@ class P:
 
 
 def setting(name: str, value: str, topic: str = "") -> ConfigRecord:
-    """Of a topic, or of the cluster."""
+    """A setting of a topic, or of the cluster."""
     return ConfigRecord(
         resource_type=2 if topic else 4, resource_name=topic, name=name, value=value
     )
@@ -94,7 +94,7 @@ def after(image: Image, records: Iterable[Record], index: int = 0) -> PartitionI
 
 
 def state(partition: PartitionImage) -> P:
-    """As a test would have written it."""
+    """The partition in the notation of tests."""
     return P(
         partition.leader,
         partition.isr,

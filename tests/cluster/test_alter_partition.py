@@ -1,4 +1,4 @@
-"""AlterPartition: what a leader may say about who is in sync, and when it counts."""
+"""AlterPartition: which proposals of a leader are valid."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ def proposal(
     recovery: int = 0,
     epochs: dict[int, int] | None = None,
 ) -> PartitionData:
-    known = {node: broker.epoch for node, broker in image.brokers.items()}
+    known = {int(node): broker.epoch for node, broker in image.brokers.items()} | (epochs or {})
     return PartitionData(
         partition_index=index,
         leader_epoch=leader_epoch,
         new_isr_with_epochs=tuple(
-            BrokerState(broker_id=node, broker_epoch={**known, **(epochs or {})}.get(node, 1))
-            for node in isr
+            BrokerState(broker_id=node, broker_epoch=known.get(node, 1)) for node in isr
         ),
         leader_recovery_state=recovery,
         partition_epoch=partition_epoch,
@@ -61,29 +60,29 @@ def ask(
     return alter_partition(CONFIGS, image, request)
 
 
-def answers(outcome: Decision[AlterPartitionResponse]) -> list[Answer]:
-    return [one for answered in outcome.response.topics for one in answered.partitions]
+def answers(decision: Decision[AlterPartitionResponse]) -> list[Answer]:
+    return [one for answered in decision.response.topics for one in answered.partitions]
 
 
 def code(image: Image, wanted: PartitionData, leader: int = 1) -> ErrorCode:
-    outcome = ask(image, wanted, leader=leader)
-    (answer,) = answers(outcome)
-    assert (not outcome.records) == (answer.error_code is not ErrorCode.NONE)
+    decision = ask(image, wanted, leader=leader)
+    (answer,) = answers(decision)
+    assert (not decision.records) == (answer.error_code is not ErrorCode.NONE)
     return answer.error_code
 
 
-def test_a_shrunken_set_keeps_the_leader_epoch_and_raises_the_partition_epoch() -> None:
+def test_smaller_isr_keeps_the_leader_epoch_and_raises_the_partition_epoch() -> None:
     image = cluster(P(1, (1, 2, 3)))
-    outcome = ask(image, proposal(image, (1, 2)))
-    (answer,) = answers(outcome)
+    decision = ask(image, proposal(image, (1, 2)))
+    (answer,) = answers(decision)
     assert (answer.error_code, answer.leader_id, answer.isr) == (ErrorCode.NONE, 1, (1, 2))
     assert (answer.leader_epoch, answer.partition_epoch) == (5, 8)
-    partition = after(image, outcome.records)
+    partition = after(image, decision.records)
     assert state(partition) == P(1, (1, 2))
     assert (partition.leader_epoch, partition.partition_epoch) == (5, 8)
 
 
-def test_below_the_minimum_who_leaves_is_eligible_and_above_it_nobody_is() -> None:
+def test_replica_that_leaves_an_isr_at_its_minimum_is_eligible() -> None:
     image = cluster(P(1, (1, 2)))
     image = replayed(image, ask(image, proposal(image, (1,))).records)
     assert state(topic(image).partitions[0]) == P(1, (1,), elr=(2,))
@@ -91,12 +90,12 @@ def test_below_the_minimum_who_leaves_is_eligible_and_above_it_nobody_is() -> No
     assert state(topic(image).partitions[0]) == P(1, (1, 3))
 
 
-def test_a_proposal_that_changes_nothing_is_answered_with_what_is() -> None:
+def test_proposal_without_a_change_returns_the_current_state() -> None:
     image = cluster(P(1, (1, 2, 3)))
-    outcome = ask(image, proposal(image, (1, 2, 3)))
-    (answer,) = answers(outcome)
+    decision = ask(image, proposal(image, (1, 2, 3)))
+    (answer,) = answers(decision)
     assert (answer.error_code, answer.partition_epoch) == (ErrorCode.NONE, 7)
-    assert outcome.records == ()
+    assert decision.records == ()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_a_proposal_that_changes_nothing_is_answered_with_what_is() -> None:
         (4, 8, ErrorCode.NOT_CONTROLLER),
     ],
 )
-def test_what_was_proposed_of_another_state_does_not_count(
+def test_proposal_for_other_epochs_is_refused(
     leader_epoch: int, partition_epoch: int, expected: ErrorCode
 ) -> None:
     image = cluster(P(1, (1, 2, 3)))
@@ -118,7 +117,7 @@ def test_what_was_proposed_of_another_state_does_not_count(
 
 
 @pytest.mark.parametrize("isr", [(), (2, 3), (1, 1, 2), (1, 9)])
-def test_a_set_has_the_leader_and_only_replicas_each_once(isr: tuple[int, ...]) -> None:
+def test_isr_contains_the_leader_and_distinct_replicas_only(isr: tuple[int, ...]) -> None:
     image = cluster(P(1, (1, 2, 3)), brokers=(1, 2, 3, 9))
     assert code(image, proposal(image, isr)) is ErrorCode.INVALID_REQUEST
 
@@ -128,19 +127,19 @@ def test_only_the_leader_may_propose() -> None:
     assert code(image, proposal(image, (1, 2)), leader=2) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_fenced_replica_may_not_join() -> None:
+def test_fenced_replica_may_not_join_the_isr() -> None:
     image = cluster(P(1, (1, 2)), fenced=(3,))
     assert code(image, proposal(image, (1, 2, 3))) is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_replica_that_leaves_may_not_join() -> None:
+def test_replica_in_controlled_shutdown_may_not_join_the_isr() -> None:
     image = cluster(P(1, (1, 2)))
     image = replayed(image, leadership.begin_shutdown(CONFIGS, image, NodeId(3)))
     assert code(image, proposal(image, (1, 2, 3))) is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_replica_of_an_older_incarnation_may_not_join() -> None:
-    """It may have restarted without what it had acknowledged (KIP-903)."""
+def test_replica_of_an_older_incarnation_may_not_join_the_isr() -> None:
+    """It may have restarted without records that it acknowledged (KIP-903)."""
     image = cluster(P(1, (1, 2)))
     epoch = image.brokers[NodeId(3)].epoch
     stale = proposal(image, (1, 2, 3), epochs={3: epoch - 1})
@@ -149,20 +148,20 @@ def test_a_replica_of_an_older_incarnation_may_not_join() -> None:
     assert code(image, unknown) is ErrorCode.NONE
 
 
-def test_version_2_names_brokers_without_epochs() -> None:
+def test_version_2_has_no_broker_epochs() -> None:
     image = cluster(P(1, (1, 2, 3)))
     wanted = PartitionData(partition_index=0, leader_epoch=5, new_isr=(1, 3), partition_epoch=7)
     assert state(after(image, ask(image, wanted).records)) == P(1, (1, 3))
 
 
-def test_a_leader_of_an_older_incarnation_is_not_heard() -> None:
+def test_proposal_of_an_older_incarnation_is_refused() -> None:
     image = cluster(P(1, (1, 2, 3)))
     with pytest.raises(KafkaError) as refused:
         ask(image, proposal(image, (1, 2)), epoch=0)
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_unknown_topics_and_partitions() -> None:
+def test_unknown_topics_and_partitions_are_refused() -> None:
     image = cluster(P(1, (1, 2, 3)))
     (answer,) = answers(ask(image, proposal(image, (1,), index=1)))
     assert answer.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -175,51 +174,51 @@ def test_unknown_topics_and_partitions() -> None:
     assert answer.error_code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_leader_that_has_recovered_says_so_and_then_others_may_join() -> None:
+def test_isr_grows_once_the_leader_has_recovered() -> None:
     image = cluster(P(1, (1,), recovering=True))
     assert code(image, proposal(image, (1, 2), recovery=1)) is ErrorCode.INVALID_REQUEST
-    outcome = ask(image, proposal(image, (1,), recovery=0))
-    assert state(after(image, outcome.records)) == P(1, (1,))
+    decision = ask(image, proposal(image, (1,), recovery=0))
+    assert state(after(image, decision.records)) == P(1, (1,))
     both = ask(image, proposal(image, (1, 2), recovery=0))
     assert state(after(image, both.records)) == P(1, (1, 2))
 
 
-def test_a_leader_that_has_recovered_is_not_recovering_again() -> None:
+def test_recovered_leader_cannot_return_to_recovering() -> None:
     image = cluster(P(1, (1,)))
     assert code(image, proposal(image, (1,), recovery=1)) is ErrorCode.INVALID_REQUEST
     assert code(image, proposal(image, (1,), recovery=7)) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_partition_that_is_named_twice_is_changed_once() -> None:
+def test_partition_named_twice_is_changed_once() -> None:
     image = cluster(P(1, (1, 2, 3)))
-    outcome = ask(image, proposal(image, (1, 2)), proposal(image, (1, 3)))
-    codes = [one.error_code for one in answers(outcome)]
+    decision = ask(image, proposal(image, (1, 2)), proposal(image, (1, 3)))
+    codes = [one.error_code for one in answers(decision)]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
-    assert len(outcome.records) == 1
+    assert len(decision.records) == 1
 
 
-def test_each_partition_of_a_request_is_judged_alone() -> None:
+def test_each_partition_of_a_request_is_decided_alone() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (1, 2, 3)), P(1, (1, 2, 3)))
-    outcome = ask(image, *(proposal(image, (1, 2), index=index) for index in range(3)))
-    codes = [one.error_code for one in answers(outcome)]
+    decision = ask(image, *(proposal(image, (1, 2), index=index) for index in range(3)))
+    codes = [one.error_code for one in answers(decision)]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
-    assert len(outcome.records) == 2
+    assert len(decision.records) == 2
 
 
-def test_a_leader_that_may_not_lead_any_more_hears_of_the_new_one() -> None:
+def test_leader_that_may_no_longer_lead_gets_new_leader_elected() -> None:
     image = cluster(P(1, (1, 2, 3)))
     lost = PartitionChangeRecord(
         partition_id=0, topic_id=TOPIC, directories=(DIRECTORY_LOST, directory(2), directory(3))
     )
     image = replayed(image, [lost])
-    outcome = ask(image, proposal(image, (1, 2), partition_epoch=8))
-    (answer,) = answers(outcome)
+    decision = ask(image, proposal(image, (1, 2), partition_epoch=8))
+    (answer,) = answers(decision)
     assert answer.error_code is ErrorCode.NEW_LEADER_ELECTED
-    assert state(after(image, outcome.records)) == P(2, (1, 2))
+    assert state(after(image, decision.records)) == P(2, (1, 2))
 
 
-def test_a_replica_that_was_reported_as_damaged_does_not_join() -> None:
-    """It is about to be cut, though its leader may believe that it has everything."""
+def test_replica_reported_as_damaged_may_not_join_the_isr() -> None:
+    """It will be truncated, although its leader may assume that it is complete."""
     lost = PartitionChangeRecord(
         partition_id=0, topic_id=TOPIC, directories=(directory(1), DIRECTORY_LOST, directory(3))
     )

@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs, with the answers of Kafka 4.3.1."""
+"""AlterConfigs and IncrementalAlterConfigs, with the responses of Kafka 4.3.1."""
 
 from collections.abc import Mapping
 
@@ -37,9 +37,9 @@ def change(
     request = incremental.IncrementalAlterConfigsRequest(
         resources=(resource,), validate_only=validate_only
     )
-    outcome = incremental_alter_configs(make_configs(), image, request)
-    (answer,) = outcome.response.responses
-    after = replayed(image, outcome.records) if outcome.records else image
+    decision = incremental_alter_configs(make_configs(), image, request)
+    (answer,) = decision.response.responses
+    after = replayed(image, decision.records) if decision.records else image
     return (answer.error_code, answer.error_message), after
 
 
@@ -52,9 +52,9 @@ def replace(
         configs=tuple(replacing.AlterableConfig(name=k, value=v) for k, v in texts.items()),
     )
     request = replacing.AlterConfigsRequest(resources=(resource,), validate_only=False)
-    outcome = alter_configs(make_configs(), image, request)
-    (answer,) = outcome.response.responses
-    after = replayed(image, outcome.records) if outcome.records else image
+    decision = alter_configs(make_configs(), image, request)
+    (answer,) = decision.response.responses
+    after = replayed(image, decision.records) if decision.records else image
     return (answer.error_code, answer.error_message), after
 
 
@@ -76,7 +76,7 @@ def test_set_and_delete(image: Image) -> None:
     assert texts(image) == {"segment.ms": "7"}
 
 
-def test_append_and_subtract_begin_with_the_default(image: Image) -> None:
+def test_append_and_subtract_start_from_the_default(image: Image) -> None:
     steps = []
     for operation, value in ((APPEND, "compact"), (APPEND, "compact,delete"), (SUBTRACT, "delete")):
         answer, image = change(image, TOPIC, "t", ("cleanup.policy", operation, value))
@@ -90,13 +90,13 @@ def test_the_last_item_can_be_subtracted(image: Image) -> None:
     assert texts(image) == {"cleanup.policy": ""}
 
 
-def test_what_does_not_change_a_topic_writes_nothing(image: Image) -> None:
+def test_unchanged_topic_setting_writes_no_record(image: Image) -> None:
     _, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"))
     _, after = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("no.such", DELETE, None))
     assert after is image
 
 
-def test_a_brokers_setting_is_written_again_so_that_it_is_read_again(image: Image) -> None:
+def test_unchanged_broker_setting_is_written_again(image: Image) -> None:
     _, image = change(image, BROKER, "1", ("log.retention.ms", SET, "5"))
     _, after = change(image, BROKER, "1", ("log.retention.ms", SET, "5"))
     assert after.offset == image.offset + 1
@@ -211,7 +211,7 @@ def test_validate_only_writes_nothing(image: Image) -> None:
         (77, "x", [("a", SET, "1")], ErrorCode.INVALID_REQUEST, "Unknown resource type 77"),
     ],
 )  # fmt: skip
-def test_refusals_are_kafkas(
+def test_refusals_match_kafka(
     image: Image, kind: int, name: str, changes: list[Change], code: ErrorCode, sentence: str | None
 ) -> None:
     answer, after = change(image, kind, name, *changes)
@@ -219,7 +219,7 @@ def test_refusals_are_kafkas(
     assert after is image
 
 
-def test_the_cluster_keeps_its_min_insync_replicas_with_elr(image: Image) -> None:
+def test_cluster_level_min_insync_replicas_cannot_be_removed_with_elr(image: Image) -> None:
     answer, image = change(image, BROKER, "", ("min.insync.replicas", SET, "2"))
     assert answer == DONE
     sentence = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
@@ -229,7 +229,7 @@ def test_the_cluster_keeps_its_min_insync_replicas_with_elr(image: Image) -> Non
     assert answer == (ErrorCode.INVALID_CONFIG, sentence)
 
 
-def test_replacing_takes_away_what_is_not_named(image: Image) -> None:
+def test_alter_configs_removes_settings_not_given(image: Image) -> None:
     _, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "7"))
     answer, image = replace(image, TOPIC, "t", {"segment.ms": "8", "segment.bytes": "2000000"})
     assert answer == DONE
@@ -257,7 +257,7 @@ def test_replacing_takes_away_what_is_not_named(image: Image) -> None:
         (99, "1", {}, ErrorCode.INVALID_REQUEST, "Unknown resource type 99"),
     ],
 )  # fmt: skip
-def test_replacing_is_refused_as_by_kafka(
+def test_alter_configs_refusals_match_kafka(
     image: Image,
     kind: int,
     name: str,
@@ -270,7 +270,7 @@ def test_replacing_is_refused_as_by_kafka(
     assert after is image
 
 
-def test_a_resource_that_comes_twice_is_refused_and_others_are_not(image: Image) -> None:
+def test_repeated_resource_is_refused_and_others_change(image: Image) -> None:
     def resource(name: str, value: str) -> incremental.AlterConfigsResource:
         one = incremental.AlterableConfig(name="retention.ms", config_operation=SET, value=value)
         return incremental.AlterConfigsResource(
@@ -282,14 +282,14 @@ def test_a_resource_that_comes_twice_is_refused_and_others_are_not(image: Image)
         resources=(resource("t", "1"), resource("u", "2"), resource("t", "3")),
         validate_only=False,
     )
-    outcome = incremental_alter_configs(make_configs(), image, request)
-    assert [one.error_code for one in outcome.response.responses] == [
+    decision = incremental_alter_configs(make_configs(), image, request)
+    assert [one.error_code for one in decision.response.responses] == [
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
         ErrorCode.INVALID_REQUEST,
     ]
-    assert outcome.response.responses[0].error_message == (
+    assert decision.response.responses[0].error_message == (
         "Each resource must appear at most once."
     )
-    after = replayed(image, outcome.records)
+    after = replayed(image, decision.records)
     assert (texts(after, "t"), texts(after, "u")) == ({}, {"retention.ms": "2"})

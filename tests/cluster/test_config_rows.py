@@ -1,4 +1,4 @@
-"""What DescribeConfigs shows: sources, synonyms and all the rest of KIP-226."""
+"""Rows of DescribeConfigs: values, sources, synonyms (KIP-226)."""
 
 from riverrun.cluster.configs import describe_configs as config_rows
 from riverrun.cluster.configs.describe_configs import DescribeOptions
@@ -33,7 +33,7 @@ def test_every_topic_setting_is_listed_with_its_default() -> None:
     assert row.documentation is None
 
 
-def test_a_topics_own_value_comes_first() -> None:
+def test_value_of_the_topic_is_the_first_synonym() -> None:
     image = image_with(
         (TOPIC, "t", "segment.bytes", " 2000000"),
         (BROKER, "1", "log.segment.bytes", "3000000"),
@@ -51,20 +51,20 @@ def test_a_topics_own_value_comes_first() -> None:
     ]
 
 
-def test_a_setting_given_only_in_coarser_units_seems_a_default_as_in_kafka() -> None:
+def test_setting_given_only_in_coarser_units_is_listed_as_default() -> None:
     configs = make_configs({"log.retention.hours": "24"})
     row = by_name(config_rows.topic_rows(configs, cluster_of(1), "t", ALL))["retention.ms"]
     assert (row.value, row.config_source, row.synonyms) == ("86400000", 5, ())
 
 
-def test_coarser_units_follow_the_fine_one_once_that_is_set() -> None:
+def test_coarser_synonyms_follow_the_fine_name_once_it_is_set() -> None:
     image = image_with((BROKER, "", "log.retention.ms", "60000"))
     row = by_name(config_rows.topic_rows(make_configs(), image, "t", ALL))["retention.ms"]
     assert (row.value, row.config_source) == ("60000", 3)
     assert synonyms(row) == [("log.retention.ms", "60000", 3), ("log.retention.hours", "168", 5)]
 
 
-def test_settings_of_topics_alone_have_no_synonyms() -> None:
+def test_topic_only_settings_have_no_synonyms() -> None:
     rows = by_name(config_rows.topic_rows(make_configs(), cluster_of(1), "t", ALL))
     assert rows["remote.storage.enable"].synonyms == ()
     assert "remote.storage.enable" not in by_name(
@@ -87,14 +87,14 @@ def test_every_broker_setting_is_listed() -> None:
     assert rows["log.retention.hours"].value == "168"
 
 
-def test_secrets_are_not_shown() -> None:
+def test_passwords_are_hidden() -> None:
     image = image_with((BROKER, "1", "secret.word", "swordfish"))
     row = by_name(config_rows.broker_rows(make_configs(), image, ALL))["secret.word"]
     assert (row.value, row.is_sensitive, row.config_type) == (None, True, SettingKind.PASSWORD)
     assert {one.value for one in row.synonyms} == {None}
 
 
-def test_the_cluster_shows_only_what_was_set_for_it() -> None:
+def test_cluster_rows_list_only_cluster_level_settings() -> None:
     image = image_with((BROKER, "", "max.connections", "5"), (BROKER, "1", "max.connections", "6"))
     rows = config_rows.cluster_rows(make_configs(), image, ALL)
     assert [(row.name, row.value, synonyms(row)) for row in rows] == [
@@ -102,7 +102,7 @@ def test_the_cluster_shows_only_what_was_set_for_it() -> None:
     ]
 
 
-def test_a_wish_narrows_the_rows_and_what_is_said_of_them() -> None:
+def test_options_select_rows_and_details() -> None:
     wish = DescribeOptions(names=("retention.ms", "foo"), with_documentation=True)
     rows = config_rows.topic_rows(make_configs(), cluster_of(1), "t", wish)
     assert [row.name for row in rows] == ["retention.ms"]
@@ -114,7 +114,7 @@ def test_a_wish_narrows_the_rows_and_what_is_said_of_them() -> None:
     assert len(everything) == len(make_configs().topic)
 
 
-def test_groups_and_subscriptions_have_settings_of_their_own() -> None:
+def test_groups_and_subscriptions_have_their_own_settings() -> None:
     image = image_with(
         (ConfigType.GROUP, "g", "consumer.session.timeout.ms", "50000"),
         (ConfigType.CLIENT_METRICS, "m", "interval.ms", "5000"),

@@ -1,4 +1,4 @@
-"""Single values, as Kafka reads and refuses them. The sentences were taken from Kafka 4.3.1."""
+"""Parsing and validation of single values. The messages are those of Kafka 4.3.1."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def read(name: str, text: str) -> Value:
         (THROTTLED, "0:1,1:2", ("0:1", "1:2")),
     ],
 )
-def test_good_values(name: str, text: str, value: Value) -> None:
+def test_valid_values_are_parsed(name: str, text: str, value: Value) -> None:
     assert read(name, text) == value
 
 
@@ -63,14 +63,14 @@ def test_good_values(name: str, text: str, value: Value) -> None:
         ),
     ],
 )
-def test_bad_values(name: str, text: str, reason: str) -> None:
+def test_invalid_values_are_refused_with_kafkas_message(name: str, text: str, reason: str) -> None:
     shown, _, sentence = reason.partition("|")
     with pytest.raises(BadValue) as refused:
         read(name, text)
     assert str(refused.value) == f"Invalid value {shown} for configuration {name}: {sentence}"
 
 
-def test_types_are_judged_before_bounds() -> None:
+def test_types_are_checked_before_bounds() -> None:
     with pytest.raises(BadValue, match=r"segment\.bytes"):
         check_texts(make_configs().topic, {"compression.type": "c", "segment.bytes": "b"})
 
@@ -88,5 +88,5 @@ def test_types_are_judged_before_bounds() -> None:
         (1.7976931348623157e308, "1.7976931348623157E308"),
     ],
 )
-def test_fractions_are_written_as_java_writes_them(value: float, text: str) -> None:
+def test_floats_are_written_as_by_java(value: float, text: str) -> None:
     assert render(make_configs().topic["min.cleanable.dirty.ratio"], value) == text

@@ -1,4 +1,4 @@
-"""Where settings come from, what may be set, and what then holds."""
+"""Settings of a node: sources, validation, effective values."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def image_with(*texts: tuple[ConfigType, str, str, str]) -> Image:
 BROKER, TOPIC = ConfigType.BROKER, ConfigType.TOPIC
 
 
-def test_the_topic_wins_over_the_broker_the_cluster_and_the_file() -> None:
+def test_topic_overrides_broker_cluster_and_file() -> None:
     texts = [
         (BROKER, "", "log.retention.ms", "3000"),
         (BROKER, "1", "log.retention.ms", "2000"),
@@ -36,7 +36,7 @@ def test_the_topic_wins_over_the_broker_the_cluster_and_the_file() -> None:
     assert seen == [4000, 3000, 2000, 1000]
 
 
-def test_topics_without_settings_share_those_of_the_node_until_they_change() -> None:
+def test_topics_without_settings_share_one_settings_object() -> None:
     configs = make_configs()
     image = image_with((BROKER, "1", "log.retention.ms", "2000"))
     first = configs.log_settings(image, "t")
@@ -48,18 +48,18 @@ def test_topics_without_settings_share_those_of_the_node_until_they_change() -> 
     assert (first.retention_ms, configs.log_settings(image, "t")) == (2000, LogSettings())
 
 
-def test_another_brokers_settings_do_not_count() -> None:
+def test_settings_of_other_brokers_do_not_apply() -> None:
     image = image_with((BROKER, "2", "log.retention.ms", "2000"))
     assert make_configs().log_settings(image, "t") == LogSettings()
 
 
-def test_a_value_that_this_version_cannot_read_is_left_out() -> None:
+def test_value_that_is_invalid_in_this_version_is_skipped() -> None:
     image = image_with((TOPIC, "t", "retention.ms", "soon"), (TOPIC, "t", "segment.ms", "7"))
     settings = make_configs().log_settings(image, "t")
     assert (settings.retention_ms, settings.segment_ms) == (LogSettings().retention_ms, 7)
 
 
-def test_only_live_settings_of_a_node_change_while_it_runs() -> None:
+def test_only_live_settings_change_at_run_time() -> None:
     image = image_with(
         (BROKER, "", "max.connections", "5"),
         (BROKER, "1", "max.connections", "6"),
@@ -68,7 +68,7 @@ def test_only_live_settings_of_a_node_change_while_it_runs() -> None:
     assert make_configs().effective(image, NodeLevel()) == NodeLevel(connections=6)
 
 
-def test_static_texts_are_the_file_else_the_default() -> None:
+def test_static_value_comes_from_the_file_or_the_default() -> None:
     configs = make_configs({"num.partitions": "3"})
     assert configs.static_int("num.partitions") == 3
     assert configs.static_text("delete.topic.enable") == "true"
@@ -86,7 +86,7 @@ def refused(configs: Configs, **texts: str) -> tuple[ErrorCode, str | None]:
     return error.value.code, error.value.message
 
 
-def test_fixed_settings_of_a_broker_are_refused_together() -> None:
+def test_read_only_broker_settings_are_refused_together() -> None:
     code, message = refused(
         make_configs(), num_partitions="1", node_id="3", log_retention_ms="x", process_roles="b"
     )
@@ -96,18 +96,18 @@ def test_fixed_settings_of_a_broker_are_refused_together() -> None:
     )
 
 
-def test_bad_values_of_a_broker_are_invalid_requests() -> None:
+def test_invalid_broker_settings_are_invalid_requests() -> None:
     assert refused(make_configs(), log_retention_ms="x") == (
         ErrorCode.INVALID_REQUEST,
         "Invalid value x for configuration log.retention.ms: Not a number of type LONG",
     )
 
 
-def test_names_that_nobody_knows_are_let_through_for_brokers() -> None:
+def test_unknown_broker_settings_are_accepted() -> None:
     make_configs().check_broker({"foo.bar": "1"})
 
 
-def test_topic_settings_must_agree_with_each_other() -> None:
+def test_topic_settings_must_be_consistent() -> None:
     with pytest.raises(KafkaError) as error:
         make_configs().check_topic(
             {"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"}
@@ -117,11 +117,11 @@ def test_topic_settings_must_agree_with_each_other() -> None:
     )
 
 
-def test_there_is_no_tiered_storage() -> None:
+def test_tiered_storage_is_refused() -> None:
     with pytest.raises(KafkaError, match="Tiered Storage functionality is disabled"):
         make_configs().check_topic({"remote.storage.enable": "true"})
 
 
-def test_unknown_names_come_before_bad_values() -> None:
+def test_unknown_names_are_refused_before_invalid_values() -> None:
     with pytest.raises(KafkaError, match="Unknown topic config name: foo"):
         make_configs().check_topic({"retention.ms": "abc", "foo": "1"})

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: where replicas lie, and those that are lost."""
+"""AssignReplicasToDirs: directories of replicas, and lost replicas."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def assign(
             ),
         ),
     )
-    outcome = assign_replicas_to_dirs(CONFIGS, image, request)
+    decision = assign_replicas_to_dirs(CONFIGS, image, request)
     codes = [
         one.error_code
-        for answered in outcome.response.directories
+        for answered in decision.response.directories
         for of_topic in answered.topics
         for one in of_topic.partitions
     ]
-    return (replayed(image, outcome.records) if outcome.records else image), codes
+    return (replayed(image, decision.records) if decision.records else image), codes
 
 
-def test_a_replica_that_lies_where_it_is_said_to_changes_nothing() -> None:
+def test_assignment_to_the_current_directory_changes_nothing() -> None:
     image = cluster(P(1, (1, 2, 3)))
     assert assign(image, directory(1), 0) == (image, [ErrorCode.NONE])
 
 
-def test_a_corrupt_replica_of_a_leader_is_out_at_once() -> None:
-    """In a directory that is not online: others lead, and it is not even eligible."""
+def test_corrupt_leader_replica_loses_leadership_and_eligibility() -> None:
+    """Its directory is not online, so another replica leads and it is not eligible."""
     for place in (DIRECTORY_LOST, OTHER):
         image, codes = assign(cluster(P(1, (1, 2))), place, 0)
         assert codes == [ErrorCode.NONE]
@@ -72,12 +72,12 @@ def test_a_corrupt_replica_of_a_leader_is_out_at_once() -> None:
         assert partition.leader_epoch == 6
 
 
-def test_a_corrupt_replica_that_was_eligible_is_so_no_more() -> None:
+def test_corrupt_replica_is_no_longer_eligible() -> None:
     image, _ = assign(cluster(P(2, (2,), elr=(1,))), DIRECTORY_LOST, 0)
     assert state(topic(image).partitions[0]) == P(2, (2,))
 
 
-def test_a_replica_that_is_found_again_leads_only_if_nobody_else_may() -> None:
+def test_recovered_replica_leads_only_without_another_leader() -> None:
     image, _ = assign(cluster(P(1, (1,), replicas=(1,))), OTHER, 0)
     assert state(topic(image).partitions[0]) == P(NONE, (), last=(1,), replicas=(1,))
     image, _ = assign(image, directory(1), 0)
@@ -87,15 +87,15 @@ def test_a_replica_that_is_found_again_leads_only_if_nobody_else_may() -> None:
     assert state(topic(image).partitions[0]) == P(2, (2,))
 
 
-def test_a_corrupt_replica_is_not_the_last_resort_where_there_are_others() -> None:
+def test_corrupt_replica_is_not_the_last_known_leader_if_there_are_others() -> None:
     image, _ = assign(cluster(P(1, (1,))), OTHER, 0)
     assert state(topic(image).partitions[0]) == P(NONE, ())
     image, _ = assign(image, directory(1), 0)
     assert topic(image).partitions[0].leader == NONE
 
 
-def test_a_corrupt_leader_leads_until_somebody_else_can() -> None:
-    """What is sound in it would be served no more, and could be fetched from nobody."""
+def test_corrupt_leader_stays_until_another_replica_can_lead() -> None:
+    """Otherwise its intact records would neither be served nor be fetched by other replicas."""
     for alone in (P(1, (1,)), P(1, (1,), replicas=(1,))):
         image = cluster(alone)
         assert assign(image, DIRECTORY_LOST, 0) == (
@@ -107,13 +107,13 @@ def test_a_corrupt_leader_leads_until_somebody_else_can() -> None:
     assert state(topic(image).partitions[0]) == P(3, (3,))
 
 
-def test_a_corrupt_replica_that_does_not_lead_is_out_even_if_nobody_leads() -> None:
+def test_corrupt_follower_loses_eligibility_even_without_a_leader() -> None:
     image, codes = assign(cluster(P(NONE, (), elr=(1, 2))), DIRECTORY_LOST, 0)
     assert codes == [ErrorCode.NONE]
     assert 1 not in topic(image).partitions[0].elr
 
 
-def test_each_partition_is_judged_alone() -> None:
+def test_each_partition_is_decided_alone() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (2,), replicas=(2,)))
     _, codes = assign(image, directory(1), 0, 1, 2)
     assert codes == [
@@ -125,7 +125,7 @@ def test_each_partition_is_judged_alone() -> None:
     assert codes == [ErrorCode.UNKNOWN_TOPIC_ID]
 
 
-def test_only_the_latest_registration_is_heard() -> None:
+def test_requests_with_a_stale_broker_epoch_are_refused() -> None:
     with pytest.raises(KafkaError) as refused:
         assign(cluster(P(1, (1, 2, 3))), directory(1), 0, epoch=1)
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH

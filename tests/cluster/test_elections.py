@@ -1,4 +1,4 @@
-"""ElectLeaders, and leadership that goes home by itself."""
+"""ElectLeaders, and the return of leadership to preferred replicas."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def elect(
     if indexes is not None:
         wanted = (TopicPartitions(topic=name, partitions=indexes),)
     request = ElectLeadersRequest(topic_partitions=wanted, election_type=kind)
-    outcome = elect_leaders(CONFIGS, image, request)
+    decision = elect_leaders(CONFIGS, image, request)
     results = [
         (one.partition_id, one.error_code, one.error_message)
-        for answered in outcome.response.replica_election_results
+        for answered in decision.response.replica_election_results
         for one in answered.partition_result
     ]
-    return (replayed(image, outcome.records) if outcome.records else image), results
+    return (replayed(image, decision.records) if decision.records else image), results
 
 
-def test_the_preferred_replica_leads_on_request() -> None:
+def test_preferred_replica_is_elected_on_request() -> None:
     image, results = elect(cluster(P(2, (1, 2, 3))), PREFERRED, (0,))
     assert results == [(0, ErrorCode.NONE, None)]
     partition = topic(image).partitions[0]
@@ -37,7 +37,7 @@ def test_the_preferred_replica_leads_on_request() -> None:
     assert partition.leader_epoch == 6
 
 
-def test_an_election_that_is_not_needed_is_refused_with_kafkas_words() -> None:
+def test_election_that_is_not_needed_is_refused_with_kafkas_message() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (2, 3)))
     after_it, results = elect(image, PREFERRED, (0, 1, 2))
     assert after_it is image
@@ -50,7 +50,7 @@ def test_an_election_that_is_not_needed_is_refused_with_kafkas_words() -> None:
     assert unknown == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such topic as u")
 
 
-def test_asked_for_all_only_those_that_needed_it_are_named() -> None:
+def test_request_for_all_partitions_omits_those_without_an_election() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (1, 2, 3)), P(2, (2, 3)))
     _, results = elect(image, PREFERRED, None)
     assert [(index, code) for index, code, _ in results] == [
@@ -59,37 +59,37 @@ def test_asked_for_all_only_those_that_needed_it_are_named() -> None:
     ]
 
 
-def test_an_unclean_election_takes_any_live_replica_and_only_where_nobody_leads() -> None:
+def test_unclean_election_elects_any_live_replica_where_there_is_no_leader() -> None:
     image = cluster(P(NONE, (), elr=(1,), last=(1,)), P(2, (2,)), fenced=(1,))
     image, results = elect(image, UNCLEAN, (0, 1))
     assert [code for _, code, _ in results] == [ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED]
     assert state(topic(image).partitions[0]) == P(2, (2,), recovering=True)
 
 
-def test_an_unclean_election_without_live_replicas_is_refused() -> None:
+def test_unclean_election_without_live_replicas_is_refused() -> None:
     image = cluster(P(NONE, (), elr=(1,), last=(1,), replicas=(1,)), fenced=(1,))
     _, ((_, code, message),) = elect(image, UNCLEAN, (0,))
     assert code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     assert message == "Eligible topic partition leaders are not available."
 
 
-def test_a_partition_named_twice_is_elected_once() -> None:
+def test_partition_named_twice_is_elected_once() -> None:
     image, results = elect(cluster(P(2, (1, 2, 3))), PREFERRED, (0, 0))
     codes = [code for _, code, _ in results]
     assert codes == [ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED]
     assert topic(image).partitions[0].leader_epoch == 6
 
 
-def test_leadership_goes_home_where_it_may() -> None:
+def test_balance_moves_leadership_to_in_sync_preferred_replicas() -> None:
     image = cluster(P(2, (1, 2, 3)), P(2, (2, 3)), P(3, (3, 2), replicas=(2, 3)), P(NONE, ()))
-    outcome = balance(CONFIGS, image)
-    assert (len(outcome.records), outcome.response) == (2, False)
-    image = replayed(image, outcome.records)
+    decision = balance(CONFIGS, image)
+    assert (len(decision.records), decision.response) == (2, False)
+    image = replayed(image, decision.records)
     assert [one.leader for one in topic(image).partitions] == [1, 2, 2, NONE]
     assert (imbalanced(image), leaderless(image)) == (1, 1)
 
 
-def test_leadership_goes_home_in_portions() -> None:
+def test_balance_is_limited_per_decision() -> None:
     image = cluster(*(P(2, (1, 2, 3)) for _ in range(5)))
     first = balance(CONFIGS, image, limit=3)
     assert (len(first.records), first.response) == (3, True)
@@ -97,7 +97,7 @@ def test_leadership_goes_home_in_portions() -> None:
     assert (len(second.records), second.response) == (2, False)
 
 
-def test_leadership_does_not_go_home_to_who_may_not_lead() -> None:
+def test_balance_skips_preferred_replicas_that_may_not_lead() -> None:
     image = cluster(P(2, (2, 1)), fenced=(1,))
     assert balance(CONFIGS, image).records == ()
     assert state(after(image, ())) == P(2, (2, 1))

@@ -1,4 +1,4 @@
-"""Eligible replicas when min.insync.replicas changes: never more than is safe."""
+"""Eligible replicas when min.insync.replicas changes."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ def set_minimum(image: Image, value: str, name: str = "t") -> Image:
         configs=(AlterableConfig(name="min.insync.replicas", config_operation=0, value=value),),
     )
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-    outcome = incremental_alter_configs(make_configs(), image, request)
-    return replayed(image, outcome.records)
+    decision = incremental_alter_configs(make_configs(), image, request)
+    return replayed(image, decision.records)
 
 
 def states(image: Image) -> list[P]:
     return [state(one) for one in topic(image).partitions]
 
 
-def test_who_can_commit_with_a_smaller_minimum_needs_the_others_no_more() -> None:
+def test_smaller_minimum_clears_elr_of_partitions_that_can_commit() -> None:
     for name in ("t", ""):
         image = set_minimum(cluster(LED), "1", name)
         assert states(image) == [P(1, (1,))]
 
 
-def test_where_nobody_leads_the_eligible_ones_stay() -> None:
+def test_smaller_minimum_keeps_elr_of_partitions_without_a_leader() -> None:
     image = set_minimum(cluster(STUCK, fenced=(1, 2)), "1")
     assert states(image) == [STUCK]
 
 
-def test_a_greater_minimum_makes_nobody_eligible() -> None:
+def test_larger_minimum_adds_no_eligible_replicas() -> None:
     image = set_minimum(cluster(LED, P(1, (1, 2))), "3")
     assert states(image) == [LED, P(1, (1, 2))]
 
 
-def test_a_topic_with_a_minimum_of_its_own_is_not_touched_by_the_clusters() -> None:
+def test_cluster_minimum_does_not_affect_topics_with_their_own() -> None:
     image = cluster(LED, settings={"min.insync.replicas": "2"})
     assert states(set_minimum(image, "1", name="")) == [LED]

@@ -1,4 +1,4 @@
-"""The controller at work on brokers: sessions, probes, activation, and answers in their time."""
+"""ActiveController and brokers: sessions, probes, activation, failover."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = P(2, (1, 2, 3))
 
 
 class LoopClock(FakeClock):
-    """The time of the loop, which passes as it is waited for."""
+    """The virtual time of the event loop."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
@@ -44,7 +44,7 @@ class Scene:
         self.dead: dict[NodeId, None] = {}
         self.alive: dict[NodeId, None] = dict.fromkeys((ONE, TWO, THREE))
         self.metrics = Metrics()
-        self.runner = ActiveController(
+        self.controller = ActiveController(
             self.log,
             make_configs(),
             clock=LoopClock(),
@@ -63,12 +63,15 @@ class Scene:
             for node in list(self.alive):
                 if self.log.is_active:
                     with suppress(KafkaError):
-                        await self.runner.heartbeat(heartbeat_request(self.log.newest, node))
+                        await self.controller.heartbeat(heartbeat_request(self.log.newest, node))
             await asyncio.sleep(0.25)
 
     def play(self, story: Callable[[], Coroutine[object, object, None]]) -> None:
         async def scene(loop: VirtualLoop) -> None:
-            tasks = [asyncio.ensure_future(self.runner.run()), asyncio.ensure_future(self.beat())]
+            tasks = [
+                asyncio.ensure_future(self.controller.run()),
+                asyncio.ensure_future(self.beat()),
+            ]
             try:
                 await asyncio.sleep(0.3)
                 self.lead()
@@ -82,7 +85,7 @@ class Scene:
 
     def lead(self) -> None:
         self.log.is_active, self.log.leader = True, ONE
-        self.runner.on_leadership(True, LeaderEpoch(2))
+        self.controller.on_leadership(True, LeaderEpoch(2))
 
     def is_fenced(self, node: NodeId) -> bool:
         return self.log.newest.brokers[node].is_fenced
@@ -104,7 +107,7 @@ async def time_until(condition: Callable[[], bool], limit: float = 30.0) -> floa
     return asyncio.get_running_loop().time() - began
 
 
-def test_a_silent_broker_is_replaced_when_its_session_ends() -> None:
+def test_silent_broker_is_fenced_when_its_session_expires() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -129,7 +132,7 @@ def test_a_failover_is_one_batch() -> None:
     scene.play(story)
 
 
-def test_a_broker_that_comes_back_is_let_in_again() -> None:
+def test_fenced_broker_is_unfenced_by_heartbeats() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -141,12 +144,12 @@ def test_a_broker_that_comes_back_is_let_in_again() -> None:
     scene.play(story)
 
 
-def test_a_killed_broker_is_replaced_as_soon_as_its_death_is_proven() -> None:
+def test_killed_broker_is_fenced_as_soon_as_a_probe_proves_its_death() -> None:
     scene = Scene()
 
     async def story() -> None:
         del scene.alive[TWO]
-        scene.runner.connection_lost(TWO)
+        scene.controller.connection_lost(TWO)
         await asyncio.sleep(0.12)
         assert not scene.is_fenced(TWO), "its door is the last to close"
         scene.dead[TWO] = None
@@ -157,11 +160,11 @@ def test_a_killed_broker_is_replaced_as_soon_as_its_death_is_proven() -> None:
     scene.play(story)
 
 
-def test_a_broken_connection_alone_proves_nothing() -> None:
+def test_broken_connection_alone_fences_no_broker() -> None:
     scene = Scene()
 
     async def story() -> None:
-        scene.runner.connection_lost(TWO)
+        scene.controller.connection_lost(TWO)
         await asyncio.sleep(5)
         assert not scene.is_fenced(TWO)
         assert 1 <= len(scene.probed) < 10, "a heartbeat ends the suspicion"
@@ -169,27 +172,27 @@ def test_a_broken_connection_alone_proves_nothing() -> None:
     scene.play(story)
 
 
-def test_a_heartbeat_that_comes_during_a_probe_is_stronger() -> None:
+def test_heartbeat_during_a_probe_keeps_the_session() -> None:
     scene = Scene()
 
     async def story() -> None:
         scene.dead[TWO] = None
-        scene.runner.connection_lost(TWO)
+        scene.controller.connection_lost(TWO)
         await asyncio.sleep(0)
-        await scene.runner.heartbeat(heartbeat_request(scene.log.newest, TWO))
+        await scene.controller.heartbeat(heartbeat_request(scene.log.newest, TWO))
         await asyncio.sleep(0.2)
         assert not scene.is_fenced(TWO)
 
     scene.play(story)
 
 
-def test_a_stopped_process_is_given_its_session() -> None:
-    """It still accepts connections: no probe can tell it from a slow one."""
+def test_stopped_process_keeps_its_session_until_it_expires() -> None:
+    """It still accepts connections, so a probe cannot distinguish it from a slow broker."""
     scene = Scene()
 
     async def story() -> None:
         del scene.alive[TWO]
-        scene.runner.connection_lost(TWO)
+        scene.controller.connection_lost(TWO)
         assert await time_until(lambda: scene.is_fenced(TWO)) > 1.7
         count = len(scene.probed)
         await asyncio.sleep(1)
@@ -198,20 +201,20 @@ def test_a_stopped_process_is_given_its_session() -> None:
     scene.play(story)
 
 
-def test_hints_about_strangers_and_the_fenced_are_of_no_interest() -> None:
+def test_lost_connections_of_unknown_and_fenced_brokers_are_ignored() -> None:
     scene = Scene(cluster(P(1, (1, 2)), fenced=(3,)))
 
     async def story() -> None:
         scene.alive = {}
         for node in (ONE, THREE, NodeId(9)):
-            scene.runner.connection_lost(node)
+            scene.controller.connection_lost(node)
         await asyncio.sleep(0.2)
         assert scene.probed == []
 
     scene.play(story)
 
 
-def test_the_controller_before_is_probed_at_once() -> None:
+def test_previous_controller_is_probed_at_once() -> None:
     scene = Scene()
     scene.log.leader = TWO
     scene.dead[TWO] = None
@@ -223,7 +226,7 @@ def test_the_controller_before_is_probed_at_once() -> None:
     scene.play(story)
 
 
-def test_the_session_of_the_controller_before_began_when_it_was_last_heard_of() -> None:
+def test_session_of_the_previous_controller_starts_at_its_last_contact() -> None:
     scene = Scene()
     scene.log.leader = TWO
     del scene.alive[TWO]
@@ -239,20 +242,20 @@ def test_the_session_of_the_controller_before_began_when_it_was_last_heard_of() 
     scene.play(earlier)
 
 
-def test_who_is_not_the_controller_says_so_and_does_nothing() -> None:
+def test_inactive_controller_refuses_requests_and_does_nothing() -> None:
     scene = Scene()
 
     async def story() -> None:
         scene.log.is_active, scene.log.leader = False, THREE
-        scene.runner.on_leadership(False, LeaderEpoch(3))
+        scene.controller.on_leadership(False, LeaderEpoch(3))
         scene.alive = {}
         image = scene.log.newest
         nothing: Decision[None] = Decision(response=None)
         for ask in (
-            scene.runner.heartbeat(heartbeat_request(image, 2)),
-            scene.runner.register(registration_request(4)),
-            scene.runner.unregister(UnregisterBrokerRequest(broker_id=2)),
-            scene.runner.submit(lambda _: nothing),
+            scene.controller.heartbeat(heartbeat_request(image, 2)),
+            scene.controller.register(registration_request(4)),
+            scene.controller.unregister(UnregisterBrokerRequest(broker_id=2)),
+            scene.controller.submit(lambda _: nothing),
         ):
             with pytest.raises(KafkaError) as refused:
                 await ask
@@ -263,14 +266,14 @@ def test_who_is_not_the_controller_says_so_and_does_nothing() -> None:
     scene.play(story)
 
 
-def test_what_was_not_committed_when_leadership_was_lost_is_not_confirmed() -> None:
+def test_uncommitted_decisions_fail_when_leadership_is_lost() -> None:
     scene = Scene()
 
     async def story() -> None:
         scene.log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        asked = asyncio.ensure_future(scene.controller.register(registration_request(4)))
         nothing: Decision[None] = Decision(response=None)
-        quiet = asyncio.ensure_future(scene.runner.submit(lambda _: nothing))
+        quiet = asyncio.ensure_future(scene.controller.submit(lambda _: nothing))
         await asyncio.sleep(0.01)
         assert not asked.done()
         assert not quiet.done(), "it speaks of what is not committed"
@@ -284,13 +287,13 @@ def test_what_was_not_committed_when_leadership_was_lost_is_not_confirmed() -> N
     scene.play(story)
 
 
-def test_requests_are_judged_by_what_those_before_have_not_committed_yet() -> None:
+def test_decisions_see_uncommitted_effects_of_earlier_decisions() -> None:
     scene = Scene()
 
     async def story() -> None:
         scene.log.gate = asyncio.Event()
-        first = asyncio.ensure_future(scene.runner.register(registration_request(4)))
-        second = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        first = asyncio.ensure_future(scene.controller.register(registration_request(4)))
+        second = asyncio.ensure_future(scene.controller.register(registration_request(4)))
         await asyncio.sleep(0.01)
         scene.log.gate.set()
         assert (await first).broker_epoch == (await second).broker_epoch
@@ -298,33 +301,33 @@ def test_requests_are_judged_by_what_those_before_have_not_committed_yet() -> No
     scene.play(story)
 
 
-def test_a_registered_broker_is_unfenced_by_its_heartbeat_and_may_leave() -> None:
+def test_registered_broker_is_unfenced_by_its_heartbeat_and_may_stop() -> None:
     scene = Scene()
 
     async def story() -> None:
-        answer = await scene.runner.register(registration_request(4))
+        answer = await scene.controller.register(registration_request(4))
         early = heartbeat_request(
             scene.log.newest, 4, offset=answer.broker_epoch - 1, epoch=answer.broker_epoch
         )
-        assert (await scene.runner.heartbeat(early)).is_fenced
-        await scene.runner.heartbeat(heartbeat_request(scene.log.newest, 4))
+        assert (await scene.controller.heartbeat(early)).is_fenced
+        await scene.controller.heartbeat(heartbeat_request(scene.log.newest, 4))
         assert not scene.is_fenced(NodeId(4))
         leaving = heartbeat_request(scene.log.newest, 4, want_shut_down=True)
-        assert (await scene.runner.heartbeat(leaving)).should_shut_down
+        assert (await scene.controller.heartbeat(leaving)).should_shut_down
         assert scene.is_fenced(NodeId(4))
 
     scene.play(story)
 
 
-def test_a_plain_heartbeat_does_not_wait_for_a_slow_disk() -> None:
+def test_heartbeat_without_records_does_not_wait_for_commits() -> None:
     scene = Scene()
 
     async def story() -> None:
         scene.log.gate = asyncio.Event()
-        slow = asyncio.ensure_future(scene.runner.register(registration_request(4)))
+        slow = asyncio.ensure_future(scene.controller.register(registration_request(4)))
         await asyncio.sleep(0.01)
         async with asyncio.timeout(0.5):
-            await scene.runner.heartbeat(heartbeat_request(scene.log.current, 2))
+            await scene.controller.heartbeat(heartbeat_request(scene.log.current, 2))
         assert not slow.done(), "what it must not wait for is over already"
         scene.log.gate.set()
         await slow
@@ -332,12 +335,12 @@ def test_a_plain_heartbeat_does_not_wait_for_a_slow_disk() -> None:
     scene.play(story)
 
 
-def test_a_broker_that_leaves_waits_until_the_others_know() -> None:
+def test_stopping_broker_waits_until_all_brokers_have_read_the_change() -> None:
     scene = Scene()
 
     async def leave() -> bool:
         request = heartbeat_request(scene.log.newest, 2, want_shut_down=True)
-        return (await scene.runner.heartbeat(request)).should_shut_down
+        return (await scene.controller.heartbeat(request)).should_shut_down
 
     async def story() -> None:
         del scene.alive[TWO]
@@ -352,21 +355,21 @@ def test_a_broker_that_leaves_waits_until_the_others_know() -> None:
     scene.play(story)
 
 
-def test_a_new_incarnation_is_fenced_without_waiting_for_the_old_session() -> None:
+def test_new_incarnation_registers_without_waiting_for_the_old_session() -> None:
     scene = Scene()
 
     async def story() -> None:
-        answer = await scene.runner.register(registration_request(2, 2), cluster_id=None)
+        answer = await scene.controller.register(registration_request(2, 2), cluster_id=None)
         assert answer.error_code is ErrorCode.NONE
         assert scene.partition == P(1, (1, 3))
         with pytest.raises(KafkaError) as refused:
-            await scene.runner.register(registration_request(2, 1))
+            await scene.controller.register(registration_request(2, 1))
         assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
     scene.play(story)
 
 
-def test_leadership_goes_home_by_itself() -> None:
+def test_leadership_returns_to_preferred_replicas_automatically() -> None:
     scene = Scene(imbalance_check_s=10)
 
     async def story() -> None:
@@ -376,7 +379,7 @@ def test_leadership_goes_home_by_itself() -> None:
     scene.play(story)
 
 
-def test_leadership_stays_where_it_is_when_that_is_wanted() -> None:
+def test_leadership_does_not_return_if_rebalancing_is_disabled() -> None:
     scene = Scene(imbalance_check_s=10, auto_rebalance=False)
 
     async def story() -> None:
@@ -386,8 +389,8 @@ def test_leadership_stays_where_it_is_when_that_is_wanted() -> None:
     scene.play(story)
 
 
-def test_partitions_without_a_leader_are_looked_at_again() -> None:
-    """An unclean election may be enabled while nobody leads."""
+def test_elections_for_partitions_without_a_leader_are_retried() -> None:
+    """Unclean elections may be enabled while there is no leader."""
     stuck = P(NONE, (), elr=(3,), last=(3,))
     scene = Scene(cluster(stuck, fenced=(3,)))
     scene.alive = dict.fromkeys((ONE, TWO))
@@ -403,7 +406,7 @@ def test_partitions_without_a_leader_are_looked_at_again() -> None:
     scene.play(story)
 
 
-def test_without_room_a_failover_is_tried_again() -> None:
+def test_failover_is_retried_after_a_full_disk() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -417,7 +420,7 @@ def test_without_room_a_failover_is_tried_again() -> None:
     scene.play(story)
 
 
-def test_a_stall_of_the_controller_condemns_nobody() -> None:
+def test_stall_of_the_controller_expires_no_session() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -425,28 +428,28 @@ def test_a_stall_of_the_controller_condemns_nobody() -> None:
         assert isinstance(loop, VirtualLoop)
         for _ in range(5):
             await asyncio.sleep(0.07)
-            loop._pass_time(4.0)  # a turn that takes this long
+            loop._pass_time(4.0)  # an event-loop iteration that takes this long
         await asyncio.sleep(3)
         assert not any(scene.is_fenced(node) for node in (ONE, TWO, THREE))
 
     scene.play(story)
 
 
-def test_an_unregistered_broker_is_gone_and_may_register_again() -> None:
+def test_unregistered_broker_may_register_again() -> None:
     scene = Scene()
 
     async def story() -> None:
         del scene.alive[TWO]
-        await scene.runner.unregister(UnregisterBrokerRequest(broker_id=2))
+        await scene.controller.unregister(UnregisterBrokerRequest(broker_id=2))
         assert TWO not in scene.log.newest.brokers
         assert scene.partition == P(1, (1, 3))
-        again = await scene.runner.register(registration_request(2))
+        again = await scene.controller.register(registration_request(2))
         assert again.broker_epoch > 0
 
     scene.play(story)
 
 
-def test_what_is_too_much_for_one_batch_is_several_in_a_sound_order() -> None:
+def test_large_failover_is_several_batches_with_valid_prefixes() -> None:
     partitions = [P(2, (1, 2, 3)) for _ in range(10_500)]
     scene = Scene(cluster(*partitions))
 

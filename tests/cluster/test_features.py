@@ -1,4 +1,4 @@
-"""UpdateFeatures: all or nothing, and only what everybody supports."""
+"""UpdateFeatures: all or nothing, and only levels that all nodes support."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def update(
         ),
         validate_only=validate_only,
     )
-    outcome = update_features(CONFIGS, image, request)
-    after = replayed(image, outcome.records) if outcome.records else image
-    return after, outcome.response
+    decision = update_features(CONFIGS, image, request)
+    after = replayed(image, decision.records) if decision.records else image
+    return after, decision.response
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def update(
         ("kraft.version", 0, SAFE, "It cannot be changed."),
     ],
 )
-def test_what_cannot_be_is_refused_as_a_whole(
+def test_invalid_update_is_refused_as_a_whole(
     name: str, level: int, kind: int, reason: str
 ) -> None:
     image = cluster_of(1)
@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused_as_a_whole(
     )
 
 
-def test_without_elr_nobody_is_eligible_and_with_it_the_minimum_is_the_clusters() -> None:
+def test_elr_feature_clears_elr_when_disabled_and_stores_the_minimum_when_enabled() -> None:
     image = cluster(P(NONE, (), elr=(1,), last=(2,)), fenced=(1, 2))
     image, answer = update(image, (ELR, 0, SAFE))
     assert (answer.error_code, [one.feature for one in answer.results]) == (ErrorCode.NONE, [ELR])
@@ -77,20 +77,20 @@ def test_without_elr_nobody_is_eligible_and_with_it_the_minimum_is_the_clusters(
     assert answer.error_code is ErrorCode.NONE
 
 
-def test_validation_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     image = cluster_of(1)
     after, answer = update(image, (ELR, 0, SAFE), validate_only=True)
     assert (after, answer.error_code) == (image, ErrorCode.NONE)
 
 
-def test_a_new_cluster_gets_its_features_from_its_first_controller() -> None:
+def test_first_controller_finalises_the_features_of_a_new_cluster() -> None:
     image = replayed(Image(), activate(CONFIGS, Image()).records)
     assert image.features == {"metadata.version": 30, ELR: 1}
     assert image.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
     assert activate(CONFIGS, image).records == ()
 
 
-def test_a_new_controller_elects_where_the_one_before_did_not_come_to_it() -> None:
+def test_new_controller_elects_leaders_that_the_previous_one_did_not() -> None:
     image = cluster(P(NONE, (), elr=(2,), last=(1,)), fenced=(1,))
     image = replayed(image, activate(CONFIGS, image).records)
     assert state(topic(image).partitions[0]) == P(2, (2,))

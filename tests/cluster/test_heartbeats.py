@@ -1,4 +1,4 @@
-"""BrokerHeartbeat: how a broker is let in, leaves, and tells of its directories."""
+"""BrokerHeartbeat: unfencing, controlled shutdown, reports about directories."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def beat(
     image: Image, *, may_leave: bool = False, **wish: object
 ) -> tuple[Image, BrokerHeartbeatResponse]:
     request = heartbeat_request(image, 1, **wish)  # type: ignore[arg-type]
-    outcome = heartbeat(CONFIGS, image, request, may_leave=may_leave)
-    after = replayed(image, outcome.records) if outcome.records else image
-    return after, outcome.response
+    decision = heartbeat(CONFIGS, image, request, may_leave=may_leave)
+    after = replayed(image, decision.records) if decision.records else image
+    return after, decision.response
 
 
 def answer(response: BrokerHeartbeatResponse) -> tuple[bool, bool, bool]:
@@ -36,7 +36,7 @@ def answer(response: BrokerHeartbeatResponse) -> tuple[bool, bool, bool]:
     return response.is_caught_up, response.is_fenced, response.should_shut_down
 
 
-def test_a_broker_is_let_in_once_it_has_read_its_registration() -> None:
+def test_broker_is_unfenced_once_it_has_read_its_registration() -> None:
     image = cluster(P(NONE, (), elr=(1,), last=(1,)), fenced=(1,))
     epoch = image.brokers[NODE].epoch
     same, early = beat(image, offset=epoch - 1)
@@ -47,7 +47,7 @@ def test_a_broker_is_let_in_once_it_has_read_its_registration() -> None:
     assert state(topic(after).partitions[0]) == P(1, (1,))
 
 
-def test_a_broker_that_wants_to_be_fenced_is() -> None:
+def test_broker_is_fenced_on_request() -> None:
     image = cluster(WHOLE, fenced=(2,))
     fenced, response = beat(image, want_fence=True)
     assert answer(response) == (True, True, False)
@@ -57,20 +57,20 @@ def test_a_broker_that_wants_to_be_fenced_is() -> None:
     assert (again, answer(response)) == (fenced, (True, True, False))
 
 
-def test_an_ordinary_heartbeat_changes_nothing() -> None:
+def test_ordinary_heartbeat_changes_nothing() -> None:
     image = cluster(WHOLE)
     after, response = beat(image)
     assert (after, answer(response)) == (image, (True, False, False))
 
 
 @pytest.mark.parametrize("epoch", (0, 10_000))
-def test_only_the_latest_registration_is_heard(epoch: int) -> None:
+def test_requests_with_a_stale_broker_epoch_are_refused(epoch: int) -> None:
     with pytest.raises(KafkaError) as refused:
         beat(cluster(WHOLE), epoch=epoch)
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_broker_that_is_not_registered_is_not_heard() -> None:
+def test_heartbeat_of_an_unregistered_broker_is_refused() -> None:
     image = cluster(WHOLE)
     request = heartbeat_request(image, 9, epoch=3)
     with pytest.raises(KafkaError) as refused:
@@ -78,10 +78,10 @@ def test_a_broker_that_is_not_registered_is_not_heard() -> None:
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-# -- Leaving ---------------------------------------------------------------------------------------
+# Leaving
 
 
-def test_leaders_move_before_a_broker_may_go() -> None:
+def test_leaders_move_before_a_broker_may_stop() -> None:
     image, response = beat(cluster(WHOLE), want_shut_down=True, may_leave=True)
     assert answer(response) == (True, False, False)
     assert state(topic(image).partitions[0]) == P(2, (2, 3))
@@ -92,26 +92,26 @@ def test_leaders_move_before_a_broker_may_go() -> None:
     assert gone.brokers[NODE].is_fenced
 
 
-def test_a_broker_that_leads_nothing_may_go_at_once() -> None:
+def test_broker_without_leaderships_may_stop_at_once() -> None:
     image, response = beat(cluster(P(2, (1, 2, 3))), want_shut_down=True)
     assert answer(response) == (True, True, True)
     assert state(topic(image).partitions[0]) == P(2, (2, 3))
 
 
-def test_a_fenced_broker_may_go_at_once() -> None:
+def test_fenced_broker_may_stop_at_once() -> None:
     image = cluster(P(2, (2, 3)), fenced=(1,))
     after, response = beat(image, want_shut_down=True)
     assert (after, answer(response)) == (image, (True, True, True))
 
 
-def test_who_alone_is_in_sync_may_go_too_and_stays_eligible() -> None:
+def test_last_in_sync_replica_may_stop_and_stays_eligible() -> None:
     image, _ = beat(cluster(P(1, (1,), replicas=(1,))), want_shut_down=True)
     assert state(topic(image).partitions[0]) == P(NONE, (), elr=(1,), last=(1,), replicas=(1,))
     _, response = beat(image, want_shut_down=True, may_leave=True)
     assert response.should_shut_down
 
 
-# -- Directories -----------------------------------------------------------------------------------
+# Directories
 
 
 def two_directories(image: Image) -> Image:
@@ -120,7 +120,7 @@ def two_directories(image: Image) -> Image:
     return replace(image, brokers={**image.brokers, NODE: both})
 
 
-def test_others_lead_what_lies_in_a_failed_directory() -> None:
+def test_other_replicas_lead_partitions_in_a_failed_directory() -> None:
     image = two_directories(cluster(WHOLE))
     after, response = beat(image, offline=(directory(1),))
     assert not response.is_fenced
@@ -130,13 +130,13 @@ def test_others_lead_what_lies_in_a_failed_directory() -> None:
     assert again is after
 
 
-def test_what_lies_elsewhere_stays() -> None:
+def test_partitions_in_other_directories_are_unchanged() -> None:
     image = two_directories(cluster(WHOLE))
     after, _ = beat(image, offline=(OTHER,))
     assert state(topic(after).partitions[0]) == WHOLE
 
 
-def test_a_broker_without_any_directory_is_fenced_until_it_has_one() -> None:
+def test_broker_without_a_directory_is_fenced_until_it_has_one() -> None:
     image, response = beat(cluster(WHOLE), offline=(directory(1),))
     assert answer(response) == (True, True, False)
     assert state(topic(image).partitions[0]) == P(2, (2, 3))

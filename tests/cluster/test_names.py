@@ -1,4 +1,4 @@
-"""Names that topics may have."""
+"""Valid topic names."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
         ),
     ],
 )
-def test_bad_names_are_refused_in_kafkas_words(name: str, sentence: str) -> None:
+def test_invalid_names_are_refused_with_kafkas_message(name: str, sentence: str) -> None:
     with pytest.raises(KafkaError) as refused:
         check_topic_name(name)
     assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -32,7 +32,7 @@ def test_bad_names_are_refused_in_kafkas_words(name: str, sentence: str) -> None
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__consumer_offsets"])
-def test_good_names_pass(name: str) -> None:
+def test_valid_names_pass(name: str) -> None:
     assert is_topic_name(name)
 
 

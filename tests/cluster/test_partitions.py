@@ -1,4 +1,4 @@
-"""CreatePartitions: topics grow and never shrink."""
+"""CreatePartitions: topics grow but never shrink."""
 
 import pytest
 
@@ -33,8 +33,8 @@ def image_of(*names: str, brokers: tuple[int, ...] = (1,), replicas: int = 1) ->
         for name in names
     )
     request = CreateTopicsRequest(topics=topics)
-    outcome = create_topics(make_configs(), image, request, SeededRandomness())
-    return replayed(image, outcome.records)
+    decision = create_topics(make_configs(), image, request, SeededRandomness())
+    return replayed(image, decision.records)
 
 
 def grow(
@@ -54,12 +54,12 @@ def grow(
         timeout_ms=1,
         validate_only=validate_only,
     )
-    outcome = create_partitions(image, request, SeededRandomness())
-    after = replayed(image, outcome.records) if outcome.records else image
-    return list(outcome.response.results), after
+    decision = create_partitions(image, request, SeededRandomness())
+    after = replayed(image, decision.records) if decision.records else image
+    return list(decision.response.results), after
 
 
-def test_new_partitions_follow_the_old_ones_with_as_many_replicas() -> None:
+def test_new_partitions_have_the_replication_factor_of_existing_ones() -> None:
     image = image_of("t", brokers=(1, 2, 3), replicas=2)
     before = image.topics_by_name[TopicName("t")].partitions
     (answer,), after = grow(image, ("t", 5, None))
@@ -113,14 +113,14 @@ def test_validate_only_changes_nothing() -> None:
         ),
     ],
 )
-def test_refusals_are_kafkas(wish: Wish, code: ErrorCode, sentence: str | None) -> None:
+def test_refusals_match_kafka(wish: Wish, code: ErrorCode, sentence: str | None) -> None:
     image = image_of("t")
     (answer,), after = grow(image, wish)
     assert (answer.error_code, answer.error_message) == (code, sentence)
     assert after is image
 
 
-def test_each_topic_is_judged_alone() -> None:
+def test_each_topic_is_decided_alone() -> None:
     answers, after = grow(image_of("a", "b"), ("a", 3, ((1,),)), ("b", 1, None))
     assert {one.name: one.error_code for one in answers} == {
         "a": ErrorCode.NONE,
@@ -129,7 +129,7 @@ def test_each_topic_is_judged_alone() -> None:
     assert len(after.topics_by_name[TopicName("a")].partitions) == 3
 
 
-def test_a_name_that_comes_twice_is_refused() -> None:
+def test_repeated_topic_name_is_refused() -> None:
     image = image_of("a", "b")
     answers, after = grow(image, ("a", 3, None), ("a", 4, None), ("b", 3, None))
     assert [(one.name, one.error_code) for one in answers] == [

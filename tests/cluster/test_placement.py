@@ -1,4 +1,4 @@
-"""Where replicas go: even over brokers and racks, whatever the numbers are."""
+"""Placement of replicas: balanced over brokers and racks for any numbers."""
 
 import pytest
 from hypothesis import given
@@ -21,6 +21,7 @@ def brokers(count: int, racks: int = 0, fenced: int = 0) -> list[PlacementCandid
     ]
 
 
+Case = tuple[int, int, int, int, int]
 cases = st.integers(1, 8).flatmap(
     lambda count: st.tuples(
         st.just(count),
@@ -33,7 +34,7 @@ cases = st.integers(1, 8).flatmap(
 
 
 @given(cases)
-def test_replicas_are_distinct_known_and_complete(case: tuple[int, int, int, int, int]) -> None:
+def test_replicas_are_distinct_known_and_complete(case: Case) -> None:
     count, replicas, partitions, racks, seed = case
     known = brokers(count, racks)
     placed = place(
@@ -46,7 +47,7 @@ def test_replicas_are_distinct_known_and_complete(case: tuple[int, int, int, int
 
 
 @given(cases)
-def test_leaders_differ_by_one_at_most(case: tuple[int, int, int, int, int]) -> None:
+def test_leader_counts_differ_by_at_most_one(case: Case) -> None:
     count, replicas, partitions, racks, seed = case
     placed = place(
         brokers(count, racks),
@@ -59,7 +60,9 @@ def test_leaders_differ_by_one_at_most(case: tuple[int, int, int, int, int]) -> 
 
 
 @given(cases)
-def test_replicas_are_even_over_brokers_of_no_rack(case: tuple[int, int, int, int, int]) -> None:
+def test_replicas_are_balanced_over_brokers_without_racks(
+    case: Case,
+) -> None:
     count, replicas, partitions, _, seed = case
     placed = place(
         brokers(count),
@@ -72,7 +75,9 @@ def test_replicas_are_even_over_brokers_of_no_rack(case: tuple[int, int, int, in
 
 
 @given(cases)
-def test_every_partition_uses_as_many_racks_as_it_can(case: tuple[int, int, int, int, int]) -> None:
+def test_every_partition_uses_as_many_racks_as_possible(
+    case: Case,
+) -> None:
     count, replicas, partitions, racks, seed = case
     known = brokers(count, racks)
     placed = place(
@@ -85,9 +90,7 @@ def test_every_partition_uses_as_many_racks_as_it_can(case: tuple[int, int, int,
 
 
 @given(cases, st.integers(1, 7))
-def test_fenced_brokers_never_lead_and_come_last(
-    case: tuple[int, int, int, int, int], fenced: int
-) -> None:
+def test_fenced_brokers_never_lead_and_are_used_last(case: Case, fenced: int) -> None:
     count, replicas, partitions, racks, seed = case
     known = brokers(count + fenced, racks, fenced)
     live = {one.id for one in known if not one.is_fenced}
@@ -99,7 +102,7 @@ def test_fenced_brokers_never_lead_and_come_last(
         assert len(live.intersection(one)) == min(replicas, len(live))
 
 
-def test_the_start_is_drawn_by_lot() -> None:
+def test_first_leader_is_random() -> None:
     firsts = {
         place(brokers(5), partitions=1, replicas=3, randomness=SeededRandomness(seed))[0]
         for seed in range(40)
@@ -108,7 +111,7 @@ def test_the_start_is_drawn_by_lot() -> None:
     assert len(firsts) > 10
 
 
-def test_the_same_leaders_have_other_followers_in_the_next_round() -> None:
+def test_followers_of_a_leader_change_with_each_round() -> None:
     placed = place(brokers(4), partitions=12, replicas=2, randomness=SeededRandomness())
     for leader in range(4):
         assert len({one[1] for one in placed if one[0] == leader}) > 1
@@ -126,7 +129,7 @@ def test_more_replicas_than_brokers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("known", [[], brokers(2, fenced=2)])
-def test_a_cluster_without_live_brokers_takes_no_partitions(
+def test_cluster_without_unfenced_brokers_is_refused(
     known: list[PlacementCandidate],
 ) -> None:
     with pytest.raises(KafkaError, match="All brokers are currently fenced"):

@@ -1,4 +1,4 @@
-"""Brokers and controllers that register over the network, once and again."""
+"""BrokerRegistration, ControllerRegistration and UnregisterBroker."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SILENT = RegistrationContext(cluster_id=CLUSTER_ID, is_session_valid=False)
 def take(
     image: Image, request: BrokerRegistrationRequest, known: RegistrationContext = SILENT
 ) -> Image:
-    outcome = register(CONFIGS, image, request, known)
-    assert outcome.response.error_code is ErrorCode.NONE
-    if not outcome.records:
+    decision = register(CONFIGS, image, request, known)
+    assert decision.response.error_code is ErrorCode.NONE
+    if not decision.records:
         return image
-    after = replayed(image, outcome.records)
-    assert after.brokers[NodeId(request.broker_id)].epoch == outcome.response.broker_epoch
+    after = replayed(image, decision.records)
+    assert after.brokers[NodeId(request.broker_id)].epoch == decision.response.broker_epoch
     return after
 
 
@@ -53,7 +53,7 @@ def code(
     return refused.value.code
 
 
-def test_a_broker_begins_fenced_with_all_that_it_says_of_itself() -> None:
+def test_broker_registers_fenced_with_its_endpoints_and_features() -> None:
     image = take(cluster_of(1), registration_request(2, rack="b"))
     broker = image.brokers[NodeId(2)]
     assert (broker.is_fenced, broker.rack, broker.directories) == (True, "b", (directory(2),))
@@ -62,40 +62,40 @@ def test_a_broker_begins_fenced_with_all_that_it_says_of_itself() -> None:
     assert broker.features == SUPPORTED_FEATURES
 
 
-def test_the_epoch_is_the_offset_of_the_registration_itself() -> None:
-    """A broker that has read up to there knows that it is registered."""
+def test_broker_epoch_is_the_offset_of_the_registration_record() -> None:
+    """A broker that has read up to this offset has read its own registration."""
     image = cluster(P(1, (1, 2, 3)), P(2, (1, 2, 3)))
-    outcome = register(CONFIGS, image, registration_request(1, 2), SILENT)
-    place = [isinstance(one, RegisterBrokerRecord) for one in outcome.records].index(True)
-    assert outcome.response.broker_epoch == image.offset + 1 + place
-    assert place == len(outcome.records) - 1
+    decision = register(CONFIGS, image, registration_request(1, 2), SILENT)
+    place = [isinstance(one, RegisterBrokerRecord) for one in decision.records].index(True)
+    assert decision.response.broker_epoch == image.offset + 1 + place
+    assert place == len(decision.records) - 1
 
 
-def test_the_same_incarnation_keeps_its_epoch() -> None:
+def test_same_incarnation_keeps_its_epoch() -> None:
     image = cluster_of(1)
     assert take(image, registration_request(1), ALIVE) is image
 
 
-def test_another_cluster_is_refused() -> None:
+def test_other_cluster_id_is_refused() -> None:
     image = cluster_of(1)
     request = registration_request(2, cluster_id="other")
     assert code(image, request) is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_a_second_node_with_the_number_of_a_live_one_is_refused() -> None:
+def test_second_node_with_the_id_of_a_live_one_is_refused() -> None:
     image = cluster_of(1)
     other = registration_request(1, 2, directories=(UUID(int=9 << 64),))
     assert code(image, other, ALIVE) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert take(image, other, SILENT).brokers[NodeId(1)].incarnation == incarnation(1, 2)
 
 
-def test_a_restart_need_not_wait_for_the_old_session_to_end() -> None:
-    """Who has the directory of the old one holds its lock, so the old one is dead."""
+def test_restarted_broker_does_not_wait_for_the_end_of_its_old_session() -> None:
+    """A broker with the old directory holds its lock, so the old incarnation is dead."""
     image = take(cluster_of(1), registration_request(1, 2), ALIVE)
     assert image.brokers[NodeId(1)].incarnation == incarnation(1, 2)
 
 
-def test_a_copy_of_a_directory_cannot_take_turns_with_the_original() -> None:
+def test_replaced_incarnation_cannot_register_again() -> None:
     image = take(cluster_of(1), registration_request(1, 2), ALIVE)
     ghost = RegistrationContext(cluster_id=CLUSTER_ID, is_session_valid=True, was_replaced=True)
     assert code(image, registration_request(1, 1), ghost) is (
@@ -103,7 +103,7 @@ def test_a_copy_of_a_directory_cannot_take_turns_with_the_original() -> None:
     )
 
 
-def test_a_new_incarnation_is_not_kept_in_the_isr() -> None:
+def test_new_incarnation_leaves_the_isr() -> None:
     image = cluster(P(1, (1, 2, 3)))
     after = take(image, registration_request(1, 2), ALIVE)
     assert state(topic(after).partitions[0]) == P(2, (2, 3))
@@ -111,7 +111,7 @@ def test_a_new_incarnation_is_not_kept_in_the_isr() -> None:
 
 
 @pytest.mark.parametrize(("previous", "elr"), [("epoch", (1,)), ("unknown", ()), ("older", ())])
-def test_only_a_clean_shutdown_keeps_it_eligible(previous: str, elr: tuple[int, ...]) -> None:
+def test_only_a_clean_shutdown_keeps_eligibility(previous: str, elr: tuple[int, ...]) -> None:
     image = cluster(P(1, (1,)))
     epoch = image.brokers[NodeId(1)].epoch
     said = {"epoch": epoch, "unknown": -1, "older": epoch - 1}
@@ -124,7 +124,7 @@ def test_only_a_clean_shutdown_keeps_it_eligible(previous: str, elr: tuple[int, 
     [(), (None,), (DIRECTORY_LOST,), (directory(2), directory(2)), (directory(1),)],
     ids=["none", "zero", "reserved", "twice", "of another broker"],
 )
-def test_directories_are_checked(directories: tuple[UUID | None, ...]) -> None:
+def test_invalid_directories_are_refused(directories: tuple[UUID | None, ...]) -> None:
     request = registration_request(2, directories=directories)
     assert code(cluster_of(1), request) is ErrorCode.INVALID_REGISTRATION
 
@@ -136,15 +136,15 @@ def test_directories_are_checked(directories: tuple[UUID | None, ...]) -> None:
         {"metadata.version": (30, 30)},
     ],
 )
-def test_a_broker_must_know_what_is_finalised(features: dict[str, tuple[int, int]]) -> None:
+def test_broker_must_support_finalised_features(features: dict[str, tuple[int, int]]) -> None:
     request = registration_request(2, features=features)
     assert code(cluster_of(1), request) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_broker_that_is_gone_for_good_is_unregistered() -> None:
+def test_broker_is_unregistered_with_its_leaderships_moved() -> None:
     image = cluster(P(1, (1, 2, 3)))
-    outcome = unregister(CONFIGS, image, UnregisterBrokerRequest(broker_id=1))
-    after = replayed(image, outcome.records)
+    decision = unregister(CONFIGS, image, UnregisterBrokerRequest(broker_id=1))
+    after = replayed(image, decision.records)
     assert NodeId(1) not in after.brokers
     assert state(topic(after).partitions[0]) == P(2, (2, 3))
     with pytest.raises(KafkaError) as refused:
@@ -152,7 +152,7 @@ def test_a_broker_that_is_gone_for_good_is_unregistered() -> None:
     assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_who_was_unregistered_comes_back_to_its_replicas() -> None:
+def test_unregistered_broker_returns_to_its_replicas() -> None:
     image = cluster(P(1, (1, 2, 3)))
     image = replayed(
         image, unregister(CONFIGS, image, UnregisterBrokerRequest(broker_id=1)).records
@@ -177,7 +177,7 @@ def controller_request(features: dict[str, tuple[int, int]]) -> ControllerRegist
     )
 
 
-def test_a_controller_registers_once() -> None:
+def test_controller_registers_once() -> None:
     image = cluster_of(1)
     request = controller_request(dict(SUPPORTED_FEATURES))
     image = replayed(image, register_controller(image, request).records)
@@ -185,7 +185,7 @@ def test_a_controller_registers_once() -> None:
     assert register_controller(image, request).records == ()
 
 
-def test_a_controller_must_know_what_is_finalised() -> None:
+def test_controller_must_support_finalised_features() -> None:
     with pytest.raises(KafkaError) as refused:
         register_controller(cluster_of(1), controller_request({}))
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -1,8 +1,8 @@
-"""Whatever brokers go through, a leader that is not RECOVERING has all that was ever committed.
+"""A leader that is not RECOVERING has all committed records, whatever happens to brokers.
 
-A small world: three replicas of one partition with real logs, brokers that stop, are killed, lose
-power (and with it the end of their logs), register again, fetch, join and leave the in-sync set.
-The controller's own records decide who leads. Planted bugs show that the world would tell.
+The model has three replicas of one partition with real logs. Brokers stop, are killed, lose power
+(and the end of their logs), register again, fetch, join and leave the in-sync set. The controller's
+own records elect the leaders. Planted bugs show that the model detects losses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Entry = tuple[int, int]
 
 @dataclass(slots=True)
 class Node:
-    """A broker; ``acked`` is what the leader of an epoch has seen of it."""
+    """A broker; ``acked`` is the (leader epoch, end offset) that it has acknowledged."""
 
     id: int
     log: list[Entry] = field(default_factory=list)
@@ -72,7 +72,7 @@ class World:
         return topic(self.image).partitions[0]
 
     def leader(self) -> Node | None:
-        """The leader, if it lives and the controller lets it serve."""
+        """The leader, if its process runs."""
         node = self.nodes.get(self.partition.leader)
         return node if node is not None and node.is_up else None
 
@@ -86,7 +86,7 @@ class World:
         node = self.nodes[after.leader]
         self.epoch_start = len(node.log)
         if not node.is_up:
-            return  # nobody knows yet; before it can serve it must register, and leads no more
+            return  # it must register before it can serve, and then it no longer leads
         if after.leader_recovery_state:
             kept = [a for a, b in zip(self.committed, node.log, strict=False) if a == b]
             self.committed = kept
@@ -95,7 +95,7 @@ class World:
             if node.log[: len(self.committed)] != self.committed:
                 raise Loss(f"{node.id} leads without {self.committed[len(node.log) :]}")
 
-    # -- What may happen --------------------------------------------------------------------------
+    # Events
 
     def append(self) -> None:
         leader = self.leader()
@@ -130,7 +130,7 @@ class World:
             self.committed = leader.log[:end]
 
     def propose(self) -> None:
-        """The leader shrinks the set to those that it sees, or takes in who has caught up."""
+        """The leader proposes to remove unreachable replicas or to add one that has caught up."""
         leader = self.leader()
         if leader is None or self.image.brokers[NodeId(leader.id)].is_fenced:
             return
@@ -165,15 +165,15 @@ class World:
                 ),
             ),
         )
-        outcome = alter_partition(CONFIGS, self.image, request)
-        code = outcome.response.topics[0].partitions[0].error_code
+        decision = alter_partition(CONFIGS, self.image, request)
+        code = decision.response.topics[0].partitions[0].error_code
         assert code in (ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA), code
-        self.apply(outcome.records)
+        self.apply(decision.records)
         if code is ErrorCode.NONE:
             self.commit(leader)
 
     def end(self) -> None:
-        """A process ends: cleanly, by a kill, or with the power and the end of its log."""
+        """A process stops cleanly, is killed, or loses power and the end of its log."""
         node = self.nodes[self.random.choice((1, 2, 3))]
         if not node.is_up:
             return
@@ -193,8 +193,8 @@ class World:
         node.incarnation += 1
         epoch = self.image.brokers[NodeId(node.id)].epoch if node.has_all else -1
         request = registration_request(node.id, node.incarnation, previous=epoch)
-        outcome = registration.register(CONFIGS, self.image, request, RegistrationContext())
-        self.apply(self.spoil(list(outcome.records)))
+        decision = registration.register(CONFIGS, self.image, request, RegistrationContext())
+        self.apply(self.spoil(list(decision.records)))
         node.is_up = True
         beat = heartbeat_request(self.image, node.id)
         self.apply(heartbeat(CONFIGS, self.image, beat, may_leave=True).records)
@@ -211,7 +211,7 @@ def soundly(records: list[Record]) -> list[Record]:
     return records
 
 
-def test_a_leader_has_all_that_was_committed() -> None:
+def test_clean_leader_has_all_committed_records() -> None:
     elections = 0
     for seed in range(SEEDS):
         world = World(seed, soundly)
@@ -224,15 +224,17 @@ def test_a_leader_has_all_that_was_committed() -> None:
 
 
 def keep_in_isr(records: list[Record]) -> list[Record]:
-    """A new incarnation stays where the old one was."""
+    """Planted bug: a new incarnation stays in the in-sync set."""
     if not isinstance(records[-1] if records else None, RegisterBrokerRecord):
         return records
-    nothing = setting("no.such.thing", "1")  # the epoch is an offset: as many records as before
+    nothing = setting(
+        "no.such.thing", "1"
+    )  # keeps the number of records, because the epoch is an offset
     return [nothing if isinstance(one, PartitionChangeRecord) else one for one in records]
 
 
 def forget_uncleanness(records: list[Record]) -> list[Record]:
-    """Whoever restarts stays eligible."""
+    """Planted bug: all restarted brokers stay eligible."""
     return [
         _eligible(r) if isinstance(r, PartitionChangeRecord) and r.isr == () else r for r in records
     ]
@@ -250,7 +252,7 @@ def _eligible(record: PartitionChangeRecord) -> PartitionChangeRecord:
 
 
 @pytest.mark.parametrize("flaw", [keep_in_isr, forget_uncleanness])
-def test_a_planted_bug_is_caught(flaw: Callable[[list[Record]], list[Record]]) -> None:
+def test_planted_bug_is_found(flaw: Callable[[list[Record]], list[Record]]) -> None:
     with pytest.raises(Loss):
         for seed in range(SEEDS):
             World(seed, flaw).play()

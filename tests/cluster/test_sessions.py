@@ -1,4 +1,4 @@
-"""Sessions: who is taken for dead, when, and who is not."""
+"""Broker sessions: when they expire, and when not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def beat(sessions: Sessions, node: NodeId, now: float, offset: int = 0) -> None:
 def expired(
     sessions: Sessions, start: float, end: float, image: Image = IMAGE, alive: tuple[int, ...] = ()
 ) -> dict[NodeId, float]:
-    """When each broker was first called expired, asked every tenth of a second."""
+    """When each broker was first reported as expired, checked every tenth of a second."""
     found: dict[NodeId, float] = {}
     now = start
     while now < end:
@@ -40,42 +40,42 @@ def expired(
     return found
 
 
-def test_a_silent_broker_is_called_expired_after_its_session() -> None:
+def test_silent_broker_expires_after_its_session() -> None:
     sessions = begun()
     assert expired(sessions, 100.0, 101.9) == {}
     assert expired(sessions, 101.9, 103.0, alive=(2, 3)) == {ONE: 102.0}
 
 
-def test_a_new_controller_gives_everybody_a_full_session() -> None:
+def test_new_controller_gives_all_brokers_a_full_session() -> None:
     assert expired(begun(), 100.0, 103.0) == {ONE: 102.0, TWO: 102.0, THREE: 102.0}
 
 
-def test_the_session_of_the_old_controller_began_when_it_was_last_heard_of() -> None:
+def test_session_of_the_old_controller_starts_at_its_last_contact() -> None:
     found = expired(begun({ONE: 99.0}), 100.0, 103.0, alive=(2, 3))
     assert found == {ONE: 101.0}
 
 
-def test_however_long_it_was_silent_it_has_the_time_to_find_the_new_one() -> None:
+def test_old_controller_has_time_to_find_the_new_one() -> None:
     found = expired(begun({ONE: 10.0}), 100.0, 103.0, alive=(2, 3))
     assert found == {ONE: 100.8}
 
 
-def test_own_stalls_condemn_nobody() -> None:
+def test_own_stall_expires_no_session() -> None:
     sessions = begun()
     for node in (ONE, TWO, THREE):
         beat(sessions, node, 100.0)
-    assert sessions.expired(IMAGE, 105.0) == []  # asleep for 5 s: one round passes
+    assert sessions.expired(IMAGE, 105.0) == []  # stalled for 5 s: nothing expires in this call
     beat(sessions, ONE, 105.01)
     assert sessions.expired(IMAGE, 105.1) == []
     assert expired(sessions, 105.1, 107.5, alive=(1,)) == {TWO: 106.9, THREE: 106.9}
 
 
-def test_a_fenced_broker_does_not_expire() -> None:
+def test_fenced_broker_does_not_expire() -> None:
     image = cluster(P(1, (1, 2)), fenced=(3,))
     assert expired(begun(), 100.0, 103.0, image=image, alive=(1, 2)) == {}
 
 
-def test_a_heartbeat_clears_suspicion_and_a_hint_is_news_once() -> None:
+def test_broker_becomes_suspect_once_until_its_next_heartbeat() -> None:
     sessions = begun()
     assert sessions.suspect(ONE)
     assert not sessions.suspect(ONE)
@@ -87,7 +87,7 @@ def test_a_heartbeat_clears_suspicion_and_a_hint_is_news_once() -> None:
     assert not sessions.suspect(ONE)
 
 
-def test_a_session_belongs_to_one_registration() -> None:
+def test_session_belongs_to_one_registration() -> None:
     sessions = begun()
     epoch = IMAGE.brokers[ONE].epoch
     assert sessions.is_valid(ONE, epoch, 101.0)
@@ -101,7 +101,7 @@ def test_a_session_belongs_to_one_registration() -> None:
     assert not sessions.is_valid(ONE, epoch, 102.0)
 
 
-def test_who_was_replaced_is_remembered_within_limits() -> None:
+def test_number_of_replaced_incarnations_is_limited() -> None:
     sessions = begun()
     for number in range(1, 1500):
         sessions.opened(ONE, 1000 + number, 101.0, instead_of=UUID(int=number))
@@ -111,7 +111,7 @@ def test_who_was_replaced_is_remembered_within_limits() -> None:
     assert not sessions.was_replaced(None)
 
 
-def test_a_leaving_broker_may_go_when_all_others_have_read_so() -> None:
+def test_leaving_broker_may_stop_when_all_brokers_have_read_the_change() -> None:
     sessions = begun()
     assert not sessions.may_leave(IMAGE, ONE)
     sessions[ONE].leaves_at = 50
@@ -123,14 +123,14 @@ def test_a_leaving_broker_may_go_when_all_others_have_read_so() -> None:
     assert sessions.may_leave(image, ONE)
 
 
-def test_the_last_broker_waits_for_nobody() -> None:
+def test_last_active_broker_may_stop_at_once() -> None:
     sessions = begun()
     sessions[ONE].leaves_at = 50
     image = cluster(P(1, (1,)), fenced=(1, 2, 3))
     assert sessions.may_leave(image, ONE)
 
 
-def test_who_is_controller_no_more_knows_nobody() -> None:
+def test_cleared_sessions_hold_no_broker() -> None:
     sessions = begun()
     sessions.clear()
     assert sessions.get(ONE) is None

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics, judged against images and replayed."""
+"""CreateTopics and DeleteTopics: decisions, and their records replayed."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -60,9 +60,9 @@ def create(
 
 
 def result(one: CreatableTopic, image: Image | None = None) -> CreatableTopicResult:
-    outcome = create(one, image=image)
-    assert outcome.records == () or outcome.response.topics[0].error_code is ErrorCode.NONE
-    return outcome.response.topics[0]
+    decision = create(one, image=image)
+    assert decision.records == () or decision.response.topics[0].error_code is ErrorCode.NONE
+    return decision.response.topics[0]
 
 
 def with_topics(*names: str) -> Image:
@@ -70,22 +70,22 @@ def with_topics(*names: str) -> Image:
     return replayed(image, create(*(topic(name, 2) for name in names), image=image).records)
 
 
-def test_a_topic_is_made_with_its_partitions_and_settings() -> None:
+def test_topic_is_created_with_its_partitions_and_settings() -> None:
     image = cluster_of(1)
-    outcome = create(topic("t", 3, retention_ms="1000"), image=image)
-    after = replayed(image, outcome.records)
+    decision = create(topic("t", 3, retention_ms="1000"), image=image)
+    after = replayed(image, decision.records)
     made = after.topics_by_name[TopicName("t")]
     assert len(made.partitions) == 3
     for partition in made.partitions:
         assert (partition.leader, partition.isr, partition.leader_epoch) == (1, (1,), 0)
         assert partition.directories == image.brokers[partition.leader].directories
     assert after.config(ConfigType.TOPIC, "t") == {"retention.ms": "1000"}
-    answer = outcome.response.topics[0]
+    answer = decision.response.topics[0]
     assert (answer.error_code, answer.topic_id) == (ErrorCode.NONE, made.id)
     assert (answer.num_partitions, answer.replication_factor) == (3, 1)
 
 
-def test_the_answer_lists_all_settings_in_order_with_their_sources() -> None:
+def test_response_lists_all_settings_in_order_with_their_sources() -> None:
     answer = result(topic("t", retention_ms=" 100 "))
     rows = {row.name: row for row in answer.configs or ()}
     assert list(rows) == sorted(rows)
@@ -93,7 +93,7 @@ def test_the_answer_lists_all_settings_in_order_with_their_sources() -> None:
     assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == ("1073741824", 5)
 
 
-def test_a_coarser_setting_of_the_node_is_a_source_for_new_topics() -> None:
+def test_coarser_node_setting_is_a_source_for_new_topics() -> None:
     answer = create(topic("t"), given={"log.retention.hours": "24"}).response.topics[0]
     rows = {row.name: (row.value, row.config_source) for row in answer.configs or ()}
     assert rows["retention.ms"] == ("86400000", 4)
@@ -102,16 +102,16 @@ def test_a_coarser_setting_of_the_node_is_a_source_for_new_topics() -> None:
 def test_minus_one_means_the_defaults_of_the_node() -> None:
     given = {"num.partitions": "5", "default.replication.factor": "2"}
     image = cluster_of(1, 2, 3)
-    outcome = create(topic("t", -1, -1), image=image, given=given)
-    partitions = [record for record in outcome.records if isinstance(record, PartitionRecord)]
+    decision = create(topic("t", -1, -1), image=image, given=given)
+    partitions = [record for record in decision.records if isinstance(record, PartitionRecord)]
     assert [len(record.replicas) for record in partitions] == [2] * 5
 
 
-def test_validate_only_answers_and_writes_nothing() -> None:
-    outcome = create(topic("t", 2), validate_only=True)
-    assert outcome.records == ()
-    assert outcome.response.topics[0].num_partitions == 2
-    assert outcome.response.topics[0].topic_id is not None
+def test_validate_only_responds_and_writes_nothing() -> None:
+    decision = create(topic("t", 2), validate_only=True)
+    assert decision.records == ()
+    assert decision.response.topics[0].num_partitions == 2
+    assert decision.response.topics[0].topic_id is not None
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_validate_only_answers_and_writes_nothing() -> None:
         ),
     ],
 )
-def test_refusals_are_kafkas(wanted: CreatableTopic, code: ErrorCode, sentence: str) -> None:
+def test_refusals_match_kafka(wanted: CreatableTopic, code: ErrorCode, sentence: str) -> None:
     answer = result(wanted, with_topics("old", "c.d_e"))
     assert (answer.error_code, answer.error_message) == (code, sentence)
     assert (answer.num_partitions, answer.replication_factor) == (-1, -1)
@@ -190,43 +190,43 @@ def test_refusals_are_kafkas(wanted: CreatableTopic, code: ErrorCode, sentence: 
     assert answer.topic_id is None
 
 
-def test_settings_are_judged_before_partitions_and_after_names() -> None:
+def test_settings_are_checked_after_names_and_before_partitions() -> None:
     image = with_topics("old")
     assert result(topic("t", 0, 0, foo="1"), image).error_code is ErrorCode.INVALID_CONFIG
     assert result(topic("old", 0, foo="1"), image).error_code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_one_bad_topic_does_not_keep_the_others_from_being_made() -> None:
+def test_invalid_topic_does_not_affect_the_others() -> None:
     image = with_topics("old")
-    outcome = create(topic("a"), topic("old"), topic("b", 0), topic("c"), image=image)
-    codes = [(one.name, one.error_code) for one in outcome.response.topics]
+    decision = create(topic("a"), topic("old"), topic("b", 0), topic("c"), image=image)
+    codes = [(one.name, one.error_code) for one in decision.response.topics]
     assert codes == [
         ("a", ErrorCode.NONE),
         ("old", ErrorCode.TOPIC_ALREADY_EXISTS),
         ("b", ErrorCode.INVALID_PARTITIONS),
         ("c", ErrorCode.NONE),
     ]
-    assert [r.name for r in outcome.records if isinstance(r, TopicRecord)] == ["a", "c"]
+    assert [r.name for r in decision.records if isinstance(r, TopicRecord)] == ["a", "c"]
 
 
-def test_a_name_that_comes_twice_is_refused_once() -> None:
-    outcome = create(topic("a"), topic("a"), topic("b"))
-    assert [(one.name, one.error_code) for one in outcome.response.topics] == [
+def test_repeated_topic_name_is_refused_once() -> None:
+    decision = create(topic("a"), topic("a"), topic("b"))
+    assert [(one.name, one.error_code) for one in decision.response.topics] == [
         ("b", ErrorCode.NONE),
         ("a", ErrorCode.INVALID_REQUEST),
     ]
-    assert outcome.response.topics[1].error_message == "Duplicate topic name."
+    assert decision.response.topics[1].error_message == "Duplicate topic name."
 
 
-def test_replicas_by_hand_are_taken_as_they_are() -> None:
+def test_manual_assignment_is_used_as_given() -> None:
     image = cluster_of(1, 2, 3)
-    outcome = create(topic("t", -1, -1, {1: (2, 3), 0: (3, 1)}), image=image)
-    made = replayed(image, outcome.records).topics_by_name[TopicName("t")]
+    decision = create(topic("t", -1, -1, {1: (2, 3), 0: (3, 1)}), image=image)
+    made = replayed(image, decision.records).topics_by_name[TopicName("t")]
     assert [one.replicas for one in made.partitions] == [(3, 1), (2, 3)]
     assert [one.leader for one in made.partitions] == [3, 2]
 
 
-def test_partitions_by_hand_must_have_equally_many_replicas() -> None:
+def test_manual_assignment_must_have_one_replication_factor() -> None:
     answer = result(topic("t", -1, -1, {0: (1,), 1: (2, 3)}), cluster_of(1, 2, 3))
     assert answer.error_message == (
         "The manual partition assignment includes a partition with 2 replica(s), but this is not "
@@ -234,14 +234,14 @@ def test_partitions_by_hand_must_have_equally_many_replicas() -> None:
     )
 
 
-def test_a_request_that_needs_too_many_records_is_refused_as_a_whole() -> None:
+def test_request_with_too_many_records_is_refused_as_a_whole() -> None:
     topics = tuple(topic(f"t{number}", 1) for number in range(5001))
     with pytest.raises(KafkaError) as refused:
         create(*topics)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
-# -- Deletion ------------------------------------------------------------------------------------
+# Deletion
 
 
 def delete(image: Image, *wanted: tuple[str | None, UUID | None]) -> list[DeletableTopicResult]:
@@ -252,15 +252,15 @@ def delete(image: Image, *wanted: tuple[str | None, UUID | None]) -> list[Deleta
     return list(delete_topics(make_configs(), image, request).response.responses)
 
 
-def test_a_topic_goes_with_its_settings() -> None:
+def test_topic_is_deleted_with_its_settings() -> None:
     image = cluster_of(1)
     image = replayed(image, create(topic("t", retention_ms="1"), topic("u"), image=image).records)
     request = DeleteTopicsRequest(timeout_ms=1, topic_names=("t",))
-    outcome = delete_topics(make_configs(), image, request)
-    after = replayed(image, outcome.records)
+    decision = delete_topics(make_configs(), image, request)
+    after = replayed(image, decision.records)
     assert list(after.topics_by_name) == ["u"]
     assert after.config(ConfigType.TOPIC, "t") == {}
-    assert outcome.response.responses[0].error_code is ErrorCode.NONE
+    assert decision.response.responses[0].error_code is ErrorCode.NONE
 
 
 def test_topics_are_deleted_by_name_and_by_id() -> None:
@@ -305,14 +305,14 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
         ),
     ],
 )
-def test_deletions_are_refused_as_by_kafka(
+def test_refused_deletions_match_kafka(
     wanted: tuple[tuple[str | None, UUID | None], ...], code: ErrorCode, sentence: str
 ) -> None:
     answers = delete(with_topics("a"), *wanted)
     assert [(one.error_code, one.error_message) for one in answers] == [(code, sentence)]
 
 
-def test_a_name_and_an_id_of_the_same_topic_contradict_each_other() -> None:
+def test_name_and_id_of_the_same_topic_are_refused() -> None:
     image = with_topics("a")
     answers = delete(image, ("a", None), (None, image.topics_by_name[TopicName("a")].id))
     assert [one.error_message for one in answers] == [
@@ -320,7 +320,7 @@ def test_a_name_and_an_id_of_the_same_topic_contradict_each_other() -> None:
     ]
 
 
-def test_deletion_can_be_switched_off() -> None:
+def test_deletion_can_be_disabled() -> None:
     configs = make_configs({"delete.topic.enable": "false"})
     request = DeleteTopicsRequest(timeout_ms=1, topic_names=("a",))
     with pytest.raises(KafkaError) as refused:
@@ -328,7 +328,7 @@ def test_deletion_can_be_switched_off() -> None:
     assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
-def test_a_topic_made_again_is_another_topic() -> None:
+def test_recreated_topic_has_another_id() -> None:
     image = cluster_of(1)
     image = replayed(image, create(topic("t"), image=image, seed=1).records)
     first = image.topics_by_name[TopicName("t")].id

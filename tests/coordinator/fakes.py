@@ -1,4 +1,4 @@
-"""A loop whose time jumps, a clock that can be stopped, and a log that obeys the test."""
+"""An event loop with virtual time, a clock that can stall, and a log in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """Time passes only when everybody waits for it, and then at once."""
+    """Time passes only when all tasks wait, and then at once."""
 
     def __init__(self) -> None:
         self.moment = 0.0
@@ -40,7 +40,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class LoopClock:
-    """The loop's time; ``stalled`` seconds have passed while the loop did not run."""
+    """The loop's time plus the ``stalled`` seconds in which the loop did not run."""
 
     def __init__(self) -> None:
         self.stalled = 0.0
@@ -94,7 +94,7 @@ class FakeLog:
 
 
 class Node:
-    """A coordinator of one partition, so that every group is its own."""
+    """A coordinator of one partition, to which all groups belong."""
 
     def __init__(self, log: FakeLog | None = None, **texts: str) -> None:
         self.clock = LoopClock()

@@ -1,7 +1,7 @@
-"""One shard, told as a story: members act, time passes, and the log commits when it is told to.
+"""A driver for tests of one shard: members act, time passes, the log commits on command.
 
-Nothing here waits. Records are committed at once unless the story holds the log back, so that the
-moment between a write and its commit can be looked at.
+Nothing waits. Records are committed at once unless the test holds the log, which makes the time
+between an append and its commit observable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ START_MS = 1_700_000_000_000
 
 
 class CountedRandomness:
-    """Ids that can be read: 1, 2, 3."""
+    """Readable ids: 1, 2, 3."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -60,7 +60,7 @@ def subscription(*topics: str) -> bytes:
 
 
 def settings(**texts: str) -> GroupSettings:
-    """Settings by their names with underscores for dots; no initial delay unless asked for."""
+    """Settings by name with underscores for dots; no initial rebalance delay by default."""
     named = {name.replace("_", "."): text for name, text in texts.items()}
     return GroupSettings.from_texts({"group.initial.rebalance.delay.ms": "0", **named})
 
@@ -77,7 +77,7 @@ class Story:
         self._in_flight: list[Turn] = []
         self._waiters = 0
 
-    # The world
+    # The log and time
 
     @property
     def now_ms(self) -> int:
@@ -99,7 +99,7 @@ class Story:
         self.is_held = True
 
     def commit_log(self) -> None:
-        """Everything on its way is committed."""
+        """Commit all turns in flight."""
         self.is_held = False
         while self._in_flight:
             written = self._in_flight.pop(0)
@@ -110,7 +110,7 @@ class Story:
             self.finish(turn)
 
     def refuse_log(self, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
-        """Everything on its way is refused."""
+        """Refuse all turns in flight."""
         self.is_held = False
         refused, self._in_flight = self._in_flight, []
         for written in refused:
@@ -120,7 +120,7 @@ class Story:
             self.finish(turn)
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and each deadline on the way is handled when it comes."""
+        """Let time pass and handle each deadline when it is due."""
         end = self.now + seconds
         while (at := self.shard.deadlines.next()) is not None and at <= end:
             self.now = max(at, self.now)
@@ -130,11 +130,11 @@ class Story:
         self.now = end
 
     def settle(self) -> None:
-        """Let deadlines of this very moment come."""
+        """Handle the deadlines that are due now."""
         self.wait(0)
 
     def restart(self) -> None:
-        """Another coordinator loads the log; what was not committed never was."""
+        """A new coordinator loads the log; uncommitted records are lost."""
         self._in_flight.clear()
         self.is_held = False
         self.shard = rebuilt(self.settings, self.randomness, self.log)
@@ -146,8 +146,11 @@ class Story:
     def group(self) -> ClassicGroup:
         return self.shard.groups[GROUP]
 
+    def state(self) -> GroupState:
+        return self.group.state
+
     def ask(self, act: Callable[[Turn, Waiter], None]) -> Waiter:
-        """Send a request; the answer is in ``answers`` when there is one."""
+        """Send a request; its response appears in ``answers``."""
         self._waiters += 1
         waiter = Waiter(self._waiters)
         turn = self.turn()
@@ -163,7 +166,7 @@ class Story:
     def member(self, name: str, **options: Any) -> Actor:
         return Actor(self, name, **options)
 
-    def commit_as_nobody(self, offset: int, **fields: Any) -> Any:
+    def commit_without_member(self, offset: int, **fields: Any) -> Any:
         waiter = self.ask(
             lambda turn, waiter: self.shard.commit(
                 turn, waiter, caller("admin", fields.pop("version", 9)), commit(offset, **fields)
@@ -178,7 +181,7 @@ class Story:
 
 
 class Actor:
-    """A client that is, or wants to be, a member."""
+    """A client that joins the group."""
 
     def __init__(
         self,
@@ -224,9 +227,21 @@ class Actor:
         shard = self.story.shard
         self.joining = self.story.ask(lambda turn, waiter: shard.join(turn, waiter, who, request))
         answer = self.story.answers.get(self.joining)
-        if getattr(answer, "error_code", None) is ErrorCode.MEMBER_ID_REQUIRED:
+        if not isinstance(answer, JoinGroupResponse):
+            return
+        if answer.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.id = answer.member_id
             self.send_join()
+
+    @property
+    def join_waiter(self) -> Waiter:
+        assert self.joining is not None, f"{self.name} has sent no JoinGroup"
+        return self.joining
+
+    @property
+    def sync_waiter(self) -> Waiter:
+        assert self.syncing is not None, f"{self.name} has sent no SyncGroup"
+        return self.syncing
 
     def joined_or_none(self) -> JoinGroupResponse | None:
         answer = None if self.joining is None else self.story.answers.get(self.joining)
@@ -251,7 +266,7 @@ class Actor:
 
     def join_code(self) -> ErrorCode:
         self.send_join()
-        answer = self.story.answers.get(self.joining)
+        answer = self.story.answers.get(self.join_waiter)
         return answer if isinstance(answer, ErrorCode) else self.joined().error_code
 
     def send_sync(self, parts: dict[str, bytes] | None = None, **fields: Any) -> None:
@@ -276,9 +291,8 @@ class Actor:
         return self.syncing not in self.story.answers
 
     def synced(self) -> bytes | ErrorCode:
-        """The part that it got, or why not."""
-        assert self.syncing is not None
-        answer = self.story.answers[self.syncing]
+        """The assignment, or the error code."""
+        answer = self.story.answers[self.sync_waiter]
         if isinstance(answer, ErrorCode):
             return answer
         assert isinstance(answer, SyncGroupResponse)
@@ -374,7 +388,7 @@ def commit_code(answer: Any) -> Any:
 def rebuilt(
     chosen: GroupSettings, randomness: CountedRandomness, log: list[CoordinatorRecord]
 ) -> GroupShard:
-    """The shard that a replay of the log gives."""
+    """A shard with the log replayed."""
     shard = GroupShard(chosen, randomness)
     for record in log:
         shard.replay(record)
@@ -382,11 +396,11 @@ def rebuilt(
 
 
 def stable_group(story: Story, *members: Actor) -> None:
-    """All join, the first leads, everybody gets a part named after itself."""
+    """All members join, the first leads, and each gets its own name as assignment."""
     for member in members:
         member.send_join()
     for member in members:
-        if story.group.state is GroupState.PREPARING and not member.is_joining:
+        if story.state() is GroupState.PREPARING and not member.is_joining:
             member.send_join()
     parts = {member.joined().member_id: member.name.encode() for member in members}
     for member in members:

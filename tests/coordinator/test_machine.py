@@ -1,8 +1,8 @@
-"""Members, the coordinator and its log in any order of events: what must hold all the time.
+"""Invariants of a group under any order of events, as a hypothesis state machine.
 
-The clients behave as consumers do: they join, the leader assigns, they heartbeat, and each error
-sends them where the protocol says. The coordinator may crash at any moment, which loses all that
-was not committed; the log may be slow or refuse; connections may break; processes may die.
+Clients behave like consumers: they join, the leader assigns, they send heartbeats, and they react
+to errors as the protocol demands. The coordinator may crash and lose uncommitted records, the log
+may be slow or refuse appends, connections may break, and processes may be killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Consumer(Actor):
         self.is_fenced = False
 
     def connection_lost(self) -> None:
-        """The requests under way will never be answered."""
+        """Pending requests get no response."""
         self.joining = self.syncing = None
 
     def step(self) -> None:
@@ -103,7 +103,7 @@ def needs_assignment(joined: JoinGroupResponse) -> bool:
 
 
 def assignment(joined: JoinGroupResponse) -> dict[str, bytes]:
-    """Partitions dealt out in turn."""
+    """Round-robin assignment of partitions."""
     ids = [one.member_id for one in joined.members]
     return {
         member_id: bytes(p for p in range(PARTITIONS) if p % len(ids) == place)
@@ -125,16 +125,16 @@ class GroupMachine(RuleBasedStateMachine):
         self.next_offset = 0
         for place in first:
             self.start(place, False)
-        self.everybody_steps(6, 0.5)
+        self.all_step(6, 0.5)
 
-    # What may happen
+    # Events
 
-    def everybody(self) -> list[Consumer]:
+    def all_consumers(self) -> list[Consumer]:
         return [*self.consumers.values(), *self.zombies]
 
     @rule(place=places, is_zombie=st.booleans())
     def start(self, place: str, is_zombie: bool) -> None:
-        """A process starts; one that ran in its place was killed, or lives on as a zombie."""
+        """Start a process. A previous one in its place was killed or continues as a zombie."""
         if place in self.consumers:
             if is_zombie and len(self.zombies) < 2:
                 self.zombies.append(self.consumers[place])
@@ -149,9 +149,9 @@ class GroupMachine(RuleBasedStateMachine):
             self.consumers[place].step()
 
     @rule(rounds=st.integers(1, 6), seconds=st.sampled_from([0.0, 0.5]))
-    def everybody_steps(self, rounds: int, seconds: float) -> None:
+    def all_step(self, rounds: int, seconds: float) -> None:
         for _ in range(rounds):
-            for consumer in self.everybody():
+            for consumer in self.all_consumers():
                 consumer.step()
             self.story.wait(seconds)
 
@@ -221,16 +221,16 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Another coordinator takes over: it knows the log and nothing else."""
+        """A new coordinator takes over with the log alone."""
         self.story.restart()
-        for consumer in self.everybody():
+        for consumer in self.all_consumers():
             consumer.connection_lost()
 
-    # What must hold
+    # Invariants
 
     @invariant()
-    def a_partition_has_one_owner_in_a_generation(self) -> None:
-        for consumer in self.everybody():
+    def partition_has_one_owner_per_generation(self) -> None:
+        for consumer in self.all_consumers():
             if consumer.owned is None:
                 continue
             who = consumer.instance or consumer.id
@@ -239,7 +239,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert self.owners.setdefault(key, who) == who, key
 
     @invariant()
-    def acknowledged_offsets_neither_vanish_nor_go_back(self) -> None:
+    def acknowledged_offsets_never_go_back(self) -> None:
         for waiter, (partition, offset) in list(self.sent.items()):
             answer = self.story.answers.get(waiter)
             if answer is not None:
@@ -250,14 +250,14 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.story.committed(partition) >= offset
 
     @invariant()
-    def what_is_in_memory_is_what_the_log_says(self) -> None:
+    def durable_state_equals_the_replayed_log(self) -> None:
         replayed = rebuilt(self.story.settings, self.story.randomness, self.story.log)
         assert replayed.stored == self.story.shard.stored
         assert replayed.offsets.by_group == self.story.shard.offsets.by_group
         assert replayed.offsets.count == self.story.shard.offsets.count
 
     @invariant()
-    def a_stable_group_is_the_one_in_the_log(self) -> None:
+    def stable_group_equals_the_stored_group(self) -> None:
         group = self.story.shard.groups.get(GROUP)
         if group is None or group.state is not GroupState.STABLE or self.story._in_flight:
             return
@@ -268,7 +268,7 @@ class GroupMachine(RuleBasedStateMachine):
         )
 
     @invariant()
-    def nobody_who_waits_is_forgotten(self) -> None:
+    def every_waiter_is_held_by_the_shard(self) -> None:
         held = {waiter for turn in self.story._in_flight for waiter, _ in turn.replies}
         group = self.story.shard.groups.get(GROUP)
         if group is not None:
@@ -276,29 +276,29 @@ class GroupMachine(RuleBasedStateMachine):
             assert group.joining == len(joining)
             held |= set(joining)
             held |= {m.sync_waiter for m in group.members.values() if m.sync_waiter is not None}
-        for consumer in self.everybody():
+        for consumer in self.all_consumers():
             for waiter in (consumer.joining, consumer.syncing):
                 if waiter is not None and waiter not in self.story.answers:
                     assert waiter in held, f"{consumer.name} waits for nothing"
 
     def teardown(self) -> None:
-        """When all is well again, everybody who lives has a part, and all is read."""
+        """Once the faults end, live members own all partitions."""
         if not hasattr(self, "story"):
             return
         self.story.commit_log()
         for _ in range(120):
-            for consumer in self.everybody():
+            for consumer in self.all_consumers():
                 consumer.step()
             self.story.wait(1)
-        alive = [one for one in self.everybody() if not one.is_fenced]
+        alive = [one for one in self.all_consumers() if not one.is_fenced]
         if not alive:
             return
-        assert self.story.group.state is GroupState.STABLE
+        assert self.story.state() is GroupState.STABLE
         assert len({one.generation for one in alive}) == 1
         owned = sorted(partition for one in alive for partition in one.owned or b"")
         assert owned == list(range(PARTITIONS))
-        self.a_partition_has_one_owner_in_a_generation()
-        self.acknowledged_offsets_neither_vanish_nor_go_back()
+        self.partition_has_one_owner_per_generation()
+        self.acknowledged_offsets_never_go_back()
 
 
 def timeless(stored: StoredGroup) -> tuple[object, ...]:

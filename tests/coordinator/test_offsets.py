@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is kept, and for how long."""
+"""Committed offsets: permission to commit, visibility, deletion, expiry."""
 
 import uuid
 
@@ -44,7 +44,7 @@ def delete_group(story: Story) -> ErrorCode:
     return answer if isinstance(answer, ErrorCode) else answer.error_code
 
 
-def test_a_member_commits_and_anybody_reads() -> None:
+def test_committed_offset_of_a_member_is_readable_by_any_client() -> None:
     story = Story()
     anna = story.member("anna")
     stable_group(story, anna)
@@ -55,46 +55,46 @@ def test_a_member_commits_and_anybody_reads() -> None:
     assert found.topics[0].partitions[0].metadata == "half way"
 
 
-def test_an_offset_is_seen_when_it_is_committed_and_not_before() -> None:
+def test_offset_is_visible_only_when_it_is_committed() -> None:
     story = Story()
     story.hold()
-    assert story.commit_as_nobody(7) is None
+    assert story.commit_without_member(7) is None
     assert story.committed() == -1
     story.commit_log()
     assert story.committed() == 7
 
 
-def test_a_commit_that_is_refused_was_never_made() -> None:
+def test_refused_commit_has_no_effect() -> None:
     story = Story()
-    story.commit_as_nobody(7)
+    story.commit_without_member(7)
     story.hold()
-    story.commit_as_nobody(8)
+    story.commit_without_member(8)
     story.refuse_log()
     assert story.committed() == 7
-    assert story.commit_as_nobody(9) is ErrorCode.NONE
+    assert story.commit_without_member(9) is ErrorCode.NONE
     assert story.committed() == 9
 
 
-def test_without_members_anybody_may_commit() -> None:
+def test_any_client_may_commit_to_an_empty_group() -> None:
     story = Story()
-    assert story.commit_as_nobody(3) is ErrorCode.NONE
-    assert story.commit_as_nobody(4, member="leftover") is ErrorCode.NONE
-    assert story.commit_as_nobody(5, instance="leftover") is ErrorCode.NONE
-    assert story.group.state is GroupState.EMPTY
+    assert story.commit_without_member(3) is ErrorCode.NONE
+    assert story.commit_without_member(4, member="leftover") is ErrorCode.NONE
+    assert story.commit_without_member(5, instance="leftover") is ErrorCode.NONE
+    assert story.state() is GroupState.EMPTY
 
 
-def test_with_members_only_they_may_commit() -> None:
+def test_only_members_may_commit_to_a_group_with_members() -> None:
     story = Story()
     anna = story.member("anna")
     stable_group(story, anna)
-    assert story.commit_as_nobody(3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert story.commit_without_member(3) is ErrorCode.UNKNOWN_MEMBER_ID
     assert anna.commit(3, member="other") is ErrorCode.UNKNOWN_MEMBER_ID
     assert anna.commit(3, generation=9) is ErrorCode.ILLEGAL_GENERATION
     assert anna.commit(3, instance="other") is ErrorCode.UNKNOWN_MEMBER_ID
     assert story.committed() == -1
 
 
-def test_a_member_may_commit_while_the_others_join_but_not_before_it_has_its_part() -> None:
+def test_member_may_commit_while_others_join_but_not_before_its_assignment() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna)
@@ -107,12 +107,12 @@ def test_a_member_may_commit_while_the_others_join_but_not_before_it_has_its_par
 @pytest.mark.parametrize(
     ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_a_member_of_a_group_that_nobody_knows(version: int, code: ErrorCode) -> None:
+def test_commit_of_a_member_to_an_unknown_group_is_refused(version: int, code: ErrorCode) -> None:
     story = Story()
-    assert story.commit_as_nobody(1, generation=1, member="m", version=version) is code
+    assert story.commit_without_member(1, generation=1, member="m", version=version) is code
 
 
-def test_commits_keep_a_session_alive() -> None:
+def test_commits_extend_the_session() -> None:
     story = Story()
     anna = story.member("anna")
     stable_group(story, anna)
@@ -121,18 +121,18 @@ def test_commits_keep_a_session_alive() -> None:
         assert anna.commit(offset) is ErrorCode.NONE
 
 
-def test_too_much_metadata_is_refused_alone() -> None:
+def test_only_the_partition_with_too_much_metadata_is_refused() -> None:
     story = Story(offset_metadata_max_bytes="10")
-    assert story.commit_as_nobody(1, metadata="x" * 11) is ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert story.commit_as_nobody(1, metadata="é" * 10) is ErrorCode.NONE
-    assert story.commit_as_nobody(2, metadata=None) is ErrorCode.NONE
+    assert story.commit_without_member(1, metadata="x" * 11) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert story.commit_without_member(1, metadata="é" * 10) is ErrorCode.NONE
+    assert story.commit_without_member(2, metadata=None) is ErrorCode.NONE
     assert story.shard.fetch(GROUP, None).topics[0].partitions[0].metadata == ""
 
 
-def test_an_offset_of_an_earlier_topic_of_the_same_name_does_not_count() -> None:
+def test_offset_of_a_deleted_topic_with_the_same_name_is_ignored() -> None:
     story = Story()
     first, second = uuid.UUID(int=1), uuid.UUID(int=2)
-    story.commit_as_nobody(9, topic_id=first)
+    story.commit_without_member(9, topic_id=first)
 
     def asked(topic_id: uuid.UUID | None) -> int:
         topic = OffsetFetchRequestTopics(name="orders", topic_id=topic_id, partition_indexes=(0,))
@@ -141,7 +141,7 @@ def test_an_offset_of_an_earlier_topic_of_the_same_name_does_not_count() -> None
     assert [asked(first), asked(None), asked(second)] == [9, 9, -1]
 
 
-def test_offsets_of_topics_that_the_group_reads_are_not_deleted() -> None:
+def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     story = Story()
     anna = story.member("anna", topics=("orders",))
     stable_group(story, anna)
@@ -156,7 +156,7 @@ def test_offsets_of_topics_that_the_group_reads_are_not_deleted() -> None:
     assert story.committed() == -1
 
 
-def test_offsets_of_a_group_that_we_cannot_read_are_deleted_when_it_is_empty() -> None:
+def test_offsets_of_a_non_consumer_group_are_deleted_when_it_is_empty() -> None:
     story = Story()
     worker = story.member("worker", protocol_type="connect")
     stable_group(story, worker)
@@ -165,7 +165,7 @@ def test_offsets_of_a_group_that_we_cannot_read_are_deleted_when_it_is_empty() -
     assert delete_offsets(story, "orders") is ErrorCode.NONE
 
 
-def test_a_group_with_members_is_not_deleted() -> None:
+def test_group_with_members_cannot_be_deleted() -> None:
     story = Story()
     anna = story.member("anna")
     stable_group(story, anna)
@@ -180,10 +180,10 @@ def test_a_group_with_members_is_not_deleted() -> None:
     assert GROUP not in story.shard.groups
 
 
-def test_a_commit_on_its_way_goes_with_the_group() -> None:
+def test_deleting_a_group_deletes_commits_in_flight() -> None:
     story = Story()
     story.hold()
-    story.commit_as_nobody(5)
+    story.commit_without_member(5)
     story.ask(lambda turn, waiter: story.shard.delete_group(turn, waiter, GROUP))
     story.commit_log()
     assert story.committed() == -1
@@ -191,17 +191,17 @@ def test_a_commit_on_its_way_goes_with_the_group() -> None:
     assert not story.shard.groups
 
 
-def test_a_deletion_that_is_refused_leaves_the_group() -> None:
+def test_refused_deletion_keeps_the_group() -> None:
     story = Story()
-    story.commit_as_nobody(5)
+    story.commit_without_member(5)
     story.hold()
     story.ask(lambda turn, waiter: story.shard.delete_group(turn, waiter, GROUP))
     story.refuse_log()
-    assert story.group.state is GroupState.EMPTY
+    assert story.state() is GroupState.EMPTY
     assert story.committed() == 5
 
 
-def test_a_group_may_be_made_anew_while_its_deletion_is_on_its_way() -> None:
+def test_group_may_be_created_while_its_deletion_is_in_flight() -> None:
     story = Story()
     stable_group(story, anna := story.member("anna"))
     anna.leave()
@@ -213,15 +213,15 @@ def test_a_group_may_be_made_anew_while_its_deletion_is_on_its_way() -> None:
     boris.send_join()
     assert boris.joined().generation_id == 1
     story.restart()
-    assert story.group.state is GroupState.EMPTY
+    assert story.state() is GroupState.EMPTY
 
 
-def test_offsets_of_deleted_topics_are_dropped() -> None:
+def test_offsets_of_deleted_topics_are_deleted() -> None:
     story = Story()
-    story.commit_as_nobody(1)
-    story.commit_as_nobody(2, topic="gone", partition=3)
+    story.commit_without_member(1)
+    story.commit_without_member(2, topic="gone", partition=3)
     story.hold()
-    story.commit_as_nobody(3, topic="gone", partition=4)
+    story.commit_without_member(3, topic="gone", partition=4)
     turn = story.turn()
     story.shard.topics_deleted(turn, ["gone"])
     story.finish(turn)
@@ -239,7 +239,7 @@ def test_offsets_expire_after_the_last_member_left() -> None:
         story.wait(1200)
         anna.heartbeat()
     expire(story)
-    assert story.committed() == 5  # a member is there, however old the commit
+    assert story.committed() == 5  # the group has a member, so old commits stay
     anna.leave()
     story.wait(1.9 * DAY)
     expire(story)
@@ -251,7 +251,7 @@ def test_offsets_expire_after_the_last_member_left() -> None:
     assert story.log[-1] == GroupRecord(GROUP, None)
 
 
-def test_a_stable_group_forgets_what_it_no_longer_reads() -> None:
+def test_offsets_of_topics_that_a_stable_group_no_longer_reads_expire() -> None:
     story = Story(offsets_retention_minutes="60")
     anna = story.member("anna", topics=("orders",), session_ms=1_800_000)
     stable_group(story, anna)
@@ -265,19 +265,19 @@ def test_a_stable_group_forgets_what_it_no_longer_reads() -> None:
     assert story.committed(topic="left") == -1
 
 
-def test_offsets_without_a_group_expire_after_their_own_commit() -> None:
+def test_offsets_of_a_simple_group_expire_after_their_commit() -> None:
     story = Story(offsets_retention_minutes="60")
-    story.commit_as_nobody(1)
+    story.commit_without_member(1)
     story.wait(3000)
-    story.commit_as_nobody(2, partition=1)
+    story.commit_without_member(2, partition=1)
     story.wait(1000)
     expire(story)
     assert (story.committed(0), story.committed(1)) == (-1, 2)
 
 
-def test_a_client_may_give_its_own_retention() -> None:
+def test_client_may_set_its_own_retention() -> None:
     story = Story()
-    story.commit_as_nobody(1, retention_ms=60_000, version=4)
+    story.commit_without_member(1, retention_ms=60_000, version=4)
     record = story.log[-1]
     assert isinstance(record, OffsetRecord)
     assert record.value is not None
@@ -290,10 +290,10 @@ def test_a_client_may_give_its_own_retention() -> None:
     assert story.committed() == -1
 
 
-def test_a_bare_group_is_removed_but_not_while_somebody_comes() -> None:
+def test_empty_group_is_removed_but_not_while_a_member_joins() -> None:
     story = Story()
     anna = story.member("anna", protocols=())
-    anna.join_code()  # refused, and yet the group exists now
+    anna.join_code()  # the commit is refused, but the group exists now
     assert GROUP in story.shard.groups
     story.group.pending_joins["somebody"] = None
     expire(story)
@@ -303,7 +303,7 @@ def test_a_bare_group_is_removed_but_not_while_somebody_comes() -> None:
     assert GROUP not in story.shard.groups
 
 
-def test_listing_and_describing() -> None:
+def test_groups_are_listed_and_described() -> None:
     story = Story()
     anna = story.member("anna", instance="a")
     stable_group(story, anna)

@@ -1,4 +1,4 @@
-"""The small parts: hashing, deadlines, subscriptions, the queue of writes."""
+"""Hashing, deadlines, subscriptions, the write queue."""
 
 import pytest
 from hypothesis import given
@@ -26,14 +26,14 @@ from tests.coordinator.story import Story, subscription
         ("\U0001f600", 1772899),
     ],
 )
-def test_strings_are_hashed_as_java_does(text: str, hashed: int) -> None:
+def test_strings_are_hashed_as_by_java(text: str, hashed: int) -> None:
     assert java_string_hash(text) == hashed
 
 
 @pytest.mark.parametrize(
     ("group", "partition"),
     [
-        # Where Apache Kafka 4.3.1 put them.
+        # The partitions that Apache Kafka 4.3.1 chose.
         ("", 0),
         ("st", 31),
         ("old3", 40),
@@ -44,7 +44,7 @@ def test_strings_are_hashed_as_java_does(text: str, hashed: int) -> None:
         ("polygenelubricants", 0),
     ],
 )
-def test_groups_belong_to_the_partitions_that_kafka_gives_them(group: str, partition: int) -> None:
+def test_groups_belong_to_the_same_partitions_as_in_kafka(group: str, partition: int) -> None:
     assert partition_of(group, 50) == partition
 
 
@@ -61,7 +61,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_deadlines_agree_with_a_plain_dict(actions: list[tuple[str, str, int]]) -> None:
+def test_deadlines_agree_with_a_dict(actions: list[tuple[str, str, int]]) -> None:
     deadlines: Deadlines[str] = Deadlines()
     model: dict[str, float] = {}
     for action, key, number in actions:
@@ -85,7 +85,7 @@ def test_deadlines_agree_with_a_plain_dict(actions: list[tuple[str, str, int]]) 
         assert all(deadlines.get(one) == at for one, at in model.items())
 
 
-def test_a_thousand_heartbeats_leave_no_trace_in_the_heap() -> None:
+def test_moved_deadlines_do_not_fill_the_heap() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for moment in range(1000):
         deadlines.set("member", moment + 10)
@@ -93,7 +93,7 @@ def test_a_thousand_heartbeats_leave_no_trace_in_the_heap() -> None:
 
 
 @given(st.lists(st.text(max_size=10), max_size=5), st.binary(max_size=8))
-def test_topics_are_read_whatever_follows_them(topics: list[str], rest: bytes) -> None:
+def test_subscribed_topics_are_read_from_all_versions(topics: list[str], rest: bytes) -> None:
     raw = subscription()[:2] + len(topics).to_bytes(4, "big")
     for topic in topics:
         raw += len(topic.encode()).to_bytes(2, "big") + topic.encode()
@@ -101,12 +101,12 @@ def test_topics_are_read_whatever_follows_them(topics: list[str], rest: bytes) -
 
 
 @given(st.binary(max_size=30))
-def test_what_is_no_subscription_is_none(raw: bytes) -> None:
+def test_invalid_subscription_is_none(raw: bytes) -> None:
     found = subscribed_topics(raw)
     assert found is None or all(isinstance(topic, str) for topic in found)
 
 
-def test_a_damaged_subscription_is_none() -> None:
+def test_damaged_subscription_is_none() -> None:
     whole = subscription("orders", "returns")
     assert subscribed_topics(whole[: len(whole) - 6]) is None
     assert subscribed_topics(b"z") is None
@@ -120,7 +120,7 @@ def put(queue: WriteQueue, story: Story, count: int, waiter: int) -> None:
     queue.put(turn)
 
 
-def test_small_writes_share_a_batch_and_large_ones_are_cut() -> None:
+def test_small_writes_share_a_batch_and_large_ones_are_split() -> None:
     story = Story()
     queue = WriteQueue(batch_bytes_max=2000)
     for number in range(3):
@@ -141,7 +141,7 @@ def test_small_writes_share_a_batch_and_large_ones_are_cut() -> None:
     assert queue.records == 0
 
 
-def test_a_batch_holds_the_records_in_the_order_of_the_requests() -> None:
+def test_batch_keeps_the_order_of_requests() -> None:
     story = Story()
     queue = WriteQueue(batch_bytes_max=100_000)
     put(queue, story, 2, 0)

@@ -1,4 +1,4 @@
-"""Apache's own tool reads what we write to ``__consumer_offsets``."""
+"""Apache Kafka's own tool reads our records of ``__consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_kafka_dump_log_reads_groups_and_offsets(tmp_path: Path) -> None:
 
 
 def pair(line: str) -> tuple[Any, Any]:
-    """Key and payload of a line of the tool."""
+    """The key and payload of one line of the tool's output."""
     key, payload = line.split(" key: ", 1)[1].split(" payload: ", 1)
     return json.loads(key), None if payload == "<DELETE>" else json.loads(payload)
 

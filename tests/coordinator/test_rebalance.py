@@ -1,12 +1,13 @@
-"""Rebalances of dynamic members, as stories."""
+"""Rebalances of dynamic members."""
 
 from riverrun.coordinator.group import GroupState
 from riverrun.coordinator.records import GroupRecord
+from riverrun.coordinator.turn import Waiter
 from riverrun.model.errors import ErrorCode
 from tests.coordinator.story import GROUP, Story, leave, stable_group
 
 
-def test_one_member_joins_syncs_lives_and_leaves() -> None:
+def test_one_member_joins_syncs_heartbeats_and_leaves() -> None:
     story = Story()
     anna = story.member("anna")
     joined = anna.join()
@@ -16,37 +17,37 @@ def test_one_member_joins_syncs_lives_and_leaves() -> None:
     assert joined.protocol_type == "consumer"
     assert joined.protocol_name == "range"
     assert anna.sync({anna.id: b"all"}) == b"all"
-    assert story.group.state is GroupState.STABLE
+    assert story.state() is GroupState.STABLE
     assert anna.heartbeat() is ErrorCode.NONE
     assert anna.leave() is ErrorCode.NONE
-    assert story.group.state is GroupState.EMPTY
+    assert story.state() is GroupState.EMPTY
     assert story.group.generation == 2
     assert anna.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_must_bring_back_the_id_that_it_was_given() -> None:
+def test_member_must_rejoin_with_its_assigned_id() -> None:
     story = Story()
     anna = story.member("anna")
     anna.send_join()
-    first = story.answers[1]
+    first = story.answers[Waiter(1)]
     assert first.error_code is ErrorCode.MEMBER_ID_REQUIRED
     assert first.member_id.startswith("anna-")
     assert first.generation_id == -1
     assert anna.joined().member_id == first.member_id
 
 
-def test_old_clients_are_members_at_once() -> None:
+def test_old_clients_become_members_at_once() -> None:
     story = Story()
     anna = story.member("anna", version=3)
     assert anna.join().generation_id == 1
     assert len(story.answers) == 1
 
 
-def test_an_id_that_never_comes_back_is_forgotten_after_its_session() -> None:
+def test_unused_member_id_is_removed_after_its_session() -> None:
     story = Story()
     story.member("anna").send_join()
     group = story.group
-    group.pending_joins["ghost"] = None  # as if its owner had died before it came back
+    group.pending_joins["ghost"] = None  # as if the client had failed before it rejoined
     turn = story.turn()
     turn.set_deadline((0, GROUP, "ghost"), 10_000)  # type: ignore[arg-type]
     story.wait(9)
@@ -55,7 +56,7 @@ def test_an_id_that_never_comes_back_is_forgotten_after_its_session() -> None:
     assert "ghost" not in group.pending_joins
 
 
-def test_a_second_member_makes_the_first_join_again() -> None:
+def test_second_member_makes_the_first_rejoin() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna)
@@ -69,7 +70,7 @@ def test_a_second_member_makes_the_first_join_again() -> None:
     assert boris.joined().members == ()
 
 
-def test_nobody_gets_a_part_before_the_assignment_is_committed() -> None:
+def test_no_member_gets_its_assignment_before_it_is_committed() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna)
@@ -81,14 +82,14 @@ def test_nobody_gets_a_part_before_the_assignment_is_committed() -> None:
     anna.send_sync({anna.id: b"A", boris.id: b"B"})
     assert anna.is_syncing
     assert boris.is_syncing
-    assert story.group.state is GroupState.COMPLETING
+    assert story.state() is GroupState.COMPLETING
     story.commit_log()
     assert anna.synced() == b"A"
     assert boris.synced() == b"B"
-    assert story.group.state is GroupState.STABLE
+    assert story.state() is GroupState.STABLE
 
 
-def test_an_assignment_that_cannot_be_stored_is_taken_back_from_everybody() -> None:
+def test_assignment_that_cannot_be_stored_is_revoked_from_all_members() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna)
@@ -101,17 +102,17 @@ def test_an_assignment_that_cannot_be_stored_is_taken_back_from_everybody() -> N
     story.refuse_log()
     assert anna.synced() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert boris.synced() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert story.group.state is GroupState.PREPARING
+    assert story.state() is GroupState.PREPARING
     assert anna.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_asks_twice_does_not_change_what_is_being_written() -> None:
+def test_second_sync_of_the_leader_does_not_change_the_assignment_in_flight() -> None:
     story = Story()
     anna = story.member("anna")
     anna.join()
     story.hold()
     anna.send_sync({anna.id: b"first"})
-    first = anna.syncing
+    first = anna.sync_waiter
     anna.send_sync({anna.id: b"second"})
     story.commit_log()
     assert story.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -119,7 +120,7 @@ def test_a_leader_that_asks_twice_does_not_change_what_is_being_written() -> Non
     assert story.shard.stored[GROUP].members[0].assignment == b"first"
 
 
-def test_a_join_while_the_assignment_is_written_begins_a_new_rebalance() -> None:
+def test_join_while_the_assignment_is_in_flight_starts_a_new_rebalance() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     anna.join()
@@ -128,37 +129,37 @@ def test_a_join_while_the_assignment_is_written_begins_a_new_rebalance() -> None
     boris.send_join()
     assert anna.synced() is ErrorCode.REBALANCE_IN_PROGRESS
     story.commit_log()
-    assert story.group.state is GroupState.PREPARING
+    assert story.state() is GroupState.PREPARING
     anna.join()
     assert boris.joined().generation_id == 2
-    assert story.group.state is GroupState.COMPLETING
+    assert story.state() is GroupState.COMPLETING
 
 
-def test_a_silent_member_is_removed_when_its_session_ends() -> None:
+def test_silent_member_is_removed_when_its_session_expires() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
     for _ in range(3):
         story.wait(4)
         anna.heartbeat()
-    assert story.group.state is GroupState.PREPARING
+    assert story.state() is GroupState.PREPARING
     assert boris.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
     joined = anna.join()
     assert [one.member_id for one in joined.members] == [anna.id]
 
 
-def test_a_member_that_waits_need_not_send_heartbeats() -> None:
+def test_waiting_member_needs_no_heartbeats() -> None:
     story = Story()
     anna, boris = story.member("anna", session_ms=6000), story.member("boris", session_ms=20_000)
     stable_group(story, anna, boris)
-    anna.send_join()  # the leader asks for a rebalance and waits for boris
+    anna.send_join()  # the leader rejoins and waits for boris
     story.wait(15)
     assert anna.is_joining
     boris.join()
     assert anna.joined().error_code is ErrorCode.NONE
 
 
-def test_who_does_not_join_again_in_time_is_left_behind() -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     story = Story()
     anna = story.member("anna", rebalance_ms=8000)
     boris = story.member("boris", rebalance_ms=8000)
@@ -171,7 +172,7 @@ def test_who_does_not_join_again_in_time_is_left_behind() -> None:
     assert boris.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_is_left_behind_is_replaced() -> None:
+def test_leader_that_does_not_rejoin_is_replaced() -> None:
     story = Story()
     anna = story.member("anna", rebalance_ms=8000)
     boris = story.member("boris", rebalance_ms=8000)
@@ -184,7 +185,7 @@ def test_a_leader_that_is_left_behind_is_replaced() -> None:
     assert boris.joined().leader == boris.id
 
 
-def test_who_joined_but_never_syncs_is_removed() -> None:
+def test_member_that_joins_but_never_syncs_is_removed() -> None:
     story = Story()
     anna = story.member("anna", rebalance_ms=8000)
     boris = story.member("boris", rebalance_ms=8000)
@@ -197,18 +198,18 @@ def test_who_joined_but_never_syncs_is_removed() -> None:
         story.wait(2)
         anna.heartbeat()
         boris.heartbeat()
-    assert story.group.state is GroupState.PREPARING
+    assert story.state() is GroupState.PREPARING
     assert boris.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
     assert anna.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_new_group_waits_for_company() -> None:
+def test_new_group_waits_for_more_members() -> None:
     story = Story(group_initial_rebalance_delay_ms="3000")
     anna, boris, clara = (story.member(name) for name in ("anna", "boris", "clara"))
     anna.send_join()
     story.wait(2)
     boris.send_join()
-    story.wait(2)  # boris came, so the delay runs once more
+    story.wait(2)  # boris joined, so the delay starts again
     assert anna.is_joining
     clara.send_join()
     story.wait(3)
@@ -218,7 +219,7 @@ def test_a_new_group_waits_for_company() -> None:
     assert len(anna.joined().members) == 3
 
 
-def test_the_wait_for_company_ends_within_the_rebalance_timeout() -> None:
+def test_initial_delay_ends_within_the_rebalance_timeout() -> None:
     story = Story(group_initial_rebalance_delay_ms="3000")
     members = [story.member(f"m{number}", rebalance_ms=7000) for number in range(8)]
     for member in members:
@@ -229,7 +230,7 @@ def test_the_wait_for_company_ends_within_the_rebalance_timeout() -> None:
     assert members[7].is_joining
 
 
-def test_the_protocol_with_the_most_votes_wins() -> None:
+def test_protocol_with_the_most_votes_is_selected() -> None:
     story = Story()
     wishes = [("range", "sticky"), ("sticky", "range"), ("sticky", "range", "own")]
     members = [story.member(f"m{n}", protocols=wish) for n, wish in enumerate(wishes)]
@@ -237,7 +238,7 @@ def test_the_protocol_with_the_most_votes_wins() -> None:
     assert story.group.protocol_name == "sticky"
 
 
-def test_a_tie_of_votes_is_broken_as_kafka_does() -> None:
+def test_tie_of_votes_is_broken_as_by_kafka() -> None:
     story = Story()
     one = story.member("one", protocols=("roundrobin", "range"))
     two = story.member("two", protocols=("range", "roundrobin"))
@@ -245,7 +246,7 @@ def test_a_tie_of_votes_is_broken_as_kafka_does() -> None:
     assert story.group.protocol_name == "range"
 
 
-def test_a_member_that_shares_no_protocol_is_refused() -> None:
+def test_member_without_a_common_protocol_is_refused() -> None:
     story = Story()
     stable_group(story, story.member("anna"))
     assert story.member("b", protocols=("other",)).join_code() is (
@@ -258,7 +259,7 @@ def test_a_member_that_shares_no_protocol_is_refused() -> None:
     assert len(story.group.members) == 1
 
 
-def test_a_group_has_no_more_members_than_allowed() -> None:
+def test_group_size_is_limited() -> None:
     story = Story(group_max_size="2")
     stable_group(story, story.member("anna"), story.member("boris"))
     clara = story.member("clara")
@@ -266,36 +267,36 @@ def test_a_group_has_no_more_members_than_allowed() -> None:
     assert clara.joined().member_id == ""
 
 
-def test_a_follower_that_joins_again_unchanged_gets_the_present_generation() -> None:
+def test_unchanged_follower_that_rejoins_gets_the_current_generation() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
     generation = story.group.generation
     assert boris.join().generation_id == generation
-    assert story.group.state is GroupState.STABLE
+    assert story.state() is GroupState.STABLE
 
 
-def test_a_leader_that_joins_again_causes_a_rebalance() -> None:
+def test_leader_that_rejoins_causes_a_rebalance() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
     anna.send_join()
-    assert story.group.state is GroupState.PREPARING
+    assert story.state() is GroupState.PREPARING
 
 
-def test_a_member_that_missed_the_answer_gets_it_again() -> None:
+def test_member_that_missed_the_response_gets_it_again() -> None:
     story = Story()
     anna = story.member("anna")
     first = anna.join()
     assert anna.join() == first
 
 
-def test_a_retry_on_another_connection_replaces_the_waiting_join() -> None:
+def test_retry_on_another_connection_replaces_the_pending_join() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna)
     boris.send_join()
-    first = boris.joining
+    first = boris.join_waiter
     boris.send_join()
     assert story.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
     anna.join()
@@ -303,32 +304,32 @@ def test_a_retry_on_another_connection_replaces_the_waiting_join() -> None:
     assert len(story.group.members) == 2
 
 
-def test_a_member_whose_connection_is_gone_does_not_count_as_joined() -> None:
+def test_member_with_a_lost_connection_does_not_count_as_joined() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris", session_ms=10_000)
     stable_group(story, anna)
     boris.send_join()
     turn = story.turn()
-    story.shard.connection_lost(turn, GROUP, boris.joining)
+    story.shard.connection_lost(turn, GROUP, boris.join_waiter)
     story.finish(turn)
     anna.send_join()
     assert anna.is_joining
-    boris.send_join()  # it comes back with its id
+    boris.send_join()  # rejoins with its id
     assert anna.joined().generation_id == boris.joined().generation_id == 2
 
 
-def test_a_member_that_never_learned_its_id_goes_with_its_connection() -> None:
+def test_member_without_an_id_is_removed_with_its_connection() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris", version=3)
     stable_group(story, anna)
     boris.send_join()
     turn = story.turn()
-    story.shard.connection_lost(turn, GROUP, boris.joining)
+    story.shard.connection_lost(turn, GROUP, boris.join_waiter)
     story.finish(turn)
     assert [one.member_id for one in anna.join().members] == [anna.id]
 
 
-def test_a_new_member_does_not_wait_for_ever() -> None:
+def test_join_of_a_new_member_times_out() -> None:
     story = Story(group_new_member_join_timeout_ms="20000")
     anna = story.member("anna", rebalance_ms=600_000, session_ms=30_000)
     boris = story.member("boris", rebalance_ms=600_000)
@@ -341,7 +342,7 @@ def test_a_new_member_does_not_wait_for_ever() -> None:
     assert boris.joined().error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_leaving_answers_for_every_member() -> None:
+def test_leave_group_responds_for_every_member() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
@@ -352,20 +353,20 @@ def test_leaving_answers_for_every_member() -> None:
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.NONE,
     ]
-    assert story.group.state is GroupState.PREPARING
+    assert story.state() is GroupState.PREPARING
 
 
-def test_the_last_one_to_leave_during_a_rebalance_empties_the_group() -> None:
+def test_last_member_that_leaves_during_a_rebalance_empties_the_group() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
     leave(story, anna.id, None)
     leave(story, boris.id, None)
-    assert story.group.state is GroupState.EMPTY
+    assert story.state() is GroupState.EMPTY
     assert story.shard.stored[GROUP].members == ()
 
 
-def test_a_new_group_is_in_the_log_before_anybody_is_in_it() -> None:
+def test_new_group_is_stored_as_empty_before_its_first_member() -> None:
     story = Story()
     story.hold()
     anna = story.member("anna")
@@ -373,36 +374,36 @@ def test_a_new_group_is_in_the_log_before_anybody_is_in_it() -> None:
     assert anna.is_joining
     assert not story.answers
     story.commit_log()
-    assert story.answers[1].error_code is ErrorCode.MEMBER_ID_REQUIRED
+    assert story.answers[Waiter(1)].error_code is ErrorCode.MEMBER_ID_REQUIRED
     record = story.log[0]
     assert isinstance(record, GroupRecord)
     assert record.value is not None
     assert (record.value.generation, record.value.members) == (0, ())
 
 
-def test_a_new_group_that_cannot_be_written_does_not_exist() -> None:
+def test_new_group_that_cannot_be_stored_does_not_exist() -> None:
     story = Story()
     story.hold()
     story.member("anna").send_join()
     story.refuse_log()
-    assert story.answers[1] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert story.answers[Waiter(1)] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert GROUP not in story.shard.groups
 
 
-def test_members_live_on_through_a_new_coordinator() -> None:
+def test_members_survive_a_new_coordinator() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
     story.wait(9)
     story.restart()
-    story.wait(9)  # sessions begin anew with the coordinator
+    story.wait(9)  # a new coordinator restarts all sessions
     assert anna.heartbeat() is ErrorCode.NONE
     assert boris.heartbeat() is ErrorCode.NONE
     assert boris.sync() == b"boris"
     assert story.group.leader_id == anna.id
 
 
-def test_a_rebalance_that_was_lost_with_the_coordinator_begins_anew() -> None:
+def test_rebalance_lost_with_the_coordinator_starts_again() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna)
@@ -416,21 +417,20 @@ def test_a_rebalance_that_was_lost_with_the_coordinator_begins_anew() -> None:
     assert anna.join().generation_id == 2
 
 
-def test_a_group_above_its_limit_rebalances_when_it_is_loaded() -> None:
+def test_group_above_its_maximum_size_rebalances_when_loaded() -> None:
     story = Story()
     members = [story.member(f"m{number}") for number in range(3)]
     stable_group(story, *members)
     story.settings = Story(group_max_size="2").settings
     story.restart()
-    assert story.group.state is GroupState.PREPARING
-    codes = [
-        member.join_code() if n == 2 else member.send_join() for n, member in enumerate(members)
-    ]
-    assert codes[2] is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert story.state() is GroupState.PREPARING
+    members[0].send_join()
+    members[1].send_join()
+    assert members[2].join_code() is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert len(members[0].joined().members) == 2
 
 
-def test_resigning_sends_all_who_wait_to_the_new_coordinator() -> None:
+def test_unloading_fails_pending_requests_with_not_coordinator() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     anna.join()
@@ -445,7 +445,7 @@ def test_resigning_sends_all_who_wait_to_the_new_coordinator() -> None:
     assert clara.joined().error_code is ErrorCode.NOT_COORDINATOR
 
 
-def test_a_late_assignment_of_an_earlier_generation_makes_nobody_stable() -> None:
+def test_assignment_of_an_earlier_generation_does_not_make_the_group_stable() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     anna.join()
@@ -460,13 +460,13 @@ def test_a_late_assignment_of_an_earlier_generation_makes_nobody_stable() -> Non
     assert anna.synced() == b""
 
 
-def test_a_member_whose_connection_is_gone_expires_with_its_session() -> None:
+def test_member_with_a_lost_connection_expires_with_its_session() -> None:
     story = Story()
     anna, boris = story.member("anna", session_ms=60_000), story.member("boris", session_ms=10_000)
     stable_group(story, anna)
     boris.send_join()
     turn = story.turn()
-    story.shard.connection_lost(turn, GROUP, boris.joining)
+    story.shard.connection_lost(turn, GROUP, boris.join_waiter)
     story.finish(turn)
     anna.send_join()
     story.wait(9)

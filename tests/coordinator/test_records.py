@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets``: Kafka's own bytes, and the hand-written coder held to them."""
+"""Records of ``__consumer_offsets``: our encoding compared with bytes of Kafka."""
 
 import struct
 import uuid
@@ -98,7 +98,7 @@ BY_KAFKA = [
 
 
 @pytest.mark.parametrize(("key", "value", "record"), BY_KAFKA)
-def test_bytes_are_those_of_kafka(
+def test_encoded_records_equal_kafkas(
     key: str, value: str | None, record: GroupRecord | OffsetRecord
 ) -> None:
     raw = (bytes.fromhex(key), None if value is None else bytes.fromhex(value))
@@ -139,12 +139,12 @@ records = st.builds(GroupRecord, texts, st.none() | groups) | st.builds(
 
 
 @given(records)
-def test_what_is_written_is_read_again(record: GroupRecord | OffsetRecord) -> None:
+def test_records_round_trip(record: GroupRecord | OffsetRecord) -> None:
     assert decode(*encode(record)) == record
 
 
 @given(texts, texts, ints, offsets | expiring)
-def test_hand_written_offsets_equal_the_schema(
+def test_packed_offset_records_equal_the_schema(
     group: str, topic: str, partition: int, value: CommittedOffset
 ) -> None:
     key, body = encode(OffsetRecord(group, topic, partition, value))
@@ -188,7 +188,7 @@ def test_legacy_keys_and_tags_of_later_versions_are_read() -> None:
     assert decode(key, tagged) == decode(key, value)
 
 
-def test_kinds_and_versions_that_nobody_knows_are_told_apart_from_nonsense() -> None:
+def test_unknown_types_and_versions_differ_from_malformed_records() -> None:
     with pytest.raises(UnknownKind):
         decode(struct.pack(">hh1s", 5, 1, b"g"), b"\x00\x00")
     with pytest.raises(UnknownKind):
@@ -201,7 +201,7 @@ def test_kinds_and_versions_that_nobody_knows_are_told_apart_from_nonsense() -> 
 
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=60))
-def test_nonsense_never_raises_anything_else(key: bytes, value: bytes | None) -> None:
+def test_malformed_records_raise_only_known_errors(key: bytes, value: bytes | None) -> None:
     for prefix in (b"", b"\x00\x01", b"\x00\x02", b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00"):
         try:
             decode(prefix + key, value)

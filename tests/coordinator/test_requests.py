@@ -1,4 +1,4 @@
-"""The requests as clients see them: versions, topic ids, errors, and who is asked."""
+"""Group requests through their handlers: versions, topic ids, errors, FindCoordinator."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def image_of(*topics: TopicImage, is_fenced: bool = False) -> Image:
 
 
 class Server:
-    """Handlers over a coordinator of one partition; each message goes through its bytes."""
+    """Handlers of a coordinator with one partition; messages are encoded and decoded."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.metadata = SimpleNamespace(current=image_of(topic("orders", ORDERS, 2)))
         self.created: list[str] = []
-        self.parts: Any = SimpleNamespace(
+        self.services: Any = SimpleNamespace(
             groups=node.groups,
             metadata=self.metadata,
             forwarder=self,
@@ -101,7 +101,7 @@ class Server:
         context = RequestContext(version, 1, "client", "127.0.0.1", "PLAINTEXT", 1)
         received = decode_request(key, version, memoryview(encode_request(key, version, request)))
         try:
-            answer = module.handle(self.parts, context, received)
+            answer = module.handle(self.services, context, received)
             if inspect.isawaitable(answer):
                 answer = await answer
         except KafkaError as error:
@@ -111,7 +111,7 @@ class Server:
 
 def serve(story: Callable[[Server], Awaitable[None]], **texts: str) -> None:
     async def main() -> None:
-        async with Node(**texts) as node:
+        async with Node(None, **texts) as node:
             await story(Server(node))
 
     run(main())
@@ -153,7 +153,7 @@ def codes(answer: Any) -> list[Any]:
     ]
 
 
-def test_the_topic_is_made_when_a_coordinator_is_first_asked_for() -> None:
+def test_first_find_coordinator_creates_the_offsets_topic() -> None:
     async def story(server: Server) -> None:
         key = ApiKey.FIND_COORDINATOR
         many = FindCoordinatorRequest(key_type=0, coordinator_keys=("a", ""))
@@ -171,7 +171,7 @@ def test_the_topic_is_made_when_a_coordinator_is_first_asked_for() -> None:
     serve(story)
 
 
-def test_a_coordinator_that_is_fenced_is_not_available() -> None:
+def test_fenced_coordinator_is_not_available() -> None:
     async def story(server: Server) -> None:
         offsets = topic("__consumer_offsets", UUID(int=9), 50)
         server.metadata.current = image_of(offsets, is_fenced=True)
@@ -182,7 +182,7 @@ def test_a_coordinator_that_is_fenced_is_not_available() -> None:
     serve(story)
 
 
-def test_other_coordinators_are_refused_for_good() -> None:
+def test_other_coordinator_types_are_refused() -> None:
     async def story(server: Server) -> None:
         key = ApiKey.FIND_COORDINATOR
         for kind, code in (
@@ -206,7 +206,7 @@ def test_other_coordinators_are_refused_for_good() -> None:
     serve(story)
 
 
-def test_a_refused_join_has_no_protocol_in_the_form_of_its_version() -> None:
+def test_refused_join_encodes_the_missing_protocol_by_version() -> None:
     async def story(server: Server) -> None:
         for version, name in ((0, ""), (6, ""), (7, None), (9, None)):
             answer = await server.ask(ApiKey.JOIN_GROUP, version, join_request("stranger"))
@@ -216,7 +216,7 @@ def test_a_refused_join_has_no_protocol_in_the_form_of_its_version() -> None:
     serve(story)
 
 
-def test_version_0_rebalances_within_the_session() -> None:
+def test_version_0_uses_the_session_timeout_for_rebalances() -> None:
     async def story(server: Server) -> None:
         joined = await server.ask(ApiKey.JOIN_GROUP, 0, join_request(session_timeout_ms=7000))
         assert joined.generation_id == 1
@@ -226,7 +226,7 @@ def test_version_0_rebalances_within_the_session() -> None:
     serve(story)
 
 
-def test_a_sync_must_name_its_protocol_from_version_5_on() -> None:
+def test_sync_must_name_its_protocol_from_version_5_on() -> None:
     async def story(server: Server) -> None:
         request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=())
         newer = await server.ask(ApiKey.SYNC_GROUP, 5, request)
@@ -237,7 +237,7 @@ def test_a_sync_must_name_its_protocol_from_version_5_on() -> None:
     serve(story)
 
 
-def test_while_a_group_is_loaded_its_members_are_let_be() -> None:
+def test_heartbeats_succeed_while_the_group_is_loading() -> None:
     async def story(server: Server) -> None:
         server.node.groups.resign(PartitionIndex(0))
         server.node.groups.elect(PartitionIndex(0), server.node.log)
@@ -252,7 +252,7 @@ def test_while_a_group_is_loaded_its_members_are_let_be() -> None:
     serve(story)
 
 
-def test_older_versions_leave_alone() -> None:
+def test_older_versions_leave_with_one_member() -> None:
     async def story(server: Server) -> None:
         joined = await server.ask(ApiKey.JOIN_GROUP, 3, join_request())
         stranger = LeaveGroupRequest(group_id="g", member_id="stranger")
@@ -269,7 +269,7 @@ def test_older_versions_leave_alone() -> None:
     serve(story)
 
 
-def test_partitions_that_do_not_exist_are_refused_one_by_one_and_first() -> None:
+def test_unknown_partitions_are_refused_one_by_one_and_first() -> None:
     async def story(server: Server) -> None:
         request = commit_request(
             commit_topic(0, name="strange"), commit_topic(0, 9, 1, name="orders")
@@ -322,7 +322,7 @@ def test_offsets_are_committed_and_fetched_by_topic_id() -> None:
     serve(story)
 
 
-def test_a_group_that_nobody_knows_has_committed_nothing() -> None:
+def test_unknown_group_has_no_committed_offsets() -> None:
     async def story(server: Server) -> None:
         some = (OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
         for version in (1, 2, 7):
@@ -336,7 +336,7 @@ def test_a_group_that_nobody_knows_has_committed_nothing() -> None:
     serve(story)
 
 
-def test_errors_of_a_whole_group_take_the_form_of_their_version() -> None:
+def test_group_level_errors_are_encoded_by_version() -> None:
     async def story(server: Server) -> None:
         server.node.groups.resign(PartitionIndex(0))
         wrong = ErrorCode.NOT_COORDINATOR

@@ -1,4 +1,4 @@
-"""From a broker to the active controller: channel, envelope and back, over a real socket."""
+"""Forwarding to the active controller over a real socket: channel and envelope."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 class Controller:
-    """A node whose controller listener is open."""
+    """A node with an open controller listener."""
 
     def __init__(self) -> None:
         self.node = Node()
@@ -71,7 +71,7 @@ class Controller:
 
 
 class Quorum:
-    """What a broker that follows knows."""
+    """The quorum as a broker sees it."""
 
     is_active = False
 
@@ -79,7 +79,7 @@ class Quorum:
         self.controllers = list(controllers)
 
     def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
-        """The next controller at each question, the last one for ever."""
+        """The next controller at each call, and then always the last one."""
         if not self.controllers:
             return None
         found = self.controllers[0]
@@ -112,7 +112,7 @@ async def create(forwarder: Forwarder) -> Any:
 
 
 @in_loop
-async def test_a_request_travels_to_the_controller_and_its_answer_back() -> None:
+async def test_request_is_forwarded_to_the_controller_and_its_response_returned() -> None:
     async with Controller() as controller:
         forwarder, channel = broker(Quorum(controller))
         answer = await create(forwarder)
@@ -124,7 +124,7 @@ async def test_a_request_travels_to_the_controller_and_its_answer_back() -> None
 
 
 @in_loop
-async def test_a_controller_that_has_lost_its_office_is_left_for_the_next() -> None:
+async def test_request_is_retried_at_the_next_controller() -> None:
     async with Controller() as old, Controller() as new:
         old.node.services.metadata.is_active = False
         forwarder, channel = broker(Quorum(old, new))
@@ -136,7 +136,7 @@ async def test_a_controller_that_has_lost_its_office_is_left_for_the_next() -> N
 
 
 @in_loop
-async def test_without_a_controller_the_asker_hears_so_in_time() -> None:
+async def test_request_times_out_without_a_controller() -> None:
     _, channel = broker(Quorum())
     with pytest.raises(KafkaError) as refused:
         await channel.ask(ApiKey.ENVELOPE, object(), timeout_s=0.05)
@@ -156,7 +156,7 @@ async def test_active_controller_serves_its_own_clients_locally() -> None:
 
 
 @in_loop
-async def test_a_controller_without_room_asks_the_next_for_its_own_clients() -> None:
+async def test_controller_that_lost_leadership_forwards_requests_of_its_own_clients() -> None:
     async with Controller() as new:
         quorum = Quorum(new)
         forwarder, channel = broker(quorum)
@@ -181,7 +181,7 @@ async def test_a_controller_without_room_asks_the_next_for_its_own_clients() -> 
     ids=["nothing", "half a key", "an API for brokers", "no client id"],
 )
 @in_loop
-async def test_an_envelope_with_nonsense_is_refused_and_the_connection_stays(data: bytes) -> None:
+async def test_malformed_envelope_is_refused_and_the_connection_stays_open(data: bytes) -> None:
     async with Controller() as controller:
         _, channel = broker(Quorum(controller))
         envelope = EnvelopeRequest(
@@ -194,7 +194,7 @@ async def test_an_envelope_with_nonsense_is_refused_and_the_connection_stays(dat
 
 
 @in_loop
-async def test_many_clients_share_one_connection_without_waiting_for_each_other() -> None:
+async def test_forwarded_requests_share_one_connection_without_blocking_each_other() -> None:
     async with Controller() as controller:
         gate = controller.node.log.gate = asyncio.Event()
         forwarder, channel = broker(Quorum(controller))
@@ -209,7 +209,7 @@ async def test_many_clients_share_one_connection_without_waiting_for_each_other(
 
 
 @in_loop
-async def test_a_refusal_of_this_very_node_is_an_answer_as_from_any_other() -> None:
+async def test_local_refusal_is_a_response_as_from_a_remote_controller() -> None:
     node = Node()
     channel = ControllerChannel(
         node.services.metadata,

@@ -1,4 +1,4 @@
-"""Requests of nodes to the controller, from the handler to the bytes and back."""
+"""Requests of nodes to the controller, through handlers and codecs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def epoch(on: Node, number: int) -> int:
 
 
 @pytest.mark.parametrize("version", (2, 3, 4))
-def test_a_broker_registers_and_is_let_in(version: int) -> None:
+def test_broker_registers_and_is_unfenced(version: int) -> None:
     on = node()
     request = registration_request(4, cluster_id=CLUSTER_ID)
     answer = ask(on, ApiKey.BROKER_REGISTRATION, version, request)
@@ -60,7 +60,7 @@ def test_a_broker_registers_and_is_let_in(version: int) -> None:
     assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, False)
 
 
-def test_a_leader_changes_who_is_in_sync() -> None:
+def test_leader_changes_the_isr() -> None:
     on = node()
     wanted = alter.PartitionData(
         partition_index=0,
@@ -101,14 +101,14 @@ def test_replicas_are_assigned_to_directories() -> None:
     assert answer.directories[0].topics[0].partitions[0].error_code is ErrorCode.NONE
 
 
-def test_a_broker_gets_producer_ids() -> None:
+def test_broker_gets_producer_ids() -> None:
     on = node()
     request = AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch(on, 2))
     answer = ask(on, ApiKey.ALLOCATE_PRODUCER_IDS, 0, request)
     assert (answer.producer_id_start, answer.producer_id_len) == (0, 1000)
 
 
-def test_a_controller_registers() -> None:
+def test_controller_registers() -> None:
     on = node()
     request = controllers.ControllerRegistrationRequest(
         controller_id=7,
@@ -126,7 +126,7 @@ def test_a_controller_registers() -> None:
     assert NodeId(7) in on.log.newest.controllers
 
 
-def test_administrators_elect_unregister_and_update() -> None:
+def test_admin_requests_elect_unregister_and_update() -> None:
     on = node()
     wanted = (TopicPartitions(topic="t", partitions=(0,)),)
     request = ElectLeadersRequest(topic_partitions=wanted, election_type=0)
@@ -170,7 +170,7 @@ REFUSED: dict[ApiKey, Any] = {
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
 @pytest.mark.parametrize("is_active", (True, False))
-def test_a_refusal_is_an_answer_in_every_version(key: ApiKey, is_active: bool) -> None:
+def test_refusal_is_encoded_in_every_version(key: ApiKey, is_active: bool) -> None:
     on = node()
     on.log.is_active = is_active
     api = ALL_APIS[key]

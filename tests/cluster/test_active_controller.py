@@ -1,4 +1,4 @@
-"""The controller at work: each judgement by the newest image, each answer once it is durable."""
+"""ActiveController: decides against the newest image and responds on commit."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -42,7 +42,7 @@ def allocate(
     return controller.submit(lambda image: allocate_producer_ids(image, request))
 
 
-def make_runner(log: MemoryLog) -> ActiveController:
+def make_controller(log: MemoryLog) -> ActiveController:
     return ActiveController(log, make_configs())
 
 
@@ -51,11 +51,11 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_the_answer_waits_until_the_records_are_stored() -> None:
+def test_response_waits_until_its_records_are_committed() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(create(make_runner(log), "t"))
+        asked = asyncio.ensure_future(create(make_controller(log), "t"))
         await settle()
         assert not asked.done()
         log.gate.set()
@@ -66,12 +66,12 @@ def test_the_answer_waits_until_the_records_are_stored() -> None:
     asyncio.run(scene())
 
 
-def test_of_two_requests_for_one_name_the_second_is_refused() -> None:
+def test_second_of_two_requests_for_one_topic_name_is_refused() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        runner = make_runner(log)
-        both = [asyncio.ensure_future(create(runner, "t")) for _ in range(2)]
+        controller = make_controller(log)
+        both = [asyncio.ensure_future(create(controller, "t")) for _ in range(2)]
         await settle()
         log.gate.set()
         codes = [(await one).topics[0].error_code for one in both]
@@ -80,13 +80,13 @@ def test_of_two_requests_for_one_name_the_second_is_refused() -> None:
     asyncio.run(scene())
 
 
-def test_a_client_that_goes_away_does_not_let_the_next_overtake() -> None:
+def test_cancelled_request_does_not_release_later_responses_early() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        runner = make_runner(log)
-        first = asyncio.ensure_future(create(runner, "t"))
-        second = asyncio.ensure_future(create(runner, "t"))
+        controller = make_controller(log)
+        first = asyncio.ensure_future(create(controller, "t"))
+        second = asyncio.ensure_future(create(controller, "t"))
         await settle()
         first.cancel()
         await settle()
@@ -100,46 +100,46 @@ def test_a_client_that_goes_away_does_not_let_the_next_overtake() -> None:
     asyncio.run(scene())
 
 
-def test_a_full_disk_is_an_error_and_changes_nothing() -> None:
+def test_full_disk_is_a_storage_error_and_changes_nothing() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.error = OSError(28, "No space left on device")
-        runner = make_runner(log)
+        controller = make_controller(log)
         with pytest.raises(KafkaError) as refused:
-            await create(runner, "t")
+            await create(controller, "t")
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        answer = await create(runner, "t")
+        answer = await create(controller, "t")
         assert answer.topics[0].error_code is ErrorCode.NONE
 
     asyncio.run(scene())
 
 
-def test_a_judgement_that_fails_leaves_the_turn_to_the_next() -> None:
+def test_failed_decision_does_not_block_later_requests() -> None:
     async def scene() -> None:
         log = MemoryLog()
-        runner = make_runner(log)
+        controller = make_controller(log)
 
         def broken(image: Image) -> Decision[None]:
             raise AssertionError("a bug")
 
         with pytest.raises(AssertionError):
-            await runner.submit(broken)
-        assert (await create(runner, "t")).topics[0].error_code is ErrorCode.NONE
-        assert runner.pending == 0
+            await controller.submit(broken)
+        assert (await create(controller, "t")).topics[0].error_code is ErrorCode.NONE
+        assert controller.pending == 0
 
     asyncio.run(scene())
 
 
-def test_only_so_many_requests_may_wait() -> None:
+def test_number_of_pending_requests_is_limited() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        runner = ActiveController(log, make_configs(), pending_max=1)
-        first = asyncio.ensure_future(create(runner, "t"))
+        controller = ActiveController(log, make_configs(), pending_max=1)
+        first = asyncio.ensure_future(create(controller, "t"))
         await settle()
         with pytest.raises(KafkaError) as refused:
-            await create(runner, "u")
+            await create(controller, "u")
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         log.gate.set()
         await first
@@ -151,24 +151,24 @@ def ids_wanted(log: MemoryLog) -> AllocateProducerIdsRequest:
     return AllocateProducerIdsRequest(broker_id=1, broker_epoch=log.newest.brokers[NODE].epoch)
 
 
-def test_no_block_of_producer_ids_is_given_twice() -> None:
+def test_no_block_of_producer_ids_is_allocated_twice() -> None:
     async def scene() -> None:
         log = MemoryLog()
         given = []
         for count in (1, 3, 2):
-            runner = make_runner(log)  # whatever the one before had in memory is lost
-            asked = [allocate(runner, ids_wanted(log)) for _ in range(count)]
+            controller = make_controller(log)  # a new controller has no memory of the previous one
+            asked = [allocate(controller, ids_wanted(log)) for _ in range(count)]
             given += [one.producer_id_start for one in await asyncio.gather(*asked)]
         assert given == [0, 1000, 2000, 3000, 4000, 5000]
 
     asyncio.run(scene())
 
 
-def test_a_block_is_stored_before_it_is_given() -> None:
+def test_block_of_producer_ids_is_committed_before_the_response() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(allocate(make_runner(log), ids_wanted(log)))
+        asked = asyncio.ensure_future(allocate(make_controller(log), ids_wanted(log)))
         await settle()
         assert not asked.done()
         log.gate.set()
@@ -181,16 +181,16 @@ def test_a_block_is_stored_before_it_is_given() -> None:
     asyncio.run(scene())
 
 
-def test_a_block_that_cannot_be_stored_is_not_given() -> None:
+def test_block_of_producer_ids_that_cannot_be_stored_is_not_allocated() -> None:
     async def scene() -> None:
         log = MemoryLog()
-        runner = make_runner(log)
+        controller = make_controller(log)
         log.error = OSError(28, "No space left on device")
         with pytest.raises(KafkaError) as refused:
-            await allocate(runner, ids_wanted(log))
+            await allocate(controller, ids_wanted(log))
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        answer = await allocate(runner, ids_wanted(log))
+        answer = await allocate(controller, ids_wanted(log))
         assert (answer.producer_id_start, answer.producer_id_len) == (0, 1000)
 
     asyncio.run(scene())
@@ -201,20 +201,20 @@ def test_only_registered_brokers_get_producer_ids() -> None:
         log = MemoryLog()
         request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=1)
         with pytest.raises(KafkaError) as refused:
-            await allocate(make_runner(log), request)
+            await allocate(make_controller(log), request)
         assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
     asyncio.run(scene())
 
 
-def test_nodes_are_heard_when_clients_ask_too_much() -> None:
+def test_requests_of_nodes_are_served_when_clients_exceed_the_limit() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        runner = ActiveController(log, make_configs(), pending_max=1)
-        first = asyncio.ensure_future(create(runner, "t"))
+        controller = ActiveController(log, make_configs(), pending_max=1)
+        first = asyncio.ensure_future(create(controller, "t"))
         await settle()
-        beat = asyncio.ensure_future(runner.heartbeat(heartbeat_request(log.newest, 1)))
+        beat = asyncio.ensure_future(controller.heartbeat(heartbeat_request(log.newest, 1)))
         await settle()
         log.gate.set()
         assert (await beat).error_code is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The awaiting side: shared batches, loading, resigning, failures of the log, and time."""
+"""Shard runners: shared batches, loading, resigning, failed appends, deadlines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def join(node: Node, member_id: str = "", **fields: Any) -> JoinGroupRespo
 
 
 async def stable(node: Node) -> str:
-    """A group of one member; its id."""
+    """Create a stable group with one member and return its id."""
     member_id = (await join(node)).member_id
     part = SyncGroupRequestAssignment(member_id=member_id, assignment=b"all")
     request = SyncGroupRequest(
@@ -88,7 +88,7 @@ def heartbeat(node: Node, member_id: str) -> ErrorCode:
         return error.code
 
 
-def test_commits_of_one_turn_share_a_batch() -> None:
+def test_commits_of_one_loop_iteration_share_a_batch() -> None:
     async def main() -> None:
         async with Node() as node:
             codes = await asyncio.gather(
@@ -101,7 +101,7 @@ def test_commits_of_one_turn_share_a_batch() -> None:
     run(main())
 
 
-def test_a_reply_waits_for_the_log() -> None:
+def test_reply_waits_for_the_commit() -> None:
     async def main() -> None:
         async with Node() as node:
             node.log.is_open.clear()
@@ -116,7 +116,7 @@ def test_a_reply_waits_for_the_log() -> None:
     run(main())
 
 
-def test_stable_offsets_come_after_the_commits_on_their_way() -> None:
+def test_stable_offsets_wait_for_commits_in_flight() -> None:
     async def main() -> None:
         async with Node() as node:
             await send_commit(node, 4)
@@ -132,7 +132,7 @@ def test_stable_offsets_come_after_the_commits_on_their_way() -> None:
     run(main())
 
 
-def test_who_waits_too_long_is_told_and_the_commit_may_still_be_made() -> None:
+def test_slow_commit_times_out_and_may_still_succeed() -> None:
     async def main() -> None:
         async with Node() as node:
             node.log.is_open.clear()
@@ -146,7 +146,7 @@ def test_who_waits_too_long_is_told_and_the_commit_may_still_be_made() -> None:
     run(main())
 
 
-def test_a_batch_that_is_refused_costs_only_its_own_requests() -> None:
+def test_refused_batch_fails_only_its_own_requests() -> None:
     async def main() -> None:
         async with Node() as node:
             await send_commit(node, 1)
@@ -164,7 +164,7 @@ def test_a_batch_that_is_refused_costs_only_its_own_requests() -> None:
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]
 )
-def test_when_nobody_knows_whether_a_batch_was_written_the_log_is_asked(
+def test_partition_is_loaded_again_after_an_append_with_unknown_outcome(
     error: OSError | KafkaError,
 ) -> None:
     async def main() -> None:
@@ -183,7 +183,7 @@ def test_when_nobody_knows_whether_a_batch_was_written_the_log_is_asked(
     run(main())
 
 
-def test_a_request_of_many_records_is_written_in_parts_and_fails_as_one() -> None:
+def test_split_write_fails_as_a_whole() -> None:
     async def main() -> None:
         async with Node(group_coordinator_batch_max_bytes="1024") as node:
             for partition in range(100):
@@ -195,14 +195,14 @@ def test_a_request_of_many_records_is_written_in_parts_and_fails_as_one() -> Non
                 await send_commit(node, 1, partition=partition)
             node.log.error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
             deleting = asyncio.ensure_future(code_of(node.groups.delete_group(GROUP)))
-            await asyncio.sleep(0.0015)  # the first part is refused, the others are written
+            await asyncio.sleep(0.0015)  # the first part is refused, the others are appended
             node.log.error = None
             assert await deleting is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run(main())
 
 
-def test_too_long_a_queue_is_refused() -> None:
+def test_write_queue_is_limited() -> None:
     async def main() -> None:
         async with Node(group_coordinator_queue_max_records="10") as node:
             node.log.is_open.clear()
@@ -217,7 +217,7 @@ def test_too_long_a_queue_is_refused() -> None:
     run(main())
 
 
-def test_another_coordinator_knows_what_was_committed() -> None:
+def test_new_coordinator_loads_committed_offsets() -> None:
     async def main() -> None:
         async with Node() as node:
             member_id = await stable(node)
@@ -233,7 +233,7 @@ def test_another_coordinator_knows_what_was_committed() -> None:
     run(main())
 
 
-def test_while_loading_everybody_is_told_so() -> None:
+def test_requests_fail_while_the_partition_is_loading() -> None:
     async def main() -> None:
         node = Node()
         node.groups.elect(PartitionIndex(0), node.log)
@@ -257,7 +257,7 @@ def test_while_loading_everybody_is_told_so() -> None:
     run(main())
 
 
-def test_a_partition_that_is_led_elsewhere_is_not_ours() -> None:
+def test_requests_for_partitions_led_elsewhere_are_refused() -> None:
     async def main() -> None:
         async with Node() as node:
             await send_commit(node, 1)
@@ -272,7 +272,7 @@ def test_a_partition_that_is_led_elsewhere_is_not_ours() -> None:
     run(main())
 
 
-def test_resigning_answers_all_who_wait() -> None:
+def test_resigning_fails_all_pending_requests() -> None:
     async def main() -> None:
         async with Node() as node:
             await stable(node)
@@ -287,7 +287,7 @@ def test_resigning_answers_all_who_wait() -> None:
     run(main())
 
 
-def test_a_new_epoch_of_our_own_keeps_the_groups() -> None:
+def test_next_epoch_of_the_same_leader_keeps_the_groups() -> None:
     async def main() -> None:
         async with Node() as node:
             member_id = await stable(node)
@@ -299,7 +299,7 @@ def test_a_new_epoch_of_our_own_keeps_the_groups() -> None:
     run(main())
 
 
-def test_an_epoch_that_was_not_ours_makes_the_log_be_read_again() -> None:
+def test_epoch_of_another_leader_loads_the_log_again() -> None:
     async def main() -> None:
         async with Node() as node:
             await send_commit(node, 1)
@@ -315,7 +315,7 @@ def test_an_epoch_that_was_not_ours_makes_the_log_be_read_again() -> None:
     run(main())
 
 
-def test_a_log_that_cannot_be_read_is_tried_again() -> None:
+def test_failed_load_is_retried() -> None:
     async def main() -> None:
         log = FakeLog()
         value = CommittedOffset(3, -1, "", 1, None, None)
@@ -333,7 +333,7 @@ def test_a_log_that_cannot_be_read_is_tried_again() -> None:
     run(main())
 
 
-def test_unknown_records_are_passed_over_and_transactions_count_when_they_end() -> None:
+def test_load_skips_unknown_records_and_applies_committed_transactions() -> None:
     async def main() -> None:
         log = FakeLog()
 
@@ -376,7 +376,7 @@ def test_unknown_records_are_passed_over_and_transactions_count_when_they_end() 
     run(main())
 
 
-def test_a_silent_member_expires_by_the_clock() -> None:
+def test_silent_member_expires_by_the_timer() -> None:
     async def main() -> None:
         async with Node() as node:
             member_id = await stable(node)
@@ -388,13 +388,13 @@ def test_a_silent_member_expires_by_the_clock() -> None:
     run(main())
 
 
-def test_a_stall_of_our_own_condemns_nobody() -> None:
+def test_own_stall_expires_no_member() -> None:
     async def main() -> None:
         async with Node() as node:
             member_id = await stable(node)
             await asyncio.sleep(5.2)
             node.clock.stalled += 60  # the process was stopped for a minute
-            await asyncio.sleep(4)  # and only now is the member's heartbeat read
+            await asyncio.sleep(4)  # the member's heartbeat is read only now
             assert heartbeat(node, member_id) is ErrorCode.NONE
             assert node.groups.metrics.stalls.value == 1
             await asyncio.sleep(11)
@@ -403,7 +403,7 @@ def test_a_stall_of_our_own_condemns_nobody() -> None:
     run(main())
 
 
-def test_a_join_whose_connection_is_gone_is_forgotten() -> None:
+def test_cancelled_join_is_removed() -> None:
     async def main() -> None:
         async with Node() as node:
             member_id = await stable(node)
@@ -417,7 +417,7 @@ def test_a_join_whose_connection_is_gone_is_forgotten() -> None:
     run(main())
 
 
-def test_session_timeouts_have_bounds() -> None:
+def test_session_timeouts_are_bounded() -> None:
     async def main() -> None:
         async with Node(group_min_session_timeout_ms="6000") as node:
             for timeout in (5999, 1_800_001):
@@ -432,7 +432,7 @@ def test_session_timeouts_have_bounds() -> None:
     run(main())
 
 
-def test_old_offsets_are_cleaned_away_now_and_then() -> None:
+def test_expired_offsets_are_deleted_periodically() -> None:
     async def main() -> None:
         async with Node(offsets_retention_minutes="1") as node:
             await send_commit(node, 1)
@@ -443,7 +443,7 @@ def test_old_offsets_are_cleaned_away_now_and_then() -> None:
     run(main())
 
 
-def test_names_that_do_not_fit_into_a_record_are_refused() -> None:
+def test_names_too_long_for_a_record_are_refused() -> None:
     async def main() -> None:
         async with Node() as node:
             assert await code_of(join(node, group_instance_id="x" * 40_000)) is (
@@ -456,7 +456,7 @@ def test_names_that_do_not_fit_into_a_record_are_refused() -> None:
     run(main())
 
 
-def test_a_large_partition_is_loaded_in_slices() -> None:
+def test_load_yields_to_the_event_loop() -> None:
     async def main() -> None:
         log = FakeLog()
         for group in range(200):

@@ -22,7 +22,7 @@ from riverrun.model.ids import (
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import NewRecord, Record, build_batch, read_records
-from riverrun.storage.cleaning.cleaner import Cleaner, judge
+from riverrun.storage.cleaning.cleaner import Cleaner, find_candidate
 from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.segment.reader import ColdRead
@@ -232,7 +232,7 @@ def test_truncation_makes_dirty_again() -> None:
 
 
 def candidate_ratio(node: Node) -> float | None:
-    found = judge(node.log, node.log.cleaned_to, node.clock.now_ms())
+    found = find_candidate(node.log, node.log.cleaned_to, node.clock.now_ms())
     return None if found is None else found.ratio
 
 
@@ -254,7 +254,7 @@ def test_compaction_stops_at_the_high_watermark() -> None:
         node.roll()
     node.put("a", "2")
     node.log.high_watermark = Offset(2)
-    found = judge(node.log, 0, NOW)
+    found = find_candidate(node.log, 0, NOW)
     assert found is not None
     assert [segment.base_offset for segment in found.segments] == [0, 1]
 
@@ -271,7 +271,7 @@ def test_compaction_stops_at_an_open_transaction() -> None:
     node.log.advance_high_watermark(node.log.end_offset)
     node.roll()
     node.put("a", "2")
-    found = judge(node.log, 0, NOW)
+    found = find_candidate(node.log, 0, NOW)
     assert found is not None
     assert [segment.base_offset for segment in found.segments] == [0]
 

@@ -59,7 +59,7 @@ class Story:
     @property
     def first_sequence(self) -> int:
         """A new epoch counts from 0."""
-        known = self.log.producers.known.get(3)
+        known = self.log.producers.entries.get(3)
         if known is None or known.epoch != self.epoch or not known.batches:
             return len(self.values) - 1
         return len(self.values) - 1 - (known.last_sequence + 1)
@@ -112,7 +112,7 @@ def test_nothing_durable_is_lost_and_nothing_is_invented(fault: str) -> None:
             expected = story.values[offset] if offset < len(story.values) else None
             assert value == expected or offset >= story.durable, place
         assert [offset for offset, _ in found] == list(range(log.start_offset, log.end_offset))
-        known = log.producers.known.get(3)
+        known = log.producers.entries.get(3)
         if known is not None and known.batches:
             assert known.batches[-1].last_offset < log.end_offset, place
         next_value = b"life goes on"

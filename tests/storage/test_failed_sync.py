@@ -7,7 +7,7 @@ import pytest
 
 from riverrun.model.errors import KafkaError
 from riverrun.ports.metrics import Metrics
-from riverrun.storage.directory import DOUBT
+from riverrun.storage.directory import DISK_FAILED
 from riverrun.storage.flush import FlushJob
 from riverrun.storage.log import Log
 from riverrun.storage.log_manager import LogManager
@@ -49,7 +49,7 @@ def test_what_a_failed_sync_left_in_memory_is_acknowledged_only_when_it_is_on_th
 
         machine.kill()
         runner, log = await started(machine)
-        assert not machine.files.exists(f"{DATA}/{DOUBT}"), "all is written afresh"
+        assert not machine.files.exists(f"{DATA}/{DISK_FAILED}"), "all is written afresh"
         await runner.flushed(log, log.end_offset)
         log.advance_high_watermark(log.flushed_offset)
         acknowledged = read_all(log)

@@ -202,7 +202,7 @@ def test_follower_takes_batches_as_they_are() -> None:
     follower.append_as_follower(data)
     assert follower.end_offset == 6
     assert follower.epochs.entries == leader.epochs.entries
-    assert follower.producers.known[4].batches == leader.producers.known[4].batches
+    assert follower.producers.entries[4].batches == leader.producers.entries[4].batches
     follower.advance_high_watermark(6)
     assert read(follower, 0).data == data
 
@@ -298,7 +298,7 @@ def test_truncation_cuts_at_the_batch_and_rolls_back_producers_and_epochs() -> N
     assert log.end_offset == 24
     assert log.high_watermark == 24
     assert log.epochs.entries == [(0, 0), (1, 20)]
-    assert log.producers.known[7].batches[-1].last_offset == 23
+    assert log.producers.entries[7].batches[-1].last_offset == 23
     assert [offset for offset, _ in read_all(log)] == list(range(24))
     appended = log.append_as_leader(
         batch(b"c", producer=7, sequence=24), leader_epoch=LeaderEpoch(5), now_ms=NOW_MS
@@ -314,9 +314,9 @@ def test_truncation_beyond_memory_rebuilds_producers_from_the_log() -> None:
     for sequence in range(1, 20):
         append(log, batch(b"a", producer=1, sequence=sequence))
     log.truncate_to(3)
-    assert [entry.last_sequence for entry in log.producers.known.values()] == [1, 0]
+    assert [entry.last_sequence for entry in log.producers.entries.values()] == [1, 0]
     log.truncate_to(1)
-    assert list(log.producers.known) == [1]
+    assert list(log.producers.entries) == [1]
 
 
 def test_truncation_of_the_batch_in_which_the_log_starts_leaves_it_empty_there() -> None:
@@ -333,7 +333,7 @@ def test_a_truncated_log_can_start_anywhere() -> None:
     append(log, batch(b"a", producer=1, sequence=0))
     log.truncate_fully_and_start_at(500)
     assert (log.start_offset, log.end_offset, log.high_watermark) == (500, 500, 500)
-    assert not log.producers.known
+    assert not log.producers.entries
     assert not log.epochs.entries
     assert append(log, batch(b"b")).base_offset == 500
     assert read_all(log) == [(500, b"b")]

@@ -258,9 +258,9 @@ def test_silent_producers_are_forgotten() -> None:
         append(log, batch(b"a", producer=7, sequence=0))
         async with node.running():
             await asyncio.sleep(3000)
-            assert 7 in log.producers.known
+            assert 7 in log.producers.entries
             await asyncio.sleep(1300)
-            assert 7 not in log.producers.known
+            assert 7 not in log.producers.entries
 
     run(machine.clock, story)
 
@@ -283,7 +283,7 @@ def test_a_clean_stop_leaves_nothing_to_check() -> None:
         assert node.directory.previous_broker_epoch == 9
         log = await node.start()
         assert (log.end_offset, log.recovery_point, log.high_watermark) == (10, 10, 10)
-        assert log.producers.known[3].last_sequence == 9
+        assert log.producers.entries[3].last_sequence == 9
         assert node.directory.open_metadata(LogSettings()).end_offset == 10
 
     run(machine.clock, story)

@@ -113,7 +113,7 @@ class LogAgreesWithAList(RuleBasedStateMachine):
         del self.records[border:]
         self.borders = [known for known in self.borders if known <= border]
         self.sequence = 0
-        known = self.log.producers.known.get(5)
+        known = self.log.producers.entries.get(5)
         if known is not None:
             self.sequence = known.last_sequence + 1
             assert known.batches[-1].last_offset < border

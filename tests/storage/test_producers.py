@@ -114,7 +114,7 @@ def test_silent_producers_are_forgotten_by_the_time_of_appending() -> None:
     partition.producers.replay(header(0, producer=2), 1, b"", NOW_MS + DAY_MS)
     assert partition.producers.expire(NOW_MS + DAY_MS - 1, DAY_MS) == 0
     assert partition.producers.expire(NOW_MS + DAY_MS, DAY_MS) == 1
-    assert list(partition.producers.known) == [2]
+    assert list(partition.producers.entries) == [2]
     assert partition.append(header(50, producer=1)) == 1
 
 
@@ -173,13 +173,13 @@ def test_a_snapshot_holds_the_last_batch_of_every_producer(
     for producer, count, transactional in drawn:
         sequence = sequences.get(producer, 0)
         partition.append(header(sequence, count, producer=producer, transactional=transactional))
-        if partition.producers.known[producer].last_sequence == sequence + count - 1:
+        if partition.producers.entries[producer].last_sequence == sequence + count - 1:
             sequences[producer] = sequence + count
     producers = partition.producers
     loaded = Producers.from_snapshot(producers.snapshot(), NOW_MS)
-    assert list(loaded.known) == list(producers.known)
-    for producer, known in producers.known.items():
-        again = loaded.known[producer]
+    assert list(loaded.entries) == list(producers.entries)
+    for producer, known in producers.entries.items():
+        again = loaded.entries[producer]
         assert again.batches == known.batches[-1:]
         assert again.epoch == known.epoch
         assert again.transaction_start == known.transaction_start
@@ -200,8 +200,8 @@ def test_rolling_back_gives_the_state_of_the_shorter_log(
         whole.append(batch)
         sequences[producer] = sequence + count
     if whole.producers.roll_back(part.end_offset):
-        for producer, known in part.producers.known.items():
-            rolled = whole.producers.known[producer]
+        for producer, known in part.producers.entries.items():
+            rolled = whole.producers.entries[producer]
             assert rolled.last_sequence == known.last_sequence
             assert known.batches[-len(rolled.batches) :] == rolled.batches
 

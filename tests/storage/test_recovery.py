@@ -73,7 +73,7 @@ def test_a_clean_stop_is_known_and_nothing_is_scanned() -> None:
     assert directory.was_clean
     assert log.end_offset == 1000
     assert log.recovery_point == 1000
-    assert log.producers.known[7].last_sequence == 999
+    assert log.producers.entries[7].last_sequence == 999
     assert sum(read) < 300_000, "of more than half a megabyte"
 
 
@@ -170,13 +170,13 @@ def test_producers_survive_kill_and_clean_stop_with_their_last_five_batches() ->
     filled(machine, 30)
     machine.kill()
     directory, log = machine.load(SMALL)
-    sequences = [known.last_sequence for known in log.producers.known[7].batches]
+    sequences = [known.last_sequence for known in log.producers.entries[7].batches]
     assert sequences == [25, 26, 27, 28, 29]
     for sequence in (25, 29):
         assert append(log, batch(b"x", producer=7, sequence=sequence)).is_duplicate
     stop_cleanly(directory)
     log = reopened(machine)
-    sequences = [known.last_sequence for known in log.producers.known[7].batches]
+    sequences = [known.last_sequence for known in log.producers.entries[7].batches]
     assert sequences[-1] == 29
     assert len(sequences) > 1, "found again in the log, for a snapshot holds the last only"
     error = refusal(lambda: append(log, batch(b"x", producer=7, sequence=31)))

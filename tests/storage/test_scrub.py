@@ -55,7 +55,7 @@ def test_a_sound_log_is_read_to_its_end() -> None:
     machine = Machine()
     _, log = filled(machine)
     found = findings(machine, log)
-    assert [one.problem for one in found] == [None, None]
+    assert [one.error for one in found] == [None, None]
     assert sum(one.size for one in found) == log.size_bytes
 
 
@@ -65,7 +65,7 @@ def test_rot_is_told_with_its_offset(name: str, offset: int) -> None:
     _, log = filled(machine)
     rot(machine, name, offset)
     found = findings(machine, log)[-1]
-    assert found.problem is not None
+    assert found.error is not None
     assert found.offset == offset
 
 
@@ -76,7 +76,7 @@ def test_batches_that_are_missing_at_the_end_of_a_segment_are_damage() -> None:
     last = [at for at, _ in batches(bytes(content))][-1]
     del content[last:]
     found = findings(machine, log)[-1]
-    assert found.problem is not None
+    assert found.error is not None
     assert found.offset == 9
 
 
@@ -85,7 +85,7 @@ def test_a_segment_that_cannot_be_read_is_damage() -> None:
     _, log = filled(machine)
     machine.files.unlink(f"{DATA}/{PARTITION}/{FIRST}")
     found = findings(machine, log)[-1]
-    assert found.problem is not None
+    assert found.error is not None
     assert found.offset == 0
 
 
@@ -98,7 +98,7 @@ def test_the_worker_process_finds_what_is_found_here(tmp_path: Path) -> None:
     extent = extent_of(log)
     assert extent is not None
     moved = ScrubTask(
-        (type(extent)(directory=str(tmp_path), pieces=extent.pieces, may_have_gaps=False),)
+        (type(extent)(directory=str(tmp_path), segments=extent.segments, may_have_gaps=False),)
     )
     job: ProcessJob[ScrubResult] = ProcessJob(moved, 100 << 20)
     assert job.next() == next(iter(scrub(OsFiles(), moved, lambda _: True)))

@@ -121,7 +121,7 @@ def _limits_of(settings: LogSettings) -> Limits:
 
 
 class ReceivedBatches(NamedTuple):
-    """Batches that may be appended together, to one segment."""
+    """Checked batches that can be appended to one segment together."""
 
     headers: list[BatchHeader]
     size_bytes: int
@@ -131,11 +131,12 @@ class ReceivedBatches(NamedTuple):
 def sound_batches(
     data: Buffer, expected: int, epoch_max: int, batches_max: int, bytes_max: int
 ) -> ReceivedBatches:
-    """The whole batches at the beginning, from offset ``expected`` on.
+    """Validate the batches of a leader, which start at offset ``expected`` or later.
 
-    It ends early, but never before the first, at a batch that would be too many or too much, or
-    too far for one index; and at one of an epoch above ``epoch_max``, be it the first. Raises
-    ``CorruptBatch``: the CRC of each is checked, for what is appended here is trusted from then on.
+    Stops before a batch that exceeds a limit or the offset range of one index, but returns at least
+    one batch; stops before an epoch above ``epoch_max``, even at the first. Checks every CRC,
+    because appended batches are trusted from then on. Raises ``CorruptBatch``. This runs for every
+    replicated batch, so it reads each header once and allocates little.
     """
     view = memoryview(data)
     end = len(view)

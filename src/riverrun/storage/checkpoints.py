@@ -1,4 +1,4 @@
-"""Offsets per partition in Kafka's checkpoint files, and the small files of one partition."""
+"""Kafka's checkpoint files of offsets by partition, and ``partition.metadata``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:
 
 
 def parse_offsets(data: bytes) -> dict[TopicPartition, Offset]:
-    """What a checkpoint holds; raises ``CorruptCheckpoint``."""
+    """Parse a checkpoint of offsets. Raises ``CorruptCheckpoint``."""
     try:
         version, count, *lines = data.decode().split("\n")
         if int(version) != _VERSION:
-            raise CorruptCheckpoint(f"version {version} is not known")
+            raise CorruptCheckpoint(f"unknown version {version}")
         found = {}
         for line in lines:
             if line:
@@ -44,14 +44,14 @@ def parse_offsets(data: bytes) -> dict[TopicPartition, Offset]:
                 key = TopicPartition(TopicName(topic), PartitionIndex(int(partition)))
                 found[key] = Offset(int(offset))
         if len(found) != int(count):
-            raise CorruptCheckpoint(f"{count} entries announced, {len(found)} found")
+            raise CorruptCheckpoint(f"{count} entries declared, {len(found)} found")
     except ValueError as error:
-        raise CorruptCheckpoint(f"no checkpoint of offsets: {error}") from None
+        raise CorruptCheckpoint(f"not a checkpoint of offsets: {error}") from None
     return found
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, Offset]:
-    """The offsets in a directory's checkpoint; none if there is no such file."""
+    """Read a checkpoint of a directory; empty if the file does not exist."""
     try:
         return parse_offsets(read_whole(files, os.path.join(directory, name)))
     except FileNotFoundError:
@@ -77,7 +77,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 def encode_uuid(value: UUID) -> str:
-    """Kafka's text of an id."""
+    """Kafka's text form of an id."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
@@ -91,11 +91,11 @@ def encode_partition_metadata(topic_id: UUID) -> bytes:
 
 
 def parse_partition_metadata(data: bytes) -> UUID:
-    """The topic's id; raises ``CorruptCheckpoint``."""
+    """Parse the topic id. Raises ``CorruptCheckpoint``."""
     try:
         pairs = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
         if pairs["version"] != "0":
-            raise CorruptCheckpoint(f"version {pairs['version']} is not known")
+            raise CorruptCheckpoint(f"unknown version {pairs['version']}")
         return parse_uuid(pairs["topic_id"])
     except (ValueError, KeyError) as error:
-        raise CorruptCheckpoint(f"no partition metadata: {error}") from None
+        raise CorruptCheckpoint(f"not a partition.metadata file: {error}") from None

@@ -1,8 +1,8 @@
-"""A node's data directory: whose it is, which logs it has, and how far they are known to be good.
+"""The data directory of a node: its identity, its logs, and the checkpoints of their offsets.
 
-One process at a time uses it. Whether the last one stopped cleanly is said by a marker that is
-written last and removed first. Work that waits for the disk is given out for threads: ``open_log``
-while loading, ``Removal`` for what was deleted, ``Checkpoint`` for the offsets files.
+One process at a time uses it. A marker shows that the last process stopped cleanly. It is written
+last at the stop and removed first at the start. Work that waits for the disk is for threads:
+``open_log``, ``Removal`` for deleted logs, ``Checkpoint`` for the files of offsets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from riverrun.storage.checkpoints import (
 )
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
-from riverrun.storage.recovery.log_recovery import RecoverySituation, begin, recover
+from riverrun.storage.recovery.log_recovery import RecoverySituation, create, recover
 from riverrun.storage.recovery.loss import write_loss
 from riverrun.storage.removal import Removal
 from riverrun.storage.segment.open_files import OpenFiles
@@ -47,14 +47,14 @@ from riverrun.storage.settings import DirectorySettings, LogSettings
 from riverrun.storage.space_monitor import SpaceMonitor, is_disk_full
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-DOUBT = ".riverrun_disk_failed"
-"""Left by a process whose disk failed: what it did not sync may lie in memory alone."""
+DISK_FAILED = ".riverrun_disk_failed"
+"""Left by a process whose disk failed: unsynced data may be in the page cache only."""
 LOCK = ".lock"
 DELETE_SUFFIX = "-delete"
 METADATA_PARTITION = TopicPartition(TopicName(METADATA_TOPIC), PartitionIndex(0))
 METADATA_TOPIC_ID = UUID(int=1)
 UNKNOWN_TOPIC_ID = UUID(int=0)
-"""Of a log whose ``partition.metadata`` is lost."""
+"""The topic id of a log whose ``partition.metadata`` is lost."""
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
 _NAME_BYTES_MAX = 255
 _DELETED_NAME = re.compile(r".*\.[0-9a-f]{32}-delete$")
@@ -71,14 +71,14 @@ class MetadataLogSettings(Protocol):
 
 
 class DiskSpace(Struct, frozen=True):
-    """Of the disk on which the directory lies."""
+    """The space on the disk of the directory."""
 
     total_bytes: int
     usable_bytes: int
 
 
 class LogDirectory:
-    """Opened once per process, by ``open``."""
+    """Use ``open``, once per process."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class LogDirectory:
         self.created: list[Log] = []
         """Logs whose directory is not durable yet."""
         self.rolled: dict[Log, None] = {}
-        """Logs with a closed segment that is to be flushed."""
+        """Logs that closed a segment since their last whole flush."""
         self.space_monitor = SpaceMonitor()
         self._write_failures = metrics.counter(
             "riverrun_log_append_failures_total", "Appends that the disk refused"
@@ -114,8 +114,8 @@ class LogDirectory:
         self._clock = clock
         self._randomness = randomness
         self._identity = establish_identity(files, path, node_id, randomness)
-        self.was_clean, self.previous_broker_epoch = self._take_marker()
-        self._is_doubtful = files.exists(os.path.join(path, DOUBT))
+        self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
+        self._has_disk_failed = files.exists(os.path.join(path, DISK_FAILED))
         self._recovery_points = self._read(RECOVERY_POINTS)
         self._high_watermarks = self._read(HIGH_WATERMARKS)
         self._start_offsets = self._read(START_OFFSETS)
@@ -164,8 +164,8 @@ class LogDirectory:
             lock.release()
             raise
 
-    def _take_marker(self) -> tuple[bool, int | None]:
-        """Whether the last stop was clean; from now on, until the next clean stop, it is not."""
+    def _take_clean_marker(self) -> tuple[bool, int | None]:
+        """Read and remove the clean-shutdown marker. Returns whether it existed, and its epoch."""
         path = os.path.join(self.path, CLEAN_SHUTDOWN)
         if not self.files.exists(path):
             return False, None
@@ -183,8 +183,8 @@ class LogDirectory:
         try:
             return checkpoints.read_offsets(self.files, self.path, name)
         except CorruptCheckpoint as error:
-            # Nothing is known then, so everything is checked: slower, and as safe.
-            _logger.error("checkpoint ignored", file=name, reason=str(error))
+            # Without it, every log is checked from its start: slower, but as safe.
+            _logger.error("checkpoint ignored", file=name, error=str(error))
             self.was_clean = False
             return {}
 
@@ -203,7 +203,7 @@ class LogDirectory:
         return self._identity.node_id
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Belong to a cluster for ever; raises ``DirectoryError`` if it is another's already."""
+        """Join a cluster permanently. Raises ``DirectoryError`` if it belongs to another one."""
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id is not None:
@@ -215,9 +215,9 @@ class LogDirectory:
         write_identity(self.files, self.path, self._identity)
 
     def renew_id(self) -> UUID:
-        """Be another directory from now on, for what this one had promised is lost.
+        """Take a new directory id, because the votes or records of the old one are lost.
 
-        Durable when it returns. Blocks on the disk.
+        Durable when it returns. Waits for the disk.
         """
         renewed = replace(self._identity, directory_id=self._randomness.uuid())
         write_identity(self.files, self.path, renewed)
@@ -231,15 +231,15 @@ class LogDirectory:
         return self.offline_reason is not None
 
     def fail(self, reason: str) -> None:
-        """The disk cannot be trusted any more: nothing is written from now on."""
+        """Go offline after a failure of the disk. Nothing is written from now on."""
         if self.offline_reason is None:
-            _logger.error("data directory offline", path=self.path, reason=reason)
+            _logger.error("data directory offline", path=self.path, error=reason)
             self.offline_reason = reason
             for log in self.logs.values():
                 log.is_offline = True
-            with contextlib.suppress(OSError):  # a disk that takes nothing has nothing to hide
-                # Not synced: a power cut takes it together with what it warns of.
-                self.files.open(os.path.join(self.path, DOUBT), create=True).close()
+            with contextlib.suppress(OSError):
+                # Not synced: a power failure loses it together with the unsynced data.
+                self.files.open(os.path.join(self.path, DISK_FAILED), create=True).close()
             if self.on_failure is not None:
                 self.on_failure()
 
@@ -255,11 +255,11 @@ class LogDirectory:
     def _note_roll(self, log: Log) -> None:
         self.rolled[log] = None
 
-    def trust(self) -> None:
-        """All logs were read and written afresh where that was needed. Waits for the disk."""
-        if self._is_doubtful:
-            self._is_doubtful = False
-            self.files.unlink(os.path.join(self.path, DOUBT))
+    def clear_failure(self) -> None:
+        """Recovery has rewritten unsynced data: remove the failure marker. Waits for the disk."""
+        if self._has_disk_failed:
+            self._has_disk_failed = False
+            self.files.unlink(os.path.join(self.path, DISK_FAILED))
             self.files.sync_directory(self.path)
 
     def space(self) -> DiskSpace:
@@ -269,7 +269,7 @@ class LogDirectory:
     # Loading
 
     def find(self) -> list[TopicPartition]:
-        """The partitions on disk; what is left of deleted ones becomes a removal."""
+        """The partitions on disk. Directories of deleted partitions become removals."""
         found = []
         self._is_searched = True
         for name in self.files.list_directory(self.path):
@@ -287,13 +287,13 @@ class LogDirectory:
         return found
 
     def open_log(self, partition: TopicPartition, settings: LogSettings) -> Log:
-        """Recover one log. May wait, and may run in a thread beside others of its kind."""
+        """Recover one log. Waits for the disk; several threads may do this at once."""
         path = self._path_of(partition)
         try:
             data = read_whole(self.files, os.path.join(path, PARTITION_METADATA))
             topic_id = checkpoints.parse_partition_metadata(data)
         except (FileNotFoundError, CorruptCheckpoint) as error:
-            _logger.error("topic id unknown", partition=str(partition), reason=str(error))
+            _logger.error("topic id unknown", partition=str(partition), error=str(error))
             topic_id = UNKNOWN_TOPIC_ID
         # A log that was created shortly before a crash may not have its id on the disk. Without
         # it, the next start takes the log for a stray one and removes it.
@@ -313,14 +313,17 @@ class LogDirectory:
     ) -> Log:
         path = self._path_of(partition)
         situation = RecoverySituation(
-            path=path, settings=settings, now_ms=self._clock.now_ms(), was_clean=self.was_clean,
-            is_doubtful=self._is_doubtful,
+            path=path,
+            settings=settings,
+            now_ms=self._clock.now_ms(),
+            was_clean=self.was_clean,
+            has_disk_failed=self._has_disk_failed,
             start_offset=self._start_offsets.get(partition, 0),
             recovery_point=self._recovery_points.get(partition, 0),
             is_replica=partition != METADATA_PARTITION,
-        )  # fmt: skip
+        )
         if is_new:
-            recovered = begin(self.open_files, situation)
+            recovered = create(self.open_files, situation)
         else:
             recovered = recover(self.files, self.open_files, situation)
         make = partial(
@@ -352,22 +355,24 @@ class LogDirectory:
             log = self.open_log(partition, settings_for(partition.topic))
             self.add(log)
             yield log
-        self.trust()
+        self.clear_failure()
 
     def open_metadata(self, settings: MetadataLogSettings) -> Log:
-        """The log of cluster metadata, which is neither cleaned nor counted with the others."""
+        """The log of cluster metadata, which is not in ``logs`` and not compacted."""
         self.make_metadata()
         log_settings = LogSettings(
-            segment_bytes=settings.segment_bytes, segment_ms=settings.segment_ms,
-            cleanup_policy=(), retention_ms=-1,
-        )  # fmt: skip
+            segment_bytes=settings.segment_bytes,
+            segment_ms=settings.segment_ms,
+            cleanup_policy=(),
+            retention_ms=-1,
+        )
         self.metadata_log = self._open(
             METADATA_PARTITION, METADATA_TOPIC_ID, log_settings, is_metadata_durable=True
         )
         return self.metadata_log
 
     def make_metadata(self) -> str:
-        """The folder of the metadata log, made if it is not there."""
+        """The directory of the metadata log, created if it does not exist."""
         path = self._path_of(METADATA_PARTITION)
         if not self.files.exists(path):
             self._make(METADATA_PARTITION, METADATA_TOPIC_ID)
@@ -386,20 +391,21 @@ class LogDirectory:
         return path
 
     def is_missing(self, partition: TopicPartition) -> bool:
-        """Whether the last process had records of it, and this one found none. To be asked when
-        all logs were found and before the log is made anew.
+        """Whether the checkpoints contain a partition whose directory was not found.
+
+        To be called after ``find`` and before ``create``.
         """
         offsets = (self._start_offsets, self._recovery_points, self._high_watermarks)
         return partition not in self._unloaded and any(one.get(partition, 0) > 0 for one in offsets)
 
     def create(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
-        """A new log. It is made durable with its first flush."""
+        """Create a log. Its first flush makes it durable."""
         assert partition not in self.logs, f"{partition} exists"
         is_new = not self.files.exists(self._path_of(partition))
         self._make(partition, topic_id)
         if is_new and self.is_missing(partition):
-            _logger.error("the log of a partition is gone", partition=str(partition))
-            write_loss(self.files, self._path_of(partition), "its files are gone")
+            _logger.error("directory of a partition is missing", partition=str(partition))
+            write_loss(self.files, self._path_of(partition), "its files are missing")
             is_new = False
         for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
             offsets.pop(partition, None)
@@ -409,7 +415,7 @@ class LogDirectory:
         return log
 
     def adopt_topic_id(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """Give a log that has lost its topic's id the one that the metadata says."""
+        """Give a log that lost its topic id the one of the cluster metadata."""
         log = self.logs[partition]
         assert log.topic_id == UNKNOWN_TOPIC_ID, f"{partition} is of topic {log.topic_id}"
         self._make(partition, topic_id)
@@ -417,7 +423,7 @@ class LogDirectory:
         self.created.append(log)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Put a log out of sight; its files go with the ``removals``."""
+        """Delete a log. Its directory is renamed and added to ``removals``."""
         log = self.logs.pop(partition)
         log.discard()
         suffix = f".{self._randomness.uuid().hex}{DELETE_SUFFIX}"
@@ -426,10 +432,10 @@ class LogDirectory:
         self.files.rename(log.path, path)
         self.removals.append(Removal(self.files, path))
 
-    # Checkpoints and the end
+    # Checkpoints and clean stop
 
     def checkpoint(self, *names: str) -> Checkpoint:
-        """The offsets of all partitions as of now, to be written by a thread."""
+        """The current offsets of all partitions, for a thread to write."""
         current: dict[str, dict[TopicPartition, Offset]] = {
             RECOVERY_POINTS: {key: log.recovery_point for key, log in self.logs.items()},
             HIGH_WATERMARKS: {key: log.high_watermark for key, log in self.logs.items()},
@@ -439,27 +445,29 @@ class LogDirectory:
                 if log.start_offset > log.segments.base_offset
             },
         }
-        known = {
+        loaded = {
             RECOVERY_POINTS: self._recovery_points,
             HIGH_WATERMARKS: self._high_watermarks,
             START_OFFSETS: self._start_offsets,
         }
         for name, offsets in current.items():
-            # What has not been loaded yet must not be forgotten.
-            waiting = known[name]
-            offsets.update({key: waiting[key] for key in self._unloaded if key in waiting})
+            # Keep the offsets of logs that are not recovered yet.
+            previous = loaded[name]
+            offsets.update({key: previous[key] for key in self._unloaded if key in previous})
         return Checkpoint(self.files, self.path, {name: current[name] for name in names or current})
 
-    def note_unread(self) -> None:
-        """A stop may come before the logs are loaded: what is known of them must not be forgotten.
-        Waits for the disk."""
+    def find_unloaded(self) -> None:
+        """Before a stop that precedes recovery, so that checkpoints keep all partitions.
+
+        Waits for the disk.
+        """
         if not self._is_searched:
             self.find()
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """The very last write of a clean stop. Waits for the disk.
+        """Write the clean-shutdown marker, as the last write of a stop. Waits for the disk.
 
-        Logs that nobody has loaded are as the last life left them: it alone can call them clean.
+        Logs that were not loaded are clean only if the previous process stopped cleanly.
         """
         if self._unloaded:
             if not self.was_clean:
@@ -470,7 +478,7 @@ class LogDirectory:
         write_atomically(self.files, os.path.join(self.path, CLEAN_SHUTDOWN), content)
 
     def close(self) -> None:
-        """Let go of all files and of the lock."""
+        """Close all files and release the lock."""
         for log in self.logs.values():
             log.close()
         if self.metadata_log is not None:
@@ -479,7 +487,7 @@ class LogDirectory:
 
 
 def _make_durably(files: Files, path: str) -> None:
-    """Make a directory whose own name, and those of its new parents, survive a power cut."""
+    """Create a directory and its parents, and sync their names."""
     missing = []
     while path not in ("", os.sep) and not files.exists(path):
         missing.append(path)

@@ -1,4 +1,4 @@
-"""Whose data directory this is: ``meta.properties`` version 1, as Kafka writes it."""
+"""The identity of a data directory: ``meta.properties`` version 1, as in Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from riverrun.storage.checkpoints import encode_uuid, parse_uuid
 
 
 class DirectoryError(Exception):
-    """The data directory cannot be used; the message says what to do about it."""
+    """The data directory cannot be used. The message names the remedy."""
 
 
 class DirectoryIdentity(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ def write_identity(files: Files, directory: str, identity: DirectoryIdentity) ->
 def establish_identity(
     files: Files, directory: str, node_id: NodeId, randomness: Randomness
 ) -> DirectoryIdentity:
-    """Read who owns a directory, or take it over if it is empty; raises ``DirectoryError``."""
+    """Read the identity, or create one in an empty directory. Raises ``DirectoryError``."""
     path = os.path.join(directory, META_PROPERTIES)
     if not files.exists(path):
         _refuse_without_identity(files, directory)
@@ -62,8 +62,8 @@ def _refuse_without_identity(files: Files, directory: str) -> None:
         topic, _, partition = name.rpartition("-")
         if topic and partition.isdigit() and files.is_directory(os.path.join(directory, name)):
             raise DirectoryError(
-                f"{directory} holds partitions ({name}) but no {META_PROPERTIES}, so it is not "
-                f"known whose they are: restore that file, or use an empty directory"
+                f"{directory} holds partitions ({name}) but no {META_PROPERTIES}, so "
+                f"their owner is unknown: restore that file, or use an empty directory"
             )
 
 
@@ -72,9 +72,9 @@ def _parse(path: str, data: bytes) -> DirectoryIdentity:
     version = found.get("version", "0")
     if version != "1":
         raise DirectoryError(
-            f"{path} has version {version}, and this release reads version 1: it was written by "
-            f"{'a newer release' if version > '1' else 'Apache Kafka with ZooKeeper'}; use that, "
-            f"or another data directory"
+            f"{path} has version {version}, but this release reads version 1: it was written by "
+            f"{'a newer release' if version > '1' else 'Apache Kafka with ZooKeeper'}; use "
+            f"that, or another data directory"
         )
     try:
         return DirectoryIdentity(
@@ -85,7 +85,7 @@ def _parse(path: str, data: bytes) -> DirectoryIdentity:
     except (KeyError, ValueError) as error:
         raise DirectoryError(
             f"{path} is damaged ({error!r}): restore it from the node's settings, or remove the "
-            f"whole directory if its data may go"
+            f"whole directory if its data is not needed"
         ) from None
 
 
@@ -93,6 +93,6 @@ def _properties(path: str, data: bytes) -> Mapping[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:
-        raise DirectoryError(f"{path} is damaged: it is not a text") from None
+        raise DirectoryError(f"{path} is damaged: it is not text") from None
     pairs = (line.partition("=") for line in lines if line.strip() and not line.startswith("#"))
     return {key.strip(): value.strip().replace("\\:", ":") for key, _, value in pairs}

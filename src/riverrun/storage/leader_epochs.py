@@ -1,6 +1,6 @@
-"""Which leader epoch began at which offset: what two replicas compare to find where they diverge.
+"""The start offset of each leader epoch, which replicas compare to find where they diverge.
 
-Kept in memory and in ``leader-epoch-checkpoint``. Entries grow in epoch and in offset (KIP-101).
+Kept in memory and in ``leader-epoch-checkpoint``. Entries increase in epoch and offset (KIP-101).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class LeaderEpochs:
         self._starts: list[int] = []
         self.latest = NO_EPOCH
         self.is_dirty = False
-        """Whether the file lags behind."""
+        """Whether the file must be written."""
         self.begun_at = -1
-        """Where an epoch begins that has no record yet, and so need not be in the file."""
+        """The start of an epoch without records, which need not be in the file yet."""
 
     @property
     def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
@@ -29,11 +29,11 @@ class LeaderEpochs:
         return [(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs]
 
     def assign(self, epoch: int, start: int) -> None:
-        """An epoch begins at an offset. Whatever contradicts that is older and goes."""
+        """Start an epoch at an offset. Older entries that contradict it are dropped."""
         if epoch <= self.latest or epoch < 0:
             return
         while self._starts and self._starts[-1] >= start:
-            # An epoch without a record leaves no trace in the log, and may leave none here.
+            # An epoch without records is not in the log, so it need not be here.
             del self._starts[-1], self._epochs[-1]
         self._epochs.append(epoch)
         self._starts.append(start)
@@ -41,9 +41,10 @@ class LeaderEpochs:
         self.is_dirty = True
 
     def begin(self, epoch: int, start: int) -> None:
-        """A leader begins its epoch; whether it writes anything is not known.
+        """Start the epoch of a leader, which may never append anything.
 
-        No higher one was ever given: a batch that names it has rotted where no checksum looks.
+        No higher epoch exists. A batch with a higher one is corrupt, because the CRC does not cover
+        the epoch.
         """
         while self._epochs and self._epochs[-1] > epoch:
             del self._starts[-1], self._epochs[-1]
@@ -56,14 +57,14 @@ class LeaderEpochs:
             self.begun_at = start
 
     def start_above(self, epoch: int) -> Offset | None:
-        """Where the first epoch above this one begins, if there is any."""
+        """The start of the first epoch above this one, if there is one."""
         place = bisect_right(self._epochs, epoch)
         return Offset(self._starts[place]) if place < len(self._starts) else None
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch that is not above the one asked for, and where it ends (KIP-279).
+        """The largest epoch that is not above the requested one, and its end offset (KIP-279).
 
-        (-1, -1) when nothing is known about an epoch that high.
+        (-1, -1) for an epoch above the latest.
         """
         if epoch == self.latest and epoch >= 0:
             return LeaderEpoch(epoch), Offset(end_offset)
@@ -76,12 +77,12 @@ class LeaderEpochs:
         return LeaderEpoch(self._epochs[place - 1]), end
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """The epoch in which an offset was written; -1 if that is not known."""
+        """The epoch in which an offset was appended; -1 if unknown."""
         place = bisect_right(self._starts, offset)
         return LeaderEpoch(self._epochs[place - 1]) if place else NO_EPOCH
 
     def truncate_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or above an offset."""
+        """Drop epochs that start at or above an offset."""
         place = len(self._starts)
         while place and self._starts[place - 1] >= end_offset:
             place -= 1
@@ -91,7 +92,7 @@ class LeaderEpochs:
             self.is_dirty = True
 
     def truncate_start(self, start_offset: int) -> None:
-        """Forget what ended before an offset; the epoch of that offset now begins there."""
+        """Drop epochs that ended before an offset; the epoch of that offset now starts there."""
         place = bisect_right(self._starts, start_offset)
         if place and self._starts[0] < start_offset:
             del self._starts[: place - 1], self._epochs[: place - 1]
@@ -108,17 +109,17 @@ class LeaderEpochs:
 
     @classmethod
     def parse(cls, data: bytes) -> LeaderEpochs:
-        """What a file holds; raises ``CorruptCheckpoint``."""
+        """Parse the file. Raises ``CorruptCheckpoint``."""
         epochs = cls()
         try:
             version, count, *lines = data.decode().split("\n")
             if int(version) != 0 or int(count) != len([line for line in lines if line]):
-                raise CorruptCheckpoint(f"version {version}, {count} entries announced")
+                raise CorruptCheckpoint(f"version {version}, {count} entries declared")
             for line in lines:
                 if line:
                     epoch, start = line.split(" ")
                     epochs.assign(int(epoch), int(start))
         except ValueError as error:
-            raise CorruptCheckpoint(f"no leader epochs: {error}") from None
+            raise CorruptCheckpoint(f"not a leader epoch checkpoint: {error}") from None
         epochs.is_dirty = False
         return epochs

@@ -430,7 +430,7 @@ class Log:
             return []
         if count == len(self.segments):
             self.roll(now_ms)
-        if self.producers.known:
+        if self.producers.entries:
             # A crash must not lose their last batches, or the next batch would seem out of order
             # and a retry new. The flush after a roll stores a snapshot.
             while count and self.segments[count - 1].next_offset > self.recovery_point:
@@ -458,7 +458,7 @@ class Log:
         self._end_at(self.segments.active.next_offset)
         self._snapshots.truncate(self.end_offset)
         if not self.producers.roll_back(self.end_offset):
-            seen_ms = max((known.seen_ms for known in self.producers.known.values()), default=0)
+            seen_ms = max((known.seen_ms for known in self.producers.entries.values()), default=0)
             self.producers = self._snapshots.rebuild(self.segments, self.end_offset, seen_ms)
         if self.end_offset < self.start_offset:
             self.truncate_fully_and_start_at(self.start_offset)  # nothing readable is left

@@ -1,9 +1,9 @@
-"""Everything about logs that waits: for the disk, in threads of its own, and for time to pass.
+"""The asynchronous part of a data directory: threads for the disk, and periodic tasks.
 
-Producers that want their batches on the disk share a sync (group commit). Beside that: recovery at
-the start, cold reads, the duties that recur (flushing, retention, checkpoints, forgetting silent
-producers, compaction, removing files), and the clean stop. A sync that fails takes the directory
-offline; a disk that is full fails appends until there is room again.
+Producers that require a sync before the acknowledgement share it (group commit). Other tasks are
+recovery at the start, cold reads, the periodic tasks (flushing, retention, checkpoints, expiration
+of producers, compaction, removal of files) and the clean stop. A failed sync takes the directory
+offline. A full disk fails appends until it has space again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TICK_SECONDS = 1.0
 FIRST_RETENTION_MS = 30 * SECOND_MS
 FLUSH_RETRY_SECONDS = 0.1
 OPEN_LOGS = 20
-"""Logs that a thread recovers before it is asked again."""
+"""Logs that a thread recovers in one call."""
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -56,7 +56,7 @@ class PeriodicTask(Struct):
 
 
 class LogManager:
-    """The awaiting side of one ``LogDirectory``. ``recover`` first, then ``run`` until ``stop``."""
+    """Manages one ``LogDirectory``: ``recover``, then ``run`` until cancelled, then ``stop``."""
 
     def __init__(
         self,
@@ -72,35 +72,39 @@ class LogManager:
         self._clock = clock
         self._syncers = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-read")
-        # Waits for a worker process, for minutes; nobody else should wait for it.
+        # This thread waits for a worker process, for minutes.
         self._cleaners = ThreadPoolExecutor(1, thread_name_prefix="log-clean")
         self._flushes: dict[Log, asyncio.Task[None]] = {}
-        self._doomed: list[tuple[float, list[str]]] = []
+        self._expired_files: list[tuple[float, list[str]]] = []
         self._checkpointing = asyncio.Lock()
         self._last_flushed_ms: dict[Log, int] = {}
         self._cleaner = Cleaner(
-            self._files, directory.path, clock=clock, settings=cleaner or CleanerSettings(),
-            start_job=start_job or compaction_starter(self._files), metrics=metrics,
+            self._files,
+            directory.path,
+            clock=clock,
+            settings=cleaner or CleanerSettings(),
+            start_job=start_job or compaction_starter(self._files),
+            metrics=metrics,
             discard=self._remove_later,
-        )  # fmt: skip
+        )
         self._flush_seconds = metrics.histogram(
-            "riverrun_log_flush_seconds", "Time that a sync of a log took"
+            "riverrun_log_flush_seconds", "Duration of log flushes"
         )
         self._retained = metrics.counter(
-            "riverrun_log_segments_discarded_total", "Segments that retention discarded"
+            "riverrun_log_segments_discarded_total", "Segments discarded by retention"
         )
 
     # Threads
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run what may wait for a read from the disk."""
+        """Run a function that may read from the disk."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     async def _in_sync_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._syncers, work)
 
     async def load(self, cold: ColdRead) -> Slice:
-        """Read what is not in memory; raises KafkaError."""
+        """Complete a cold read. Raises KafkaError."""
         while True:
             try:
                 found = await self.in_thread(cold.load)
@@ -115,26 +119,26 @@ class LogManager:
                 if cold.is_current:
                     cold.adopt()
                     return found
-            # Compaction or retention changed the files under it.
+            # Compaction or retention changed the files meanwhile.
             again = cold.again()
             if not isinstance(again, ColdRead):
                 return again
             cold = again
 
-    # The start
+    # Recovery
 
     async def recover(self, settings_for: SettingsFor) -> None:
-        """Open all logs, several at a time."""
+        """Recover all logs in several threads."""
         directory = self._directory
         began = self._clock.monotonic()
         partitions = await self.in_thread(directory.find)
-        handfuls = iter(
+        chunks = iter(
             [partitions[at : at + OPEN_LOGS] for at in range(0, len(partitions), OPEN_LOGS)]
         )
 
         async def open_some() -> None:
-            for handful in handfuls:
-                pairs = [(partition, settings_for(partition.topic)) for partition in handful]
+            for chunk in chunks:
+                pairs = [(partition, settings_for(partition.topic)) for partition in chunk]
                 for log in await self.in_thread(partial(directory.open_logs, pairs)):
                     directory.add(log)
 
@@ -143,28 +147,32 @@ class LogManager:
                 for _ in range(directory.settings.recovery_threads):
                     group.create_task(open_some())
         except ExceptionGroup as failed:
-            # One disk failed, however many threads met it: say so in its own words.
+            # One disk failed, though several threads may have got the error.
             raise failed.exceptions[0] from failed
-        await self.in_thread(directory.trust)
+        await self.in_thread(directory.clear_failure)
         await self.in_thread(partial(self._cleaner.load, directory.logs))
         logs = directory.logs.values()
         state = {
-            "was_clean": directory.was_clean, "cut_bytes": sum(log.cut_bytes for log in logs),
+            "was_clean": directory.was_clean,
+            "cut_bytes": sum(log.cut_bytes for log in logs),
             "damaged": sum(log.is_corrupt for log in logs),
-        }  # fmt: skip
+        }
         _logger.info(
-            "logs opened", logs=len(logs), bytes=sum(log.size_bytes for log in logs),
-            seconds=round(self._clock.monotonic() - began, 3), **(state if logs else {}),
-        )  # fmt: skip
+            "logs opened",
+            logs=len(logs),
+            bytes=sum(log.size_bytes for log in logs),
+            seconds=round(self._clock.monotonic() - began, 3),
+            **(state if logs else {}),
+        )
 
     @property
     def is_disk_full(self) -> bool:
         return self._directory.space_monitor.is_full
 
-    # Durability
+    # Flushing
 
     async def flushed(self, log: Log, offset: int) -> None:
-        """Return when all below an offset is durable. Callers share syncs. Raises KafkaError."""
+        """Wait until all below an offset is durable. Callers share syncs. Raises KafkaError."""
         while log.flushed_offset < offset:
             if offset > log.end_offset:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The log was truncated")
@@ -173,7 +181,7 @@ class LogManager:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
 
     async def _flush(self, log: Log, *, whole: bool = False, closing: bool = False) -> None:
-        """One sync of a log at a time; who comes while it runs waits for it, and looks again."""
+        """Flush a log. If a flush is running, wait for it; a caller that needs more calls again."""
         while (running := self._flushes.get(log)) is not None:
             await asyncio.shield(running)
             if not whole:
@@ -183,13 +191,13 @@ class LogManager:
         try:
             job = log.begin_flush(whole=whole, closing=closing)
         except OSError as error:
-            # No descriptor or no room for an index. Who needs the sync asks again, and must not
-            # keep the loop from everybody else meanwhile.
+            # No descriptor, or no space for an index. Callers retry, and must not keep the event
+            # loop busy meanwhile.
             self._directory.note_write_error(error)
             await asyncio.sleep(FLUSH_RETRY_SECONDS)
             return
         if job is not None:
-            # A task of its own: whoever waits may be cancelled, what a thread began goes on.
+            # A task of its own, because a caller may be cancelled while the thread continues.
             task = asyncio.get_running_loop().create_task(self._run_flush(log, job))
             self._flushes[log] = task
             await asyncio.shield(task)
@@ -198,8 +206,8 @@ class LogManager:
         try:
             await self._sync(log, job)
         finally:
-            # Here and not in a callback of the task, which would run a turn of the loop later: who
-            # looks in between would wait for a task that is done, which is no waiting, for ever.
+            # Not in a callback of the task, which runs one event-loop iteration later. Until then,
+            # callers would await a finished task, which does not yield, in an endless loop.
             del self._flushes[log]
 
     async def _sync(self, log: Log, job: FlushJob) -> None:
@@ -207,7 +215,7 @@ class LogManager:
         try:
             await self._in_sync_thread(job.run)
         except OSError as error:
-            if log.is_offline:  # deleted meanwhile, with its files
+            if log.is_offline:  # deleted meanwhile with its files
                 log.flush_failed(job)
                 return
             if not is_disk_full(error) or not job.has_synced:
@@ -221,7 +229,7 @@ class LogManager:
         self._flush_seconds.observe(self._clock.monotonic() - began)
 
     async def checkpoint(self, *names: str) -> bool:
-        """Store offsets of all partitions, in all or some of the files; whether it worked."""
+        """Write the offsets of all partitions to all or some of the files. Returns success."""
         async with self._checkpointing:
             if self._directory.is_offline:
                 return False
@@ -229,14 +237,14 @@ class LogManager:
             try:
                 await self._in_sync_thread(checkpoint.write)
             except OSError as error:
-                # The old file stays in place, and is as right as it was.
+                # The old file stays, and is still correct.
                 self._directory.note_write_error(error)
-                _logger.warning("checkpoint not written", reason=str(error))
+                _logger.warning("checkpoint not written", error=str(error))
                 return False
         return True
 
     async def checkpoint_start_offsets(self) -> bool:
-        """After DeleteRecords: what was deleted stays deleted, if this worked."""
+        """After DeleteRecords: make the new start offset durable. Returns success."""
         return await self.checkpoint(START_OFFSETS)
 
     async def truncate(
@@ -247,11 +255,11 @@ class LogManager:
         is_wanted: Callable[[], bool] = lambda: True,
         start_at: int | None = None,
     ) -> bool:
-        """Forget batches from an offset on, so that a crash at any moment is recovered rightly.
+        """Remove batches from an offset on. A crash at any moment is recovered correctly.
 
-        With ``start_at`` all of them, and begin again there. False, and nothing is forgotten, when
-        it is not wanted any more by the time that the disk is ready. The recovery point on disk is
-        lowered first: what is appended now is not yet durable.
+        With ``start_at``, remove all batches and start again there. Returns False, and removes
+        nothing, if ``is_wanted`` is false once the disk is ready. The recovery point on disk is
+        lowered first, because batches that are appended now are not durable yet.
         """
         keep = offset if start_at is None else 0
         if log.recovery_point > keep:
@@ -259,8 +267,8 @@ class LogManager:
             if not await self.checkpoint(RECOVERY_POINTS):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         if log.cleaned_to > keep:
-            # What will lie there was not compacted: a tombstone there must not expire before the
-            # records that it supersedes are gone.
+            # New batches there are not compacted. A tombstone must not expire before the records
+            # that it supersedes are removed.
             log.cleaned_to = Offset(keep)
             await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
         while log in self._flushes:
@@ -277,7 +285,7 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         return True
 
-    # What recurs
+    # Periodic tasks
 
     async def run(self) -> None:
         """Run the periodic tasks until cancelled."""
@@ -324,7 +332,7 @@ class LogManager:
         return [*self._directory.logs.values(), *([metadata] if metadata is not None else [])]
 
     async def _flush_due_logs(self) -> None:
-        """Sync what its settings, a closed segment or the sum of unsynced bytes asks for."""
+        """Flush logs that are due by their settings, a closed segment or unflushed bytes."""
         directory = self._directory
         new, directory.created = directory.created, []
         rolled, directory.rolled = directory.rolled, {}
@@ -342,13 +350,15 @@ class LogManager:
 
     async def _check_space(self) -> None:
         space = await self.in_thread(self._directory.space)
-        written = sum(log.end_offset for log in self._directory.logs.values())
+        end_offsets = sum(log.end_offset for log in self._directory.logs.values())
         if self._directory.space_monitor.update(
-            self._clock.monotonic() * SECOND_MS, written,
-            free_bytes=space.usable_bytes, total_bytes=space.total_bytes,
-        ):  # fmt: skip
+            self._clock.monotonic() * SECOND_MS,
+            end_offsets,
+            free_bytes=space.usable_bytes,
+            total_bytes=space.total_bytes,
+        ):
             path, free = self._directory.path, space.usable_bytes
-            _logger.info("disk has room again", path=path, free_bytes=free)
+            _logger.info("disk has space again", path=path, free_bytes=free)
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
         settings = log.settings
@@ -368,7 +378,7 @@ class LogManager:
         await asyncio.gather(*(flush_some() for _ in range(SYNC_THREADS)))
 
     async def _retain(self) -> None:
-        """Close segments that are old, and discard those that may go."""
+        """Roll logs whose active segment is old, and enforce retention."""
         if self._directory.is_offline:
             return
         now_ms = self._clock.now_ms()
@@ -394,18 +404,18 @@ class LogManager:
             await yielder.step()
             log.producers.expire(now_ms, expiration_ms)
 
-    # Files that go
+    # Removing files
 
     def _remove_later(self, log: Log, segments: list[Segment]) -> None:
         due = self._clock.monotonic() + log.settings.file_delete_delay_ms / SECOND_MS
         paths = [path + DELETED_SUFFIX for segment in segments for path in segment.paths()]
         if paths:
-            self._doomed.append((due, paths))
+            self._expired_files.append((due, paths))
 
     async def _remove_files(self) -> None:
         now = self._clock.monotonic()
-        due = [path for when, paths in self._doomed if when <= now for path in paths]
-        self._doomed = [entry for entry in self._doomed if entry[0] > now]
+        due = [path for when, paths in self._expired_files if when <= now for path in paths]
+        self._expired_files = [entry for entry in self._expired_files if entry[0] > now]
         removals, self._directory.removals = self._directory.removals, []
         try:
             for removal in removals:
@@ -413,7 +423,7 @@ class LogManager:
             if due:
                 await self._in_sync_thread(partial(unlink_all, self._files, due))
         except OSError as error:  # the next start removes them
-            _logger.warning("files not removed", reason=str(error))
+            _logger.warning("files not removed", error=str(error))
 
     # Compaction
 
@@ -428,7 +438,7 @@ class LogManager:
             await asyncio.sleep(self._cleaner.settings.backoff_ms / SECOND_MS)
 
     async def _drive(self, steps: Steps) -> bool:
-        """Run a story that yields what has to wait."""
+        """Run a generator that yields functions which wait for the disk."""
         loop = asyncio.get_running_loop()
         try:
             work = next(steps)
@@ -444,10 +454,10 @@ class LogManager:
         finally:
             steps.close()
 
-    # The end
+    # Clean stop
 
     async def stop(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
-        """Make everything durable and say so, unless something went wrong. ``run`` has ended."""
+        """Flush everything and write the clean-shutdown marker. ``run`` has ended before."""
         try:
             if clean and not self._directory.is_offline:
                 await self._stop_cleanly(broker_epoch)
@@ -457,22 +467,22 @@ class LogManager:
             self._cleaners.shutdown(wait=False)
 
     async def _stop_cleanly(self, broker_epoch: int) -> None:
-        await self.in_thread(self._directory.note_unread)
+        await self.in_thread(self._directory.find_unloaded)
         await self._flush_all(self._all_logs(), whole=True, closing=True)
         unflushed = [log for log in self._all_logs() if log.recovery_point < log.end_offset]
         await self._remove_files()
         await self.checkpoint()
         if unflushed or self._directory.is_offline:
-            _logger.error("stopped without all data on disk", logs=len(unflushed))
+            _logger.error("stopped with unflushed logs", logs=len(unflushed))
             return
         try:
             await self._in_sync_thread(partial(self._directory.mark_clean, broker_epoch))
         except OSError as error:
-            _logger.error("clean stop not recorded", reason=str(error))
+            _logger.error("clean-shutdown marker not written", error=str(error))
 
 
 def _largest_unflushed(logs: Iterable[Log], bytes_max: int) -> list[Log]:
-    """The largest logs, as many as must be synced to keep the others within a limit in sum."""
+    """The largest logs, so that the unflushed bytes of the others are within a limit."""
     by_size = sorted(((log.unflushed_bytes, log) for log in logs), key=lambda pair: -pair[0])
     total = sum(size for size, _ in by_size)
     chosen = []

@@ -74,9 +74,14 @@ class LogReader:
             if handle is not None and (position is not None or segment.index is not None):
                 segment.is_recent = True
                 found = read_batches(
-                    handle.file.read_cached_at, segment, offset, position,
-                    max_bytes=max_bytes, end=end, at_least_one=at_least_one,
-                )  # fmt: skip
+                    handle.file.read_cached_at,
+                    segment,
+                    offset,
+                    position,
+                    max_bytes=max_bytes,
+                    end=end,
+                    at_least_one=at_least_one,
+                )
             if found is None:
                 return self._cold(segment, offset, position, max_bytes, end, at_least_one)
             at, result = found

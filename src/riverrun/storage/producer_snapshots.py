@@ -22,7 +22,7 @@ from riverrun.storage.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from riverrun.storage.segment.segments import Segments
 
 _EARLIER_BYTES = (1 << 17, 5 << 20)
-"""How far before a snapshot to look for a producer's last five batches, at first and at most."""
+"""Bytes before a snapshot to search for the last five batches of producers, first and at most."""
 _SNAPSHOTS_KEPT = 2
 _logger = structlog.get_logger("riverrun.storage")
 
@@ -89,7 +89,7 @@ class ProducerSnapshots:
         producers, start = found if found is not None else (Producers(), segments.base_offset)
         state = ReplayedState(producers, LeaderEpochs(), replay_from=start, seen_ms=seen_ms)
         replay(self._files, segments, state, start=start, end=end_offset)
-        recall_earlier(self._files, segments, producers, start)
+        load_earlier_batches(self._files, segments, producers, start)
         return producers
 
 
@@ -100,7 +100,7 @@ def snapshot_path(directory: str, offset: int) -> str:
 def load_snapshot(
     files: Files, directory: str, offsets: Iterable[int], seen_ms: int
 ) -> tuple[Producers, int] | None:
-    """The newest snapshot that can be read, and its offset."""
+    """The newest readable snapshot, and its offset."""
     for offset in sorted(offsets, reverse=True):
         path = snapshot_path(directory, offset)
         try:
@@ -108,14 +108,14 @@ def load_snapshot(
         except FileNotFoundError:
             continue
         except CorruptSnapshot as error:
-            _logger.warning("producer snapshot ignored", path=path, reason=str(error))
+            _logger.warning("producer snapshot ignored", path=path, error=str(error))
     return None
 
 
 def replay(
     files: Files, segments: Sequence[Segment], state: ReplayedState, *, start: int, end: int
 ) -> None:
-    """Account for the batches in [start, end)."""
+    """Replay the headers of the batches in [start, end)."""
     for segment in segments:
         if segment.next_offset <= start or segment.base_offset >= end or segment.size == 0:
             continue
@@ -132,12 +132,12 @@ def replay(
                 state.replay(header, batch)
 
 
-def recall_earlier(
+def load_earlier_batches(
     files: Files, segments: Sequence[Segment], producers: Producers, offset: int
 ) -> None:
-    """Find the batches before a snapshot's offset that it had no room for.
+    """Load the batches before a snapshot that a snapshot does not contain.
 
-    A snapshot holds each producer's last batch; a producer may retry any of its last five.
+    It contains the last batch of each producer, but a producer may retry any of its last five.
     """
     for segment in segments:
         if not segment.base_offset < offset <= segment.next_offset or segment.size == 0:
@@ -147,21 +147,21 @@ def recall_earlier(
             known = index.position_before(offset) if index is not None else segment.size
             for window in _EARLIER_BYTES:
                 start = index.position_at_most(max(known - window, 0)) if index else 0
-                if _recall_from(file, start, segment.size, producers, offset) or start == 0:
+                if _search_earlier(file, start, segment.size, producers, offset) or start == 0:
                     return
 
 
-def _recall_from(file: File, start: int, size: int, producers: Producers, offset: int) -> bool:
-    """Recall what lies in a part of the log; whether it was enough for those who wrote there."""
+def _search_earlier(file: File, start: int, size: int, producers: Producers, offset: int) -> bool:
+    """Search a part of the log. Returns whether all producers found there are complete."""
     earlier: dict[int, list[BatchHeader]] = {}
     for _, header, _ in headers(file, start, size):
         if header.base_offset >= offset:
             break
-        if header.producer_id in producers.known and not header.is_control:
+        if header.producer_id in producers.entries and not header.is_control:
             recent = earlier.setdefault(header.producer_id, [])
             recent.append(header)
             del recent[:-BATCHES_KEPT]
     for recent in earlier.values():
         for header in reversed(recent):
-            producers.remember_earlier(header)
-    return all(producers.known[producer_id].is_remembered for producer_id in earlier)
+            producers.add_earlier(header)
+    return all(producers.entries[producer_id].is_complete for producer_id in earlier)

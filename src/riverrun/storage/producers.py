@@ -1,9 +1,9 @@
-"""What a partition remembers of its producers: the sequences, epochs and transactions they are in.
+"""The producer state of a partition: sequence numbers, producer epochs and open transactions.
 
-An idempotent producer numbers its records; the last five batches of each are kept, so that a retry
-is known as a duplicate and answered with the original offset, and a gap is refused (KIP-98). The
-state is a function of the log: it is rebuilt from a snapshot and the batches behind it. Reading
-those, and writing snapshots to files, is left to recovery and to the log.
+An idempotent producer numbers its records. The last five batches of each producer are kept, so that
+a retry is recognised and gets the original offset, and a gap is rejected (KIP-98). The state is a
+function of the log: it can be rebuilt from a snapshot and the batches after it, which is done by
+``producer_snapshots``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from riverrun.records.record import ControlType, read_records
 from riverrun.storage.segment.index import AbortedTransaction
 
 BATCHES_KEPT = 5
-"""As many as a producer may have in flight."""
+"""A producer may have this many batches in flight."""
 NO_SEQUENCE = -1
 NO_PRODUCER_EPOCH = -1
 SEQUENCE_MAX = 2**31 - 1
@@ -35,7 +35,7 @@ _CRC_COVERS_FROM = 6
 
 
 class AppendOrigin(Enum):
-    """Who appends, for it decides what is checked."""
+    """The origin of an append decides which checks apply, as in Kafka."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -44,7 +44,7 @@ class AppendOrigin(Enum):
 
 
 class KnownBatch(NamedTuple):
-    """A batch that was appended before."""
+    """A batch in the log."""
 
     first_sequence: int
     last_sequence: int
@@ -54,7 +54,7 @@ class KnownBatch(NamedTuple):
 
 
 class TransactionMarker(NamedTuple):
-    """The end of a transaction, from a control batch."""
+    """The marker in a control batch that ends a transaction."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -72,12 +72,17 @@ def read_marker(batch: Buffer) -> TransactionMarker | None:
 
 
 class ProducerEntry:
-    """One producer's state. ``batches`` are of the current epoch, the oldest first."""
+    """State of one producer. ``batches`` are those of the current epoch, the oldest first."""
 
     __slots__ = (
-        "batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "seen_ms",
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "producer_id",
+        "seen_ms",
         "transaction_start",
-    )  # fmt: skip
+    )
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
@@ -93,8 +98,8 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
-    def is_remembered(self) -> bool:
-        """Whether no more of its batches could be known."""
+    def is_complete(self) -> bool:
+        """Whether all batches that the producer may retry are kept."""
         batches = self.batches
         return len(batches) >= BATCHES_KEPT or not batches or batches[0].first_sequence <= 0
 
@@ -105,25 +110,25 @@ class ProducerEntry:
 
 
 class CorruptSnapshot(Exception):
-    """A file that is no producer snapshot."""
+    """A producer snapshot that cannot be parsed."""
 
 
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_ending", "_open", "known")
+    __slots__ = ("_ending", "_open", "entries")
 
     def __init__(self) -> None:
-        self.known: dict[int, ProducerEntry] = {}
+        self.entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
-        """Transactions under way: first offset -> producer; first offsets only grow."""
+        """Open transactions: first offset -> producer id. First offsets increase."""
         self._ending: dict[int, int] = {}
-        """Ended above the high watermark: first offset -> offset of the marker."""
+        """Transactions that ended above the high watermark: first offset -> marker's offset."""
 
     @property
-    def has_gaps(self) -> bool:
-        """Whether batches may be missing that a producer could send again."""
-        return not all(producer.is_remembered for producer in self.known.values())
+    def is_complete(self) -> bool:
+        """Whether all batches that a producer may retry are kept."""
+        return all(producer.is_complete for producer in self.entries.values())
 
     def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> KnownBatch | None:
         """Check a batch before it is appended; the original if it is a duplicate.
@@ -135,9 +140,9 @@ class Producers:
             if marker is not None:
                 self.refuse_stale_marker(header, marker)
             return None
-        producer = self.known.get(header.producer_id)
+        producer = self.entries.get(header.producer_id)
         if producer is None:
-            # Its earlier batches may have been discarded by retention, so any sequence will do.
+            # Retention may have discarded its earlier batches, so any sequence number is valid.
             return None
         if header.producer_epoch == producer.epoch:
             if header.base_sequence >= 0:
@@ -176,9 +181,9 @@ class Producers:
         return self.end_transaction(header, base_offset, marker, seen_ms)
 
     def _replay_data(self, header: BatchHeader, first_offset: int, seen_ms: int) -> None:
-        producer = self.known.get(header.producer_id)
+        producer = self.entries.get(header.producer_id)
         if producer is None:
-            producer = self.known[header.producer_id] = ProducerEntry(header.producer_id)
+            producer = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         producer.last_timestamp = header.max_timestamp
@@ -187,10 +192,13 @@ class Producers:
         batches = producer.batches
         batches.append(
             KnownBatch(
-                header.base_sequence, header.last_sequence, first_offset, last_offset,
+                header.base_sequence,
+                header.last_sequence,
+                first_offset,
+                last_offset,
                 header.max_timestamp,
             )
-        )  # fmt: skip
+        )
         if len(batches) > BATCHES_KEPT:
             del batches[0]
         if header.attributes & TRANSACTIONAL_BIT and producer.transaction_start is None:
@@ -200,10 +208,10 @@ class Producers:
     def end_transaction(
         self, header: BatchHeader, offset: int, marker: TransactionMarker, seen_ms: int
     ) -> AbortedTransaction | None:
-        """Account for a marker that was appended; what readers must skip, if it aborts."""
-        producer = self.known.get(header.producer_id)
+        """Account for an appended marker. Returns the transaction if it was aborted."""
+        producer = self.entries.get(header.producer_id)
         if producer is None:
-            producer = self.known[header.producer_id] = ProducerEntry(header.producer_id)
+            producer = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
@@ -219,8 +227,8 @@ class Producers:
         return AbortedTransaction(header.producer_id, start, offset, stable)
 
     def refuse_stale_marker(self, header: BatchHeader, marker: TransactionMarker) -> None:
-        """A coordinator that was replaced must not end transactions."""
-        producer = self.known.get(header.producer_id)
+        """Raise KafkaError for a marker of a coordinator that was replaced."""
+        producer = self.entries.get(header.producer_id)
         if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -229,57 +237,57 @@ class Producers:
             )
 
     def first_unstable_offset(self) -> int | None:
-        """Where the first transaction begins that is open, or ended above the high watermark."""
+        """The start of the first transaction that is open, or ended above the high watermark."""
         if not self._open and not self._ending:
             return None
         return min(*self._open, *self._ending, _NO_LIMIT, _NO_LIMIT)
 
     def settle(self, high_watermark: int) -> None:
-        """Transactions whose markers lie below the high watermark are over."""
+        """Drop ended transactions whose markers are below the high watermark."""
         if self._ending:
             over = [start for start, end in self._ending.items() if end < high_watermark]
             for start in over:
                 del self._ending[start]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have been silent for long; how many there were.
+        """Drop producers that were idle for a long time. Returns their number.
 
-        By the time of appending, not by the records' own: data with old timestamps must not make
-        its producer forgotten at once.
+        Counts from the time of the append, not from the timestamps of records: data with old
+        timestamps must not expire its producer at once.
         """
-        silent = [
+        idle = [
             producer.producer_id
-            for producer in self.known.values()
+            for producer in self.entries.values()
             if producer.transaction_start is None and now_ms - producer.seen_ms >= expiration_ms
         ]
-        for producer_id in silent:
-            del self.known[producer_id]
-        return len(silent)
+        for producer_id in idle:
+            del self.entries[producer_id]
+        return len(idle)
 
     def roll_back(self, offset: int) -> bool:
-        """Forget batches from an offset on; False when that needs what is no longer remembered."""
+        """Drop batches from an offset on; False if the state before them is not in memory."""
         if self._open or self._ending:
-            return not self._is_touched(offset)
-        for producer in self.known.values():
+            return not self._affects_transactions(offset)
+        for producer in self.entries.values():
             kept = [batch for batch in producer.batches if batch.last_offset < offset]
             if len(kept) == len(producer.batches):
                 continue
             if not kept:
-                return False  # its epoch and sequence before that are in a snapshot, if anywhere
+                return False  # its earlier epoch and sequence may be in a snapshot
             producer.batches = kept
             producer.last_timestamp = kept[-1].timestamp
         return True
 
-    def _is_touched(self, offset: int) -> bool:
+    def _affects_transactions(self, offset: int) -> bool:
         return any(
             producer.transaction_start is not None or _ends_from(producer, offset)
-            for producer in self.known.values()
+            for producer in self.entries.values()
         ) or any(end >= offset for end in self._ending.values())
 
     def snapshot(self) -> bytes:
-        """All of it in Kafka's encoding, which has the last batch of each producer only."""
-        body = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self.known)))
-        for producer in self.known.values():
+        """Encode as in Kafka, which keeps only the last batch of each producer."""
+        body = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self.entries)))
+        for producer in self.entries.values():
             last = producer.batches[-1] if producer.batches else None
             start = producer.transaction_start
             body += _SNAPSHOT_ENTRY.pack(
@@ -297,7 +305,7 @@ class Producers:
 
     @classmethod
     def from_snapshot(cls, data: bytes, seen_ms: int) -> Producers:
-        """The state that a snapshot holds; raises ``CorruptSnapshot``."""
+        """Decode a snapshot. Raises ``CorruptSnapshot``."""
         if len(data) < _SNAPSHOT_HEAD.size:
             raise CorruptSnapshot(f"{len(data)} bytes are too few")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -309,27 +317,30 @@ class Producers:
             raise CorruptSnapshot(f"{len(data)} bytes do not hold {count} producers")
         producers = cls()
         for producer in _entries(data, seen_ms):
-            producers.known[producer.producer_id] = producer
+            producers.entries[producer.producer_id] = producer
             if producer.transaction_start is not None:
                 producers._open[producer.transaction_start] = producer.producer_id
         return producers
 
-    def remember_earlier(self, header: BatchHeader) -> None:
-        """Fill up what a snapshot left out: batches before the last one, given newest first."""
-        producer = self.known.get(header.producer_id)
+    def add_earlier(self, header: BatchHeader) -> None:
+        """Add a batch that a snapshot left out. To be called for the newest first."""
+        producer = self.entries.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch or not producer.batches:
             return
         oldest = producer.batches[0]
         if len(producer.batches) < BATCHES_KEPT and header.last_offset < oldest.first_offset:
-            known = KnownBatch(
-                header.base_sequence, header.last_sequence, header.base_offset,
-                header.last_offset, header.max_timestamp,
-            )  # fmt: skip
-            producer.batches.insert(0, known)
+            earlier = KnownBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+            )
+            producer.batches.insert(0, earlier)
 
 
 def _check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:
-    """A producer's batches follow each other without a gap; a new epoch begins at 0."""
+    """The sequence continues without a gap; a new epoch starts at 0."""
     first = header.base_sequence
     if header.producer_epoch != producer.epoch:
         if first != 0 and producer.epoch != NO_PRODUCER_EPOCH:

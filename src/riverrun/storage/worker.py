@@ -1,9 +1,8 @@
-"""Runs compaction and scrubbing in a process of their own, with the lowest priority.
+"""Runs compaction and scrubbing in a worker process with the lowest priority.
 
-Ten million records would hold the interpreter's lock for half a minute, and a thread cannot be
-niced. The process gets a task by its standard input and answers by its standard output, one frame
-for each result (a new segment, or one that was checked); it ends when its parent does, for a node
-that was started anew may be compacting the same log.
+Ten million records would hold the GIL for half a minute, and a thread cannot be niced. The process
+reads a task from standard input and writes one frame per result to standard output: a new segment,
+or a checked one. It ends with its parent, because a restarted node may compact the same log.
 """
 
 from __future__ import annotations
@@ -35,35 +34,35 @@ _NICENESS = 19
 _PR_SET_PDEATHSIG = 1
 _PAUSE_SECONDS_MAX = 1.0
 
-Answer = CompactionResult | ScrubResult | Exception | None
-"""A result, what went wrong, or None at the end."""
+Response = CompactionResult | ScrubResult | Exception | None
+"""A result, an error, or None at the end."""
 Result = TypeVar("Result", CompactionResult, ScrubResult)
 
 
 class CompactionJob(Protocol):
-    """A compaction under way. ``next`` waits, so it belongs in a thread; ``abort`` does not."""
+    """A running compaction. ``next`` waits, so call it in a thread; ``abort`` does not wait."""
 
     def next(self) -> CompactionResult | None:
-        """The next new segment; None when there are no more."""
+        """The next new segment; None at the end."""
         ...
 
     def abort(self) -> None:
-        """Let ``next`` end soon, by ``CompactionAborted``. Does nothing once it has ended."""
+        """Make ``next`` raise ``CompactionAborted`` soon. Does nothing after the end."""
         ...
 
 
 StartCompaction = Callable[[CompactionTask, int], CompactionJob]
-"""Makes the job of a task, that reads at most so many bytes a second (0: as it likes)."""
+"""Starts a task, with a limit of bytes read per second (0: none)."""
 
 
 class InlineCompaction:
-    """In the caller's own process, on any ``Files``: for the simulation and for tests."""
+    """Compacts in the caller's process, on any ``Files``: for the simulation and for tests."""
 
     def __init__(self, files: Files, task: CompactionTask) -> None:
         self._is_aborted = False
-        self._results = compact(files, task, self._go_on)
+        self._results = compact(files, task, self._throttle)
 
-    def _go_on(self, _: int) -> bool:
+    def _throttle(self, _: int) -> bool:
         return not self._is_aborted
 
     def next(self) -> CompactionResult | None:
@@ -74,7 +73,7 @@ class InlineCompaction:
 
 
 class InlineScrub:
-    """As ``InlineCompaction``; as fast as it can, for simulated time does not pass in it."""
+    """Scrubs in the caller's process, without a limit, because simulated time does not pass."""
 
     def __init__(self, files: Files, task: ScrubTask) -> None:
         self._is_aborted = False
@@ -88,7 +87,7 @@ class InlineScrub:
 
 
 def compaction_starter(files: Files) -> StartCompaction:
-    """Worker processes see the real file system only."""
+    """Use a worker process on the real file system, which is the only one that it can see."""
     if isinstance(files, OsFiles):
         return ProcessJob[CompactionResult]
     return lambda task, _: InlineCompaction(files, task)
@@ -101,7 +100,7 @@ def scrub_starter(files: Files) -> StartScrub:
 
 
 class ProcessJob(Generic[Result]):
-    """In a worker process, on the real file system."""
+    """Runs a task in a worker process, on the real file system."""
 
     def __init__(self, task: CompactionTask | ScrubTask, bytes_per_second_max: int) -> None:
         self._request = pickle.dumps((task, os.getpid(), bytes_per_second_max))
@@ -111,22 +110,22 @@ class ProcessJob(Generic[Result]):
     def next(self) -> Result | None:
         process = self._process or self._start()
         assert process.stdout is not None
-        answer = _receive(process.stdout)
-        if isinstance(answer, CompactionResult | ScrubResult):
-            return cast("Result", answer)
+        response = _receive(process.stdout)
+        if isinstance(response, CompactionResult | ScrubResult):
+            return cast("Result", response)
         self._end(process)
-        if answer is not None:
-            raise answer
+        if response is not None:
+            raise response
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._is_aborted:
-            raise CompactionAborted("before it began")
+            raise CompactionAborted("before it started")
         process = subprocess.Popen(
             [sys.executable, "-m", "riverrun.storage.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # The directory that we happen to be in is not to be searched for modules.
+            # Do not search the current directory for modules.
             env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         self._process = process
@@ -137,7 +136,7 @@ class ProcessJob(Generic[Result]):
             process.stdin.write(self._request)
             process.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended: its output says so
+            pass  # it has ended; reading its output shows why
         return process
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
@@ -151,26 +150,26 @@ class ProcessJob(Generic[Result]):
             self._process.kill()
 
 
-def _receive(stream: IO[bytes]) -> Answer:
+def _receive(stream: IO[bytes]) -> Response:
     length = stream.read(_LENGTH.size)
     if len(length) < _LENGTH.size:
         return CompactionAborted("the worker process ended")
     data = stream.read(_LENGTH.unpack(length)[0])
     try:
-        answer: Answer = pickle.loads(data)
+        response: Response = pickle.loads(data)
     except (EOFError, pickle.UnpicklingError):
         return CompactionAborted("the worker process ended")
-    return answer
+    return response
 
 
-def _send(stream: IO[bytes], answer: Answer) -> None:
-    data = pickle.dumps(answer)
+def _send(stream: IO[bytes], response: Response) -> None:
+    data = pickle.dumps(response)
     stream.write(_LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
 class _Throttle:
-    """Says whether to go on, after as long a pause as the limit of bytes a second asks for."""
+    """Limits bytes per second. Returns whether the parent process still runs."""
 
     def __init__(self, parent: int, bytes_per_second_max: int) -> None:
         self._parent = parent
@@ -188,31 +187,31 @@ class _Throttle:
         return os.getppid() == self._parent
 
 
-def _answers(task: CompactionTask | ScrubTask, pace: _Throttle) -> Iterator[Answer]:
+def _responses(task: CompactionTask | ScrubTask, throttle: _Throttle) -> Iterator[Response]:
     try:
         if isinstance(task, ScrubTask):
-            yield from scrub(OsFiles(), task, pace)
+            yield from scrub(OsFiles(), task, throttle)
         else:
-            yield from compact(OsFiles(), task, pace)
+            yield from compact(OsFiles(), task, throttle)
         yield None
     except (CorruptBatch, CompactionAborted, ScrubAborted, OSError) as error:
         yield error
 
 
 def _die_with_parent() -> None:
-    """Where the kernel offers it; else the pace notices, a little later."""
+    """On Linux the kernel does this. Elsewhere the throttle notices it, a little later."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     os.nice(_NICENESS)
     task, parent, bytes_per_second_max = pickle.loads(sys.stdin.buffer.read())
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
-        for answer in _answers(task, _Throttle(parent, bytes_per_second_max)):
-            _send(sys.stdout.buffer, answer)
+    with contextlib.suppress(BrokenPipeError):  # the parent does not read any more
+        for response in _responses(task, _Throttle(parent, bytes_per_second_max)):
+            _send(sys.stdout.buffer, response)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ def test_epochs_and_producer_state_are_replicated() -> None:
         await scenario.caught_up(led, replica)
         assert same(led, replica.log)
         assert replica.log.epochs.entries == [(0, 0), (3, 3), (4, 6)]
-        assert len(replica.log.producers.known[5].batches) == 5
+        assert len(replica.log.producers.entries[5].batches) == 5
 
     run(steps)
 

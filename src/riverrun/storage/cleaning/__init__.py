@@ -1,1 +1,1 @@
-"""Retention and compaction: which segments and records are removed, and how."""
+"""Retention and compaction: discarding and rewriting closed segments."""

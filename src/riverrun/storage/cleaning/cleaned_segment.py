@@ -1,6 +1,6 @@
-"""The segment that compaction writes: batches and indexes, under names that end in ``.cleaned``.
+"""The segment that compaction writes: batches and indexes in files that end in ``.cleaned``.
 
-It is durable when it is finished, and nothing refers to it before the cleaner gives it its name.
+It is durable when it is finished, and not part of the log before ``swap`` renames it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WRITE_BYTES = 1 << 20
 
 
 def discard_cleaned(files: Files, directory: str) -> None:
-    """Remove what an unfinished compaction left."""
+    """Remove the files of an unfinished compaction."""
     for name in files.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX):
             files.unlink(os.path.join(directory, name))
@@ -68,7 +68,7 @@ class CleanedSegment:
         assert header.base_offset >= self.next_offset, (
             f"offset {header.base_offset} follows {self.next_offset}"
         )
-        # The time of an empty batch is of records that are gone: a search must not lead there.
+        # The timestamp of an empty batch belongs to removed records: a search must not find it.
         if header.count and header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset
@@ -91,13 +91,13 @@ class CleanedSegment:
         self._buffer = bytearray()
 
     def flush(self) -> None:
-        """Make the batches durable: the old segments go as soon as this one has its name."""
+        """Make the batches durable, because the old segments are removed after the swap."""
         self._write()
         assert self._file is not None, "the segment is finished"
         self._file.sync()
 
     def finish(self, transactions: list[AbortedTransaction]) -> None:
-        """Write the indexes, and make sure that all the files will be there."""
+        """Write the indexes and sync the directory."""
         self._times.append(self.max_timestamp, self.max_timestamp_offset)
         self._write_whole(INDEX_SUFFIX, self._index.encode())
         self._write_whole(TIME_INDEX_SUFFIX, self._times.encode())

@@ -1,7 +1,7 @@
-"""What compaction must know of transactions, learned as their batches pass by in order.
+"""The transactions that compaction passes, in the order of their batches.
 
-Aborted records go at once. A marker stays as long as anything of its transaction does, for readers
-would otherwise not know where it ended.
+Aborted records are removed at once. A marker stays as long as a record of its transaction stays,
+because readers need it to see where the transaction ended.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from riverrun.storage.segment.index import AbortedTransaction
 
 
 class CleanedTransactions:
-    """Which batches belong to aborted transactions, and which markers are still needed."""
+    """Decides which batches are aborted, and which markers are still needed."""
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...], start_offset: int) -> None:
-        # Those that ended before the first batch that we will see must not hide the next one of
-        # the same producer.
+        # A transaction that ended before the first batch must not hide the next one of the same
+        # producer.
         coming = [each for each in aborted if each.last_offset >= start_offset]
         self._coming = sorted(coming, key=lambda each: each.first_offset, reverse=True)
         self._aborting: dict[int, AbortedTransaction] = {}
         self._has_data: dict[int, bool] = {}
         self._committing: dict[int, bool] = {}
         self.kept: list[AbortedTransaction] = []
-        """Aborted transactions of which something is left, for the new transaction index."""
+        """Aborted transactions with remaining batches, for the new transaction index."""
 
     def _advance(self, last_offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= last_offset:
@@ -31,7 +31,7 @@ class CleanedTransactions:
             self._aborting.setdefault(transaction.producer_id, transaction)
 
     def pass_data(self, header: BatchHeader) -> bool:
-        """Account for a batch of data; whether it was aborted."""
+        """Account for a data batch. Returns whether it was aborted."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
@@ -42,7 +42,7 @@ class CleanedTransactions:
         return False
 
     def pass_marker(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Account for a control batch; whether nothing is left that needs it."""
+        """Account for a control batch. Returns whether it is no longer needed."""
         self._advance(header.last_offset)
         if header.count == 0:
             return True

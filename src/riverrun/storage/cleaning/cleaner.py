@@ -1,13 +1,12 @@
-"""Chooses the log that needs compaction most, and carries it through, step by step.
+"""Chooses the log that needs compaction most, and compacts it step by step.
 
-``clean_once`` is written as one story, but waits for nothing itself: it yields what has to wait (a
-function for a thread) and is sent the result, so ``runner`` awaits and tests simply call. What a
-log looks like afterwards is decided by ``compaction``; how it gets there by ``swap``.
+``clean_once`` is a generator. It yields functions that wait for the disk and receives their
+results, so that ``log_manager`` runs them in a thread and tests call them directly. ``compaction``
+writes the new segments, and ``swap`` puts them into the log.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Generator, Iterable, Mapping
 
 import structlog
@@ -38,17 +37,17 @@ from riverrun.storage.log import Log
 from riverrun.storage.segment.index import TIME_ENTRY
 from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import CleanerSettings
+from riverrun.storage.space_monitor import is_disk_full
 from riverrun.storage.worker import CompactionJob, StartCompaction
 
 Steps = Generator[Callable[[], object], object, bool]
-"""Yields what is to be run in a thread, is sent what that returned."""
+"""Yields functions to run in a thread, and receives their results."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _logger = structlog.get_logger("riverrun.storage")
 
 
 class CompactionCandidate(Struct, frozen=True):
-    """A log that may be compacted, and how much that is needed."""
+    """A log that can be compacted, and how urgent that is."""
 
     log: Log
     segments: tuple[Segment, ...]
@@ -57,11 +56,11 @@ class CompactionCandidate(Struct, frozen=True):
     is_overdue: bool
 
 
-def judge(log: Log, first_dirty_offset: int, now_ms: int) -> CompactionCandidate | None:
-    """What could be compacted of a log, if it has anything new since the last time.
+def find_candidate(log: Log, first_dirty_offset: int, now_ms: int) -> CompactionCandidate | None:
+    """The segments of a log that can be compacted; None if nothing was added since the last time.
 
-    Never the active segment, nothing above the high watermark or inside an open transaction, and
-    nothing younger than min.compaction.lag.ms.
+    Excludes the active segment, records above the last stable offset, and records younger than
+    min.compaction.lag.ms.
     """
     settings = log.settings
     if not settings.is_compacted:
@@ -92,7 +91,7 @@ def judge(log: Log, first_dirty_offset: int, now_ms: int) -> CompactionCandidate
 
 
 def choose(candidates: Iterable[CompactionCandidate]) -> CompactionCandidate | None:
-    """The one that is overdue or the dirtiest, if any is dirty enough."""
+    """The candidate that is overdue, or has the highest dirty ratio above its limit."""
     due = [
         each
         for each in candidates
@@ -121,13 +120,13 @@ class Cleaner:
         self.settings = settings
         self._start_job = start_job
         self._discard = discard
-        """Takes segments that were replaced; their files are to go after file.delete.delay.ms."""
+        """Takes replaced segments, whose files are removed after file.delete.delay.ms."""
         self._job: CompactionJob | None = None
         self.uncleanable: dict[Log, str] = {}
-        """Logs with damage that must not be copied, and what it is."""
+        """Logs with damage, which must not be copied, and its description."""
         self._layouts: dict[Log, int] = {}
         self._cleanings = metrics.counter(
-            "riverrun_log_cleaner_runs_total", "Compactions that were completed"
+            "riverrun_log_cleaner_runs_total", "Completed compactions"
         )
         self._failures = metrics.counter(
             "riverrun_log_cleaner_failures_total", "Compactions that failed"
@@ -145,28 +144,29 @@ class Cleaner:
         )
 
     def load(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Tell the logs up to where they were compacted before the restart. Waits for the disk."""
+        """Restore the compacted offsets of the logs after a restart. Waits for the disk."""
         try:
             known = read_offsets(self._files, self._path, CLEANER_OFFSETS)
         except CorruptCheckpoint as error:
-            # Without it everything counts as dirty: more work, the same result.
-            _logger.warning("cleaner checkpoint is not readable", problem=str(error))
+            # Without it, everything counts as dirty: more work, but the same result.
+            _logger.warning("cleaner checkpoint ignored", error=str(error))
             return
         for partition, log in logs.items():
             log.cleaned_to = min(known.get(partition, Offset(0)), log.end_offset)
 
     def abort(self) -> None:
-        """Let a compaction that is under way end soon; what it has put in place stays."""
+        """End a running compaction soon. Segments that are swapped in stay."""
         if self._job is not None:
             self._job.abort()
 
     def clean_once(self, logs: Mapping[TopicPartition, Log]) -> Steps:
-        """Compact the log that needs it most; whether there was one. Raises OSError for the disk's
-        failures in putting a segment in place, after which the directory must not be trusted.
+        """Compact the log that needs it most. Returns whether there was one.
+
+        Raises OSError if swapping in a segment fails. Then the directory must go offline.
         """
         now_ms = self._clock.now_ms()
         for log in list(self.uncleanable):
-            # Gone, or repaired: what lies there now is to be judged anew.
+            # The log was deleted or repaired, so it may be compacted again.
             if logs.get(log.partition) is not log or log.segments.layout != self._layouts[log]:
                 del self.uncleanable[log], self._layouts[log]
         found = choose(
@@ -174,15 +174,15 @@ class Cleaner:
             for log in logs.values()
             if log.settings.is_compacted
             and log not in self.uncleanable
-            and (candidate := judge(log, max(log.cleaned_to, log.start_offset), now_ms))
+            and (candidate := find_candidate(log, max(log.cleaned_to, log.start_offset), now_ms))
         )
         if found is None:
             return False
         try:
             cleaned = yield from self._compact(found, now_ms)
         except (CompactionAborted, FileNotFoundError):
-            # Somebody wants to stop, or retention, truncation or deletion was quicker.
-            yield lambda: self._tidy(found.log)
+            # The node stops, or retention, truncation or deletion removed the segments.
+            yield lambda: self._remove_cleaned(found.log)
             return False
         if cleaned is None:
             return False
@@ -194,7 +194,7 @@ class Cleaner:
     def _compact(
         self, candidate: CompactionCandidate, now_ms: int
     ) -> Generator[Callable[[], object], object, CompactionResult | None]:
-        """Put one new segment after the other in place; the last one, or None if it failed."""
+        """Swap in one new segment after another. Returns the last one, or None on failure."""
         log = candidate.log
         rate = int(min(self.settings.read_bytes_per_second_max, LONG_MAX))
         job = self._start_job(self._task(candidate, now_ms), 0 if rate == LONG_MAX else rate)
@@ -207,10 +207,10 @@ class Cleaner:
                 except FileNotFoundError:
                     raise
                 except (CorruptBatch, OSError) as error:
-                    if log.is_offline:  # deleted: these may be the files of the next of its name
+                    if log.is_offline:  # deleted: the files may belong to a new log of that name
                         raise CompactionAborted(str(log.partition)) from None
                     self._give_up(log, error)
-                    yield lambda: self._tidy(log)
+                    yield lambda: self._remove_cleaned(log)
                     return None
                 if cleaned is None:
                     return last
@@ -220,7 +220,7 @@ class Cleaner:
                     if swap.can_enter():
                         yield swap.complete
                 except OSError as error:
-                    if error.errno not in _FULL:
+                    if not is_disk_full(error):
                         raise
                     self._give_up(log, error)
                     yield swap.abandon
@@ -266,34 +266,34 @@ class Cleaner:
                     offset=producer.batches[-1].last_offset if producer.batches else None,
                     epoch=producer.epoch,
                 )
-                for producer in log.producers.known.values()
+                for producer in log.producers.entries.values()
             },
             aborted=log.aborted_transactions(sources[0].base_offset, sources[-1].next_offset),
         )
 
     def _give_up(self, log: Log, error: Exception) -> None:
         self._failures.value += 1
-        _logger.error("compaction failed", partition=str(log.partition), problem=str(error))
+        _logger.error("compaction failed", partition=str(log.partition), error=str(error))
         if isinstance(error, CorruptBatch):
             self.uncleanable[log] = str(error)
             self._layouts[log] = log.segments.layout
             log.is_suspect = True
 
-    def _tidy(self, log: Log) -> None:
+    def _remove_cleaned(self, log: Log) -> None:
         try:
             discard_cleaned(self._files, log.path)
         except OSError as error:  # the next start removes them
-            _logger.warning("cannot remove files", directory=log.path, problem=str(error))
+            _logger.warning("files not removed", directory=log.path, error=str(error))
 
     def checkpoint(self, logs: Mapping[TopicPartition, Log]) -> Callable[[], None]:
-        """What stores up to where the logs are compacted, for a thread."""
+        """A function for a thread that stores the compacted offsets."""
         offsets = {key: log.cleaned_to for key, log in logs.items() if log.settings.is_compacted}
 
         def write() -> None:
             try:
                 write_offsets(self._files, self._path, CLEANER_OFFSETS, offsets)
             except OSError as error:
-                # The old file stays in place: some of the work is done again after a restart.
-                _logger.warning("cleaner checkpoint not written", problem=str(error))
+                # The old file stays. Some work is repeated after a restart.
+                _logger.warning("cleaner checkpoint not written", error=str(error))
 
         return write

@@ -1,14 +1,16 @@
-"""Compaction: of all records with the same key only the latest stays, at its own offset.
+"""Compaction: keeps only the latest record of each key, at its own offset.
 
-A pure function over ``Files``: it reads the segments that it is given, writes what is to be kept
-into files that end in ``.cleaned``, and changes nothing else. So it runs as well in a process of
-its own (a million records would hold the interpreter for seconds) as inside the simulation.
-Choosing a log and putting the new segments into the place of the old is left to ``cleaner``.
+``compact`` reads the given segments, writes the kept records to files that end in ``.cleaned``, and
+changes nothing else. It runs in a worker process, because a million records would hold the GIL for
+seconds, and inline in the simulation. ``cleaner`` chooses the log and swaps in the new segments.
 
-What stays, besides the latest records: tombstones until their delete horizon (KIP-534), the last
-batch of each active producer, empty if need be, for its sequence numbers; transaction markers
-until their transaction's records are gone; and the last batch of each new segment, empty if need
-be, so that a segment always says up to which offset it replaces others.
+Besides the latest records, compaction keeps:
+
+- tombstones until their delete horizon (KIP-534);
+- the last batch of each active producer, for its sequence numbers; it may become empty;
+- transaction markers until the records of their transaction are removed;
+- the last batch of each new segment, which marks the end of the replaced range; it may become
+  empty.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _READ_BYTES = 1 << 20
 
 
 class SourceSegment(Struct, frozen=True, kw_only=True):
-    """A segment to be compacted; never the active one."""
+    """A segment to compact; never the active one."""
 
     base_offset: int
     next_offset: int
@@ -58,18 +60,18 @@ class SourceSegment(Struct, frozen=True, kw_only=True):
 
 
 class LastRecord(Struct, frozen=True, kw_only=True):
-    """What must stay of an active producer: its last batch of data, or a marker of its epoch."""
+    """What to keep of an active producer: its last data batch, or a marker of its epoch."""
 
     offset: int | None
     epoch: int
 
 
 class CompactionTask(Struct, frozen=True, kw_only=True):
-    """All that compaction needs to know, as values that can be sent to another process."""
+    """The input of a compaction, as values that can be sent to another process."""
 
     directory: str
     sources: tuple[SourceSegment, ...]
-    """All segments that may be cleaned, from the log's first on."""
+    """All segments that can be compacted, from the first of the log on."""
     first_dirty_offset: int
     now_ms: int
     delete_retention_ms: int
@@ -87,40 +89,40 @@ class CompactionTask(Struct, frozen=True, kw_only=True):
 
 
 class CompactionResult(Struct, frozen=True, kw_only=True):
-    """One new segment, lying beside those that it is to replace."""
+    """A new segment, in ``.cleaned`` files beside the segments that it replaces."""
 
     base_offset: int
     next_offset: int
     size: int
     replaced: tuple[int, ...]
-    """Base offsets of the segments that went into it."""
+    """Base offsets of the segments that it replaces."""
     max_timestamp: int
     max_timestamp_offset: int
     first_timestamp: int | None
     has_transactions: bool
     cleaned_to: int
-    """The first offset that remains dirty when all of a task's segments are in place."""
+    """The first dirty offset after all segments of the task are swapped in."""
     records_read: int
     records_kept: int
 
 
 class CompactionAborted(Exception):
-    """Nobody wants the result any more."""
+    """The result is no longer needed."""
 
 
 def compact(
-    files: Files, task: CompactionTask, go_on: Callable[[int], bool] = lambda _: True
+    files: Files, task: CompactionTask, throttle: Callable[[int], bool] = lambda _: True
 ) -> Iterator[CompactionResult]:
-    """Write the new segments, oldest first, each when the one before has been taken.
+    """Write the new segments, oldest first, each after the caller took the one before.
 
-    ``go_on`` is asked before each read, with its size; it may slow the work down, or end it.
-    Raises ``CorruptBatch`` rather than copy damage, ``CompactionAborted`` and ``OSError``.
+    ``throttle`` is called with the size of each read. It may wait, and returns whether to continue.
+    Raises ``CorruptBatch`` instead of copying damage, ``CompactionAborted`` and ``OSError``.
     """
-    offsets, cleaned_to = _map_keys(files, task, go_on)
+    offsets, cleaned_to = _map_keys(files, task, throttle)
     transactions = CleanedTransactions(task.aborted, task.sources[0].base_offset)
     sources = [source for source in task.sources if source.base_offset < cleaned_to]
     for group in _groups(sources, task):
-        yield _clean_group(files, task, group, offsets, cleaned_to, transactions, go_on)
+        yield _clean_group(files, task, group, offsets, cleaned_to, transactions, throttle)
 
 
 def _path(task: CompactionTask, source: SourceSegment) -> str:
@@ -128,7 +130,7 @@ def _path(task: CompactionTask, source: SourceSegment) -> str:
 
 
 def _groups(sources: list[SourceSegment], task: CompactionTask) -> Iterator[list[SourceSegment]]:
-    """Neighbours that fit into one segment together, so that segments do not dwindle."""
+    """Group neighbours that fit into one segment, so that segments do not become tiny."""
     group: list[SourceSegment] = []
     for source in sources:
         if group and (
@@ -145,14 +147,14 @@ def _groups(sources: list[SourceSegment], task: CompactionTask) -> Iterator[list
 
 
 def _read_batches(
-    files: Files, path: str, size: int, go_on: Callable[[int], bool]
+    files: Files, path: str, size: int, throttle: Callable[[int], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of a segment, its CRC checked."""
+    """All batches of a segment, with checked CRCs."""
     with contextlib.closing(files.open(path)) as file:
         position = 0
         while position < size:
             length = min(_READ_BYTES, size - position)
-            if not go_on(length):
+            if not throttle(length):
                 raise CompactionAborted(path)
             chunk = memoryview(file.read_at(position, length))
             if len(chunk) < HEADER_BYTES:
@@ -182,9 +184,9 @@ def _check(header: BatchHeader, path: str, position: int, size: int) -> None:
 
 
 def _map_keys(
-    files: Files, task: CompactionTask, go_on: Callable[[int], bool]
+    files: Files, task: CompactionTask, throttle: Callable[[int], bool]
 ) -> tuple[OffsetMap, int]:
-    """The latest offset of each key in the dirty part, as far as memory allows, and how far."""
+    """Map the keys of the dirty part that fit into memory. Also returns where the map ends."""
     dirty = [source for source in task.sources if source.next_offset > task.first_dirty_offset]
     capacity = OffsetMap.capacity_of(task.map_bytes_max, task.map_load_factor)
     records_max = sum(source.next_offset - source.base_offset for source in dirty)
@@ -193,7 +195,7 @@ def _map_keys(
     mapped_to = task.first_dirty_offset
     for source in dirty:
         path = _path(task, source)
-        for header, batch in _read_batches(files, path, source.size, go_on):
+        for header, batch in _read_batches(files, path, source.size, throttle):
             if header.last_offset < task.first_dirty_offset:
                 continue
             if header.is_control:
@@ -202,7 +204,7 @@ def _map_keys(
                 if offsets.size + header.count > offsets.capacity:
                     if offsets.size:
                         return offsets, mapped_to
-                    # However small the memory, one batch at a time must be possible.
+                    # One batch must always fit, also in very small memory.
                     offsets = OffsetMap(header.count, task.map_load_factor)
                 payload = payload_of(batch, header)
                 for span in spans(payload, header.count):
@@ -221,21 +223,21 @@ def _clean_group(
     offsets: OffsetMap,
     cleaned_to: int,
     transactions: CleanedTransactions,
-    go_on: Callable[[int], bool],
+    throttle: Callable[[int], bool],
 ) -> CompactionResult:
     new = CleanedSegment(
         files, task.directory, group[0].base_offset, interval_bytes=task.index_interval_bytes
     )
     with contextlib.closing(new) as output:
-        judge = _RecordFilter(task, offsets, cleaned_to, transactions)
-        for header, batch, is_last in _read_group(files, task, group, go_on):
-            kept = judge.keep(header, batch, must_remain=is_last)
+        records = _RecordFilter(task, offsets, cleaned_to, transactions)
+        for header, batch, is_last in _read_group(files, task, group, throttle):
+            kept = records.keep(header, batch, must_remain=is_last)
             if kept is not None:
                 output.append(kept)
         output.flush()
-        # That may have taken long: if our node died and was started anew, it may be writing files
-        # of these names by now.
-        if not go_on(0):
+        # The flush may have taken long. If the node was restarted meanwhile, it may be writing
+        # files of these names.
+        if not throttle(0):
             raise CompactionAborted(task.directory)
         output.finish(transactions.kept)
         transactions.kept = []
@@ -249,19 +251,19 @@ def _clean_group(
         first_timestamp=output.first_timestamp,
         has_transactions=output.has_transactions,
         cleaned_to=cleaned_to,
-        records_read=judge.records_read,
-        records_kept=judge.records_kept,
+        records_read=records.records_read,
+        records_kept=records.records_kept,
     )
 
 
 def _read_group(
-    files: Files, task: CompactionTask, group: list[SourceSegment], go_on: Callable[[int], bool]
+    files: Files, task: CompactionTask, group: list[SourceSegment], throttle: Callable[[int], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
-    """Every batch of a group, and whether it is the last."""
+    """All batches of a group, and whether each is the last."""
     previous: tuple[BatchHeader, memoryview] | None = None
     for source in group:
         path = _path(task, source)
-        for found in _read_batches(files, path, source.size, go_on):
+        for found in _read_batches(files, path, source.size, throttle):
             if previous is not None:
                 yield *previous, False
             previous = found
@@ -270,7 +272,7 @@ def _read_group(
 
 
 class _RecordFilter:
-    """Decides what stays of each batch."""
+    """Decides what to keep of each batch."""
 
     def __init__(
         self,
@@ -289,7 +291,7 @@ class _RecordFilter:
     def keep(
         self, header: BatchHeader, batch: memoryview, *, must_remain: bool
     ) -> bytes | memoryview | None:
-        """The batch as it is to be kept: as it was, thinned, emptied, or not at all."""
+        """The batch to keep: unchanged, with fewer records, without records, or None."""
         self.records_read += header.count
         if header.is_control:
             is_unneeded = self._transactions.pass_marker(header, batch)
@@ -322,7 +324,7 @@ class _RecordFilter:
         self.records_kept += header.count
         if not is_unneeded or header.delete_horizon is not None:
             return batch
-        # From now on it waits like a tombstone, so that slow readers still learn of it.
+        # It gets a delete horizon like a tombstone, so that slow readers still see it.
         payload = payload_of(batch, header)
         return self._rebuilt(header, payload, list(spans(payload, header.count)), new_horizon=True)
 
@@ -338,7 +340,7 @@ class _RecordFilter:
             offset = base + offset_delta
             if offset < cleaned_to:
                 if key_length < 0:
-                    continue  # the topic was not compacted once; such a record has no meaning now
+                    continue  # from a time when the topic was not compacted
                 if value_length < 0 and may_drop_tombstones:
                     continue
                 if get(payload[key_at : key_at + key_length]) > offset:
@@ -356,7 +358,7 @@ class _RecordFilter:
     def _rebuilt(
         self, header: BatchHeader, payload: bytes, kept: list[Span], *, new_horizon: bool
     ) -> bytes:
-        """The batch with some of its records, at their offsets; its sequences stay as they were."""
+        """The batch with some of its records. Offsets and sequence numbers do not change."""
         if not header.has_log_append_time:
             latest = header.base_timestamp + max(span[2] for span in kept)
             header = header._replace(max_timestamp=latest)
@@ -373,7 +375,7 @@ class _RecordFilter:
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """A batch without records that still has its offsets and its producer's sequences."""
+    """The batch without records, but with its offsets and sequence numbers."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return bytes(
         rebuild_batch(

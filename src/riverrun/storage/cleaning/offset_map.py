@@ -1,8 +1,8 @@
-"""Keys and the latest offset of each, in a bounded amount of memory.
+"""The latest offset of each key, in a bounded amount of memory.
 
-Compaction of a large log meets millions of keys. A dict would take some 200 bytes for each; this
-table takes 24, as Kafka's does: a digest in place of the key, and the offset. Two keys with the
-same digest of 128 bits would be taken for one; that is less likely than a broken disk.
+A large log has millions of keys. A dict takes some 200 bytes for each. This table takes 24, as in
+Kafka: a 128-bit digest of the key, and the offset. Two keys with the same digest would be treated
+as one, which is less likely than a broken disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OffsetMap:
     __slots__ = ("_first", "_offsets", "_second", "_slots", "capacity", "size")
 
     def __init__(self, capacity: int, load_factor: float = 0.9) -> None:
-        assert capacity > 0, "a map without room can never be filled"
+        assert capacity > 0, "the capacity must be positive"
         slots = int(capacity / load_factor) + 1
         self._slots = slots
         self._first = array("Q", bytes(8 * slots))
@@ -34,11 +34,11 @@ class OffsetMap:
 
     @classmethod
     def capacity_of(cls, bytes_max: int, load_factor: float = 0.9) -> int:
-        """How many keys fit into so much memory."""
+        """The number of keys that fit into this much memory."""
         return max(int(bytes_max // ENTRY_BYTES * load_factor) - 1, 1)
 
     def put(self, key: bytes, offset: int) -> None:
-        """Remember the latest offset of a key. Offsets come in ascending order."""
+        """Set the latest offset of a key. Offsets are put in ascending order."""
         first, second = _WORDS.unpack(_digest(key, digest_size=16).digest())
         place = self._find(first, second)
         if self._offsets[place] == 0:
@@ -53,7 +53,7 @@ class OffsetMap:
         return self._offsets[self._find(*_WORDS.unpack(_digest(key, digest_size=16).digest()))] - 1
 
     def _find(self, first: int, second: int) -> int:
-        """The slot of a digest, or the one where it belongs."""
+        """The slot of a digest, or the free slot for it."""
         firsts, seconds, offsets, slots = self._first, self._second, self._offsets, self._slots
         place = first % slots
         while offsets[place] and (firsts[place] != first or seconds[place] != second):

@@ -1,7 +1,7 @@
-"""Which segments are to be discarded: a judgement, from the oldest on.
+"""Retention: how many of the oldest segments of a log can be discarded.
 
-Nothing goes that is not below the high watermark: a follower may still need it, and no reader has
-had a chance to see it.
+Segments above the high watermark stay, because followers may need them and consumers have not been
+able to read them yet.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def discardable(
     start_offset: int,
     high_watermark: int,
 ) -> int:
-    """How many of the oldest segments may go.
+    """The number of oldest segments to discard.
 
-    All of them may: then the log has to roll first, so that it keeps an active segment.
+    It may include the active segment. Then the log must roll first.
     """
     surplus = _surplus_bytes(segments, settings)
     count = 0
@@ -40,7 +40,7 @@ def discardable(
 
 
 def _surplus_bytes(segments: Sequence[Segment], settings: LogSettings) -> int:
-    """By how much the log is too large; -1 when it may be."""
+    """The bytes above retention.bytes; -1 without a limit."""
     if settings.retention_bytes < 0 or not settings.is_deleted:
         return -1
     return sum(segment.size for segment in segments) - settings.retention_bytes

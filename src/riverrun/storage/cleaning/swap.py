@@ -1,15 +1,15 @@
-"""Puts a compacted segment into the place of those that it was made of, whatever happens meanwhile.
+"""Replaces segments of a log by a compacted one. A crash at any moment is recovered correctly.
 
-Four steps, by turns in a thread, which may wait for the disk, and on the event loop, where the log
-and the names of its files change together:
+There are four steps. Those in a thread may wait for the disk. Those on the event loop change the
+log and the names of its files together:
 
-    thread  complete   .cleaned -> .swap, durable: from here on a restart finishes the rest
-    loop    enter      the log reads the new segment under its .swap name, the old are .deleted
-    thread  settle     that is durable
+    thread  complete   .cleaned -> .swap, durable: from now on a restart completes the rest
+    loop    enter      the log reads the new segment as .swap, the old ones become .deleted
+    thread  settle     sync the renames
     loop    finish     .swap -> the final name
 
-So at every moment a restart finds either all that is old, or the new with or without remains of the
-old; ``leftovers`` tells them apart.
+So a restart finds either all old segments, or the new one with or without some of the old ones.
+``recovery.leftovers`` handles both cases.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from riverrun.storage.segment.segment import (
 
 
 class Swap:
-    """One new segment for one or more old ones."""
+    """One new segment replaces one or more old ones."""
 
     def __init__(self, files: Files, log: Log, cleaned: CompactionResult) -> None:
         self._files = files
@@ -39,21 +39,21 @@ class Swap:
         self._new: Segment | None = None
 
     def complete(self) -> None:
-        """Declare the new files complete. Waits for the disk."""
+        """Mark the new files as complete. Waits for the disk."""
         for path in self._paths():
             if self._files.exists(path + CLEANED_SUFFIX):
                 self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
         self._files.sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Remove new files that are not wanted any more. Waits for the disk."""
+        """Remove the new files. Waits for the disk."""
         for path in self._paths():
             for ending in (CLEANED_SUFFIX, SWAP_SUFFIX):
                 if self._files.exists(path + ending):
                     self._files.unlink(path + ending)
 
     def can_enter(self) -> bool:
-        """Whether the log still has the segments that were compacted."""
+        """Whether the log still has the compacted segments."""
         return self._find() is not None
 
     def _find(self) -> int | None:
@@ -61,7 +61,7 @@ class Swap:
         return None if self._log.is_offline else self._log.segments.find_run(self._cleaned.replaced)
 
     def enter(self) -> list[Segment]:
-        """Let the log use the new segment; the old ones, whose files may go."""
+        """Put the new segment into the log. Returns the old ones, whose files may be removed."""
         cleaned = self._cleaned
         first = self._find()
         assert first is not None, f"{self._log.partition} no longer has {cleaned.replaced}"
@@ -76,13 +76,13 @@ class Swap:
         return self._log.segments.replace(first, len(cleaned.replaced), new)
 
     def settle(self) -> None:
-        """Wait until the old files are gone for good."""
+        """Make the renames durable. Waits for the disk."""
         self._files.sync_directory(self._directory)
 
     def finish(self) -> None:
-        """Give the new files their names, unless the log gave the segment up meanwhile."""
+        """Give the new files their final names, unless the log dropped the segment meanwhile."""
         new = self._new
-        assert new is not None, "a swap that has not begun cannot be finished"
+        assert new is not None, "enter must be called before finish"
         if new not in self._log.segments or self._log.is_offline:
             return
         for path in self._paths():

@@ -1,1 +1,1 @@
-"""Opening a data directory after a clean stop, a kill or a power cut."""
+"""Recovery: opens the log of a partition after a crash or a clean stop."""

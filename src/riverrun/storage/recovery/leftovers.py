@@ -1,8 +1,7 @@
-"""Clears a partition's directory of what an interrupted deletion or compaction left behind.
+"""Removes files that an interrupted deletion or compaction left in a partition's directory.
 
-Compaction writes ``.cleaned`` files, renames all of them to ``.swap`` when they are complete, and
-only then takes the old segments away. So ``.cleaned`` means that nothing happened yet, ``.swap``
-that the rest is to be done.
+Compaction writes ``.cleaned`` files, renames them to ``.swap`` when all are complete, and only then
+removes the old segments. So ``.cleaned`` files are dropped, and a ``.swap`` is completed.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from riverrun.storage.segment.segment import (
 
 _OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
 _KNOWN = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
-_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
+_TEMPORARY = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 
-def tidy(files: Files, path: str) -> list[str]:
-    """Finish or undo what was under way; the names of the files that remain, sorted."""
+def remove_leftovers(files: Files, path: str) -> list[str]:
+    """Complete or undo interrupted operations. Returns the names of the remaining files, sorted."""
     names = files.list_directory(path)
-    if not any(name.endswith(_PASSING) for name in names):
+    if not any(name.endswith(_TEMPORARY) for name in names):
         return _without_orphans(files, path, names)
     parts = [(name, match) for name in names if (match := _OFFSET_FILE.match(name))]
     stale = [name for name, match in parts if match[3] in (DELETED_SUFFIX, CLEANED_SUFFIX)]
     stale += [name for name in names if name.endswith((".tmp", SWAP_SUFFIX + DELETED_SUFFIX))]
     cleaned = [int(match[1]) for _, match in parts if match[3] == CLEANED_SUFFIX]
     swaps = [(name, match) for name, match in parts if match[3] == SWAP_SUFFIX]
-    # Renaming to .swap goes from the last offset to the first: a .cleaned file that is left says
-    # that everything from there on was not complete.
+    # Files are renamed to .swap from the last offset to the first. If a .cleaned file is left, the
+    # compaction was not complete from its offset on.
     stale += [name for name, match in swaps if cleaned and int(match[1]) >= min(cleaned)]
     for name in stale:
         files.unlink(os.path.join(path, name))
@@ -55,7 +54,7 @@ def tidy(files: Files, path: str) -> list[str]:
 def _finish_swaps(
     files: Files, path: str, swaps: list[tuple[str, re.Match[str]]], bases: list[int]
 ) -> None:
-    """Take away the segments that a compacted one replaces, then give it its name."""
+    """Remove the segments that a compacted one replaces, then rename it."""
     for name, match in swaps:
         if match[2] != LOG_SUFFIX:
             continue
@@ -82,7 +81,7 @@ def _next_offset(files: Files, path: str, base: int) -> int:
 
 
 def _without_orphans(files: Files, path: str, names: list[str]) -> list[str]:
-    """Indexes of a log that is gone would belong to the next one of that name."""
+    """Remove indexes without a log file, which would be used for a new segment of that name."""
     kept = [name for name in names if name.endswith(_KNOWN) and name[:20].isdigit()]
     logs = {name[:20] for name in kept if name.endswith(LOG_SUFFIX)}
     orphans = [

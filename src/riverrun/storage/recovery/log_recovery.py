@@ -1,10 +1,10 @@
-"""Opens a partition's directory: what a power cut, a kill or a clean stop left behind.
+"""Recovers the log of a partition from its directory, after a crash or a clean stop.
 
-After a clean stop only the last few batches are looked at. Otherwise everything behind the recovery
-point, up to which the log was synced, is checked batch by batch, and cut at the first that is not
-sound, together with whatever follows it. Damage below the recovery point was promised to be
-durable: then the sound prefix is kept, what follows is set aside as ``.damaged`` and reported.
-Runs in a thread; nothing here is shared with the event loop.
+After a clean stop, only the last few batches are checked. Otherwise every batch behind the recovery
+point is checked, and the log is cut at the first corrupt batch. Everything below the recovery point
+was synced, so damage there is a loss of durable data: the sound prefix is kept, the rest is copied
+to ``.damaged`` files, and the loss is reported. Runs in a thread and shares nothing with the event
+loop.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from msgspec import Struct
 from riverrun.ports.files import File, Files, read_whole
 from riverrun.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, CorruptCheckpoint
 from riverrun.storage.leader_epochs import LeaderEpochs
-from riverrun.storage.producer_snapshots import load_snapshot, recall_earlier, replay, snapshot_path
+from riverrun.storage.producer_snapshots import (
+    load_earlier_batches,
+    load_snapshot,
+    replay,
+    snapshot_path,
+)
 from riverrun.storage.producers import Producers
-from riverrun.storage.recovery.leftovers import tidy
+from riverrun.storage.recovery.leftovers import remove_leftovers
 from riverrun.storage.recovery.loss import read_loss, write_loss
 from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, parse_transactions
 from riverrun.storage.segment.index_files import (
-    describe,
     load_indexed_part,
-    write_anew,
+    load_max_timestamp,
+    rewrite_indexes,
 )
 from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.segment.scan import OffsetRules, ReplayedState, scan
@@ -45,9 +50,9 @@ from riverrun.storage.settings import LogSettings
 
 DAMAGED_SUFFIX = ".damaged"
 _COPY_BYTES = 4 << 20
-_EVER = 2**63 - 1
+_OFFSET_MAX = 2**63 - 1
 _FIRST_LOG = file_name(0, LOG_SUFFIX)
-_BLANK_NAMES = (
+_EMPTY_LOG_NAMES = (
     _FIRST_LOG,
     file_name(0, INDEX_SUFFIX),
     file_name(0, TIME_INDEX_SUFFIX),
@@ -57,7 +62,7 @@ _logger = structlog.get_logger("riverrun.storage")
 
 
 class RecoverySituation(Struct, kw_only=True):
-    """What is known about a log before its files are read."""
+    """The input of recovery, besides the files of the log."""
 
     path: str
     settings: LogSettings
@@ -65,14 +70,14 @@ class RecoverySituation(Struct, kw_only=True):
     recovery_point: int
     was_clean: bool
     now_ms: int
-    is_doubtful: bool = False
+    has_disk_failed: bool = False
     """Whether the disk failed under the last process: see ``_Recovery._write_again``."""
     is_replica: bool = True
-    """Whether others have copies, and must hear of a loss. The quorum has rules of its own."""
+    """Whether other nodes have copies, so that a loss must be reported. False in the quorum."""
 
 
 class RecoveredLog(Struct, kw_only=True):
-    """What a log starts from."""
+    """The state of a log after recovery."""
 
     segments: list[Segment]
     producers: Producers
@@ -82,27 +87,30 @@ class RecoveredLog(Struct, kw_only=True):
     snapshots: list[int]
     cut_bytes: int = 0
     damage: str | None = None
-    """Said when something that had been synced is lost."""
+    """The error text when synced data was lost."""
     damaged_at: int | None = None
-    """From where on what is left is not sound; None when the damage was cut away."""
+    """The first corrupt offset; None when the corrupt part was removed."""
     is_durable: bool = False
-    """Whether the names of the files are known to survive a power cut."""
+    """Whether the directory is known to be synced."""
 
 
 def recover(files: Files, open_files: OpenFiles, situation: RecoverySituation) -> RecoveredLog:
-    """Everything about the log of one partition, from its files."""
-    return _blank(files, open_files, situation) or _Recovery(files, open_files, situation).run()
+    """Recover the log of one partition from its files."""
+    return (
+        _recover_empty(files, open_files, situation)
+        or _Recovery(files, open_files, situation).run()
+    )
 
 
-def begin(open_files: OpenFiles, situation: RecoverySituation) -> RecoveredLog:
-    """What a log starts from that has a directory and nothing in it."""
+def create(open_files: OpenFiles, situation: RecoverySituation) -> RecoveredLog:
+    """The state of a new log, whose directory is empty."""
     segment = Segment(open_files, situation.path, 0)
     segment.created_ms = situation.now_ms
     segment.open(create=True)
-    return _begun(segment)
+    return _empty(segment)
 
 
-def _begun(segment: Segment, *, is_durable: bool = False) -> RecoveredLog:
+def _empty(segment: Segment, *, is_durable: bool = False) -> RecoveredLog:
     return RecoveredLog(
         segments=[segment],
         producers=Producers(),
@@ -114,18 +122,18 @@ def _begun(segment: Segment, *, is_durable: bool = False) -> RecoveredLog:
     )
 
 
-def _blank(
+def _recover_empty(
     files: Files, open_files: OpenFiles, situation: RecoverySituation
 ) -> RecoveredLog | None:
-    """Of a log to which nothing was ever appended, and in which nothing is to be checked.
+    """The fast path for a log to which nothing was ever appended; None for other logs.
 
-    A node may hold ten thousand of them, which would take seconds to check.
+    A node may have ten thousand of them, and a full recovery of all would take seconds.
     """
     path = situation.path
-    if situation.start_offset or situation.recovery_point or situation.is_doubtful:
+    if situation.start_offset or situation.recovery_point or situation.has_disk_failed:
         return None
     names = files.list_directory(path)
-    if _FIRST_LOG not in names or any(name not in _BLANK_NAMES for name in names):
+    if _FIRST_LOG not in names or any(name not in _EMPTY_LOG_NAMES for name in names):
         return None
     if any(files.size(os.path.join(path, n)) for n in names if n != PARTITION_METADATA):
         return None
@@ -133,7 +141,7 @@ def _blank(
     segment.created_ms = situation.now_ms
     segment.is_warm = True
     segment.activate(situation.settings)
-    return _begun(segment, is_durable=situation.was_clean)
+    return _empty(segment, is_durable=situation.was_clean)
 
 
 class _Recovery:
@@ -148,18 +156,18 @@ class _Recovery:
 
     def run(self) -> RecoveredLog:
         situation = self._situation
-        names = tidy(self._files, self._path)
+        names = remove_leftovers(self._files, self._path)
         segments = self._find_segments(names)
         sizes = [segment.size for segment in segments]
-        first = self._first_suspect(segments)
+        first = self._first_to_check(segments)
         for segment in segments[:first]:
-            problem = describe(self._files, segment, situation.settings)
-            if problem is not None:
-                self._report(segment, problem)
+            error = load_max_timestamp(self._files, segment, situation.settings)
+            if error is not None:
+                self._report(segment, error)
                 known, base = self._damaged_at, segment.base_offset
                 self._damaged_at = base if known is None else min(known, base)
         with contextlib.closing(self._files.open(segments[first].path)) as file:
-            trusted = _EVER if situation.was_clean else situation.recovery_point
+            trusted = _OFFSET_MAX if situation.was_clean else situation.recovery_point
             load_indexed_part(
                 self._files, file, segments[first], situation.settings, trusted_offset=trusted
             )
@@ -190,20 +198,22 @@ class _Recovery:
             is_durable=was_clean,
         )
 
-    def _report(self, segment: Segment, problem: str) -> None:
-        self._damage = f"{os.path.basename(segment.path)}: {problem}"
+    def _report(self, segment: Segment, error: str) -> None:
+        self._damage = f"{os.path.basename(segment.path)}: {error}"
         _logger.error(
-            "log damaged below its recovery point", partition=os.path.basename(self._path),
-            segment=os.path.basename(segment.path), problem=problem,
-        )  # fmt: skip
+            "log damaged below its recovery point",
+            partition=os.path.basename(self._path),
+            segment=os.path.basename(segment.path),
+            error=error,
+        )
 
     def _note_loss(self) -> None:
-        """Before anything is cut: after a crash from then on, the log would look sound."""
+        """Write the loss marker. To be called before the cut, after which the log looks sound."""
         assert self._damage is not None, "nothing was lost"
         if self._situation.is_replica:
             write_loss(self._files, self._path, self._damage)
 
-    # Which files there are
+    # Files
 
     def _find_segments(self, names: list[str]) -> list[Segment]:
         segments = []
@@ -228,8 +238,8 @@ class _Recovery:
         self._files.open(segment.path, create=True).close()
         return segment
 
-    def _first_suspect(self, segments: list[Segment]) -> int:
-        """From which segment on the log has to be checked: the one with the recovery point."""
+    def _first_to_check(self, segments: list[Segment]) -> int:
+        """The place of the first segment to check: the one with the recovery point."""
         if self._situation.was_clean:
             return len(segments) - 1
         point = self._situation.recovery_point
@@ -238,13 +248,17 @@ class _Recovery:
     def _start_over(
         self, segments: list[Segment], snapshots: list[int]
     ) -> tuple[list[Segment], ReplayedState]:
-        """The log ends below its start offset: all that is left was deleted, and no offset of it
-        may be given out again."""
+        """The log ends below its start offset: replace it by an empty one at the start offset.
+
+        All records that are left were deleted, and their offsets must not be assigned again.
+        """
         end, start = segments[-1].next_offset, self._situation.start_offset
         if end < self._situation.recovery_point:
             self._report(segments[-1], f"it ends at {end}, below the log's start offset {start}")
             self._note_loss()
-        _logger.warning("log starts over", path=self._path, end_offset=end, start_offset=start)
+        _logger.warning(
+            "log restarted at its start offset", path=self._path, end_offset=end, start_offset=start
+        )
         self._drop(segments)
         for offset in snapshots:
             self._files.unlink(snapshot_path(self._path, offset))
@@ -256,44 +270,46 @@ class _Recovery:
         epochs.is_dirty = True
         return [fresh], ReplayedState(Producers(), epochs, replay_from=start, seen_ms=0)
 
-    # What is known where checking begins, and in the end
+    # Producers and leader epochs
 
     def _start_state(
         self, segments: list[Segment], snapshots: list[int], resume: int
     ) -> ReplayedState:
-        """Producers and epochs as they were at the place from which the log is checked."""
+        """Producers and epochs at the position where the check starts."""
         situation = self._situation
-        limit = _EVER if situation.was_clean else situation.recovery_point
+        limit = _OFFSET_MAX if situation.was_clean else situation.recovery_point
         usable = [offset for offset in snapshots if offset <= limit]
         found = load_snapshot(self._files, self._path, usable, situation.now_ms)
         start = segments[0].base_offset
-        producers, noted = found if found is not None else (Producers(), start)
+        producers, snapshot_offset = found if found is not None else (Producers(), start)
         epochs = self._read_epochs()
-        replay_from = noted
+        replay_from = snapshot_offset
         if epochs is None:
             epochs, replay_from = LeaderEpochs(), start
         elif not situation.was_clean:
             epochs.truncate_end(resume)
-        state = ReplayedState(producers, epochs, replay_from=noted, seen_ms=situation.now_ms)
+        state = ReplayedState(
+            producers, epochs, replay_from=snapshot_offset, seen_ms=situation.now_ms
+        )
         if replay_from < resume:
             replay(self._files, segments, state, start=replay_from, end=resume)
         return state
 
     def _read_epochs(self) -> LeaderEpochs | None:
-        """None when the log has to tell."""
+        """None when they must be rebuilt from the log."""
         path = os.path.join(self._path, LEADER_EPOCHS)
         try:
             return LeaderEpochs.parse(read_whole(self._files, path))
         except FileNotFoundError:
             return None
         except CorruptCheckpoint as error:
-            _logger.warning("leader epochs rebuilt", path=path, reason=str(error))
+            _logger.warning("leader epochs rebuilt", path=path, error=str(error))
             return None
 
     def _finish_state(
         self, segments: list[Segment], snapshots: list[int], state: ReplayedState
     ) -> ReplayedState:
-        """Repair what a snapshot lacks, or begin again where it says more than the log does."""
+        """Complete the producer state, or rebuild it if its snapshot is above the log's end."""
         situation = self._situation
         end = segments[-1].next_offset
         for offset in [offset for offset in snapshots if offset > end]:
@@ -302,11 +318,13 @@ class _Recovery:
         state.epochs.truncate_end(end + 1)
         if state.replay_from > end:
             found = load_snapshot(self._files, self._path, snapshots, situation.now_ms)
-            producers, noted = found or (Producers(), segments[0].base_offset)
-            state = ReplayedState(producers, state.epochs, replay_from=noted, seen_ms=state.seen_ms)
-            replay(self._files, segments, state, start=noted, end=end)
-        if state.replay_from > segments[0].base_offset and state.producers.has_gaps:
-            recall_earlier(self._files, segments, state.producers, state.replay_from)
+            producers, snapshot_offset = found or (Producers(), segments[0].base_offset)
+            state = ReplayedState(
+                producers, state.epochs, replay_from=snapshot_offset, seen_ms=state.seen_ms
+            )
+            replay(self._files, segments, state, start=snapshot_offset, end=end)
+        if state.replay_from > segments[0].base_offset and not state.producers.is_complete:
+            load_earlier_batches(self._files, segments, state.producers, state.replay_from)
         return state
 
     # Checking
@@ -314,38 +332,42 @@ class _Recovery:
     def _check(
         self, segments: list[Segment], sizes: list[int], first: int, state: ReplayedState
     ) -> None:
-        """Read the log from the suspect place on; drop what is not sound and all behind it."""
+        """Scan the log from the first segment to check on. Cut it at the first corrupt batch."""
         for place in range(first, len(segments)):
             segment, size = segments[place], sizes[place]
             checked_from, aborted = segment.size, len(state.aborted)
             following = segments[place + 1 : place + 2]
             bound = following[0].base_offset if following else None
             with contextlib.closing(self._files.open(segment.path)) as file:
-                problem = scan(
-                    file, segment, state, start=checked_from, size=size,
+                error = scan(
+                    file,
+                    segment,
+                    state,
+                    start=checked_from,
+                    size=size,
                     rules=OffsetRules(
                         bound=bound, may_have_gaps=self._situation.settings.is_compacted
                     ),
-                )  # fmt: skip
+                )
                 if (
-                    problem is None
+                    error is None
                     and bound is not None
                     and segment.next_offset != bound <= segment.base_offset + OFFSETS_SPAN_MAX
                 ):
-                    # Compaction keeps the last offset of a segment; so its tail was lost. Only a
-                    # gap that no segment can span, in what a follower was sent, lies between two.
-                    problem = f"offsets {segment.next_offset} to {bound} are missing"
-                if problem is not None:
-                    self._cut(file, segment, size, problem)
-                if self._situation.is_doubtful:
+                    # Compaction keeps the last offset of a segment, so its tail was lost. A gap
+                    # between two segments is only valid if it is too large for one segment.
+                    error = f"offsets {segment.next_offset} to {bound} are missing"
+                if error is not None:
+                    self._cut(file, segment, size, error)
+                if self._situation.has_disk_failed:
                     self._write_again(file, segment)
             segment.checked_from = checked_from
             segment.is_warm = True
-            if not self._situation.was_clean or problem is not None:
+            if not self._situation.was_clean or error is not None:
                 segment.synced_size = 0
                 self._write_transactions(segment, state, aborted)
-                write_anew(self._files, segment)
-            if problem is not None:
+                rewrite_indexes(self._files, segment)
+            if error is not None:
                 self._drop(segments[place + 1 :])
                 del segments[place + 1 :]
             if place + 1 < len(segments):
@@ -354,30 +376,33 @@ class _Recovery:
             else:
                 return
 
-    def _cut(self, file: File, segment: Segment, size: int, problem: str) -> None:
-        """Cut a segment behind its last sound batch."""
+    def _cut(self, file: File, segment: Segment, size: int, error: str) -> None:
+        """Truncate a segment after its last sound batch."""
         is_damage = (
             self._situation.was_clean or segment.next_offset < self._situation.recovery_point
         )
         if is_damage:
-            self._report(segment, problem)
+            self._report(segment, error)
             self._note_loss()
             self._copy_aside(file, segment, size)
         else:
             _logger.warning(
-                "torn tail cut", partition=os.path.basename(self._path),
-                segment=os.path.basename(segment.path), problem=problem,
-                bytes=size - segment.size, end_offset=segment.next_offset,
-            )  # fmt: skip
+                "unsynced tail removed",
+                partition=os.path.basename(self._path),
+                segment=os.path.basename(segment.path),
+                error=error,
+                bytes=size - segment.size,
+                end_offset=segment.next_offset,
+            )
         self._cut_bytes += size - segment.size
         file.truncate(segment.size)
-        file.sync()  # else the cut part could come back behind what is appended now
+        file.sync()  # or a power failure could restore the cut part behind new batches
 
     def _write_again(self, file: File, segment: Segment) -> None:
-        """Put a copy in the place of a segment whose end may lie in memory alone.
+        """Replace a segment whose end may be in the page cache only by a synced copy.
 
-        After a sync that failed the kernel calls the pages clean. They can be read, and no later
-        sync would write them: it would succeed, and a power cut would still take them.
+        After a failed sync, the kernel marks the pages as clean. They can be read, but a later sync
+        succeeds without writing them, and a power failure loses them.
         """
         path = segment.path + ".tmp"
         with contextlib.closing(self._files.open(path, create=True)) as copy:
@@ -395,7 +420,7 @@ class _Recovery:
                 copy.write_at(copy.size(), file.read_at(at, min(_COPY_BYTES, size - at)))
 
     def _drop(self, segments: list[Segment]) -> None:
-        """Take away the segments behind a cut; what was synced is kept aside."""
+        """Remove the segments behind a cut. Synced ones are kept as ``.damaged``."""
         for segment in segments:
             size = self._files.size(segment.path)
             self._cut_bytes += size
@@ -409,7 +434,7 @@ class _Recovery:
             self._files.sync_directory(self._path)
 
     def _write_transactions(self, segment: Segment, state: ReplayedState, known: int) -> None:
-        """Write the transaction index of a checked segment anew, from what the check found."""
+        """Rewrite the transaction index of a checked segment with the transactions of the scan."""
         found = state.aborted[known:]
         if not found and not segment.has_own_transactions:
             return

@@ -1,7 +1,7 @@
 """The marker of a replica that lost synced records.
 
-It is a file in the partition's directory. It stays until the cluster knows about the loss, also
-across restarts.
+It is a file in the partition's directory. It stays until the loss is
+reported to the cluster, also across restarts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_loss(files: Files, path: str) -> str | None:
 
 
 def remove_loss(files: Files, path: str) -> None:
-    """The cluster knows about the loss. Waits for the disk."""
+    """The loss was reported: remove the marker. Waits for the disk."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(os.path.join(path, LOSS))
         files.sync_directory(path)

@@ -1,1 +1,1 @@
-"""Scrubbing as it goes on beside everything else."""
+"""Scrubbing: checking stored batches in the background."""

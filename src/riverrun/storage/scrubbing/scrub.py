@@ -1,8 +1,8 @@
-"""Scrubbing: reads what lies on the disk again, before somebody needs it and finds it rotten.
+"""Scrubbing: reads stored batches again, to find damage before a client reads it.
 
-Every batch is judged as in recovery: shape, order and CRC. The reading is done by a job beside the
-event loop, in a process of its own on a real disk (see ``worker``); what to read next, and when, is
-decided by ``scrubbing/runner``; what to do about damage, by whoever has other copies.
+Every batch is checked as in recovery: format, order and CRC. The work runs in a worker process on a
+real disk (see ``worker``). ``scrubber`` decides what to read and when. ``replication`` repairs
+damage from other replicas.
 """
 
 from __future__ import annotations
@@ -26,78 +26,78 @@ if TYPE_CHECKING:
 _WITHOUT_INDEX = LogSettings(index_interval_bytes=1 << 30, segment_index_bytes=1 << 30)
 """The interval is larger than a segment, so that scanning collects no index entries."""
 
-GoOn = Callable[[int], bool]
-"""Told how many bytes were read; says whether to read on, perhaps after a pause."""
+Throttle = Callable[[int], bool]
+"""Called with the size of each read. May wait, and returns whether to continue."""
 
 
 class SegmentExtent(Struct, frozen=True, kw_only=True):
-    """A segment, or the part of one that was written when the task was made."""
+    """A segment, up to its size when the task was created."""
 
     base_offset: int
     size: int
     next_offset: int
     bound: int | None
-    """Where the next segment begins, if there is one."""
+    """The base offset of the next segment, if there is one."""
 
 
 class LogExtent(Struct, frozen=True, kw_only=True):
-    """What there is of one log."""
+    """The segments of one log."""
 
     directory: str
-    pieces: tuple[SegmentExtent, ...]
+    segments: tuple[SegmentExtent, ...]
     may_have_gaps: bool
 
     @property
     def size(self) -> int:
-        return sum(piece.size for piece in self.pieces)
+        return sum(part.size for part in self.segments)
 
 
 class ScrubTask(Struct, frozen=True):
-    """Some logs, since a process is too dear for each."""
+    """Several logs, because a process for each would be too expensive."""
 
     logs: tuple[LogExtent, ...]
 
 
 class ScrubResult(Struct, frozen=True, kw_only=True):
-    """What was found in one piece."""
+    """The result for one segment."""
 
     place: int
-    """Of the log in the task."""
+    """The number of the log in the task."""
     size: int
-    problem: str | None = None
+    error: str | None = None
     offset: int = 0
-    """Where it is not sound."""
+    """The first corrupt offset."""
 
 
 class ScrubAborted(Exception):
-    """Somebody wants to stop."""
+    """The throttle returned False."""
 
 
 class ScrubJob(Protocol):
-    """``next`` waits, so it belongs in a thread; ``abort`` does not."""
+    """A running scrub. ``next`` waits, so call it in a thread; ``abort`` does not wait."""
 
     def next(self) -> ScrubResult | None:
-        """What was found in the next piece; None when there are no more."""
+        """The result for the next segment; None at the end."""
         ...
 
     def abort(self) -> None:
-        """Let ``next`` end soon. Does nothing once it has ended."""
+        """Make ``next`` end soon. Does nothing after the end."""
         ...
 
 
 StartScrub = Callable[[ScrubTask, int], ScrubJob]
-"""Makes the job of a task that reads at most so many bytes a second."""
+"""Starts a task, with a limit of bytes read per second."""
 
 
 def extent_of(log: Log) -> LogExtent | None:
-    """All that the log holds now; None while compaction gives its files other names."""
-    pieces: list[SegmentExtent] = []
+    """The current segments of a log; None while compaction renames its files."""
+    segments: list[SegmentExtent] = []
     if any(segment.alias for segment in log.segments):
         return None
     for place, segment in enumerate(log.segments):
         following = log.segments[place + 1 : place + 2]
         if segment.size:
-            pieces.append(
+            segments.append(
                 SegmentExtent(
                     base_offset=segment.base_offset,
                     size=segment.size,
@@ -106,56 +106,56 @@ def extent_of(log: Log) -> LogExtent | None:
                 )
             )
     return LogExtent(
-        directory=log.path, pieces=tuple(pieces), may_have_gaps=log.settings.is_compacted
+        directory=log.path, segments=tuple(segments), may_have_gaps=log.settings.is_compacted
     )
 
 
-def scrub(files: Files, task: ScrubTask, go_on: GoOn) -> Iterator[ScrubResult]:
-    """Read all of it, of each log up to where it is not sound. Raises ``ScrubAborted``."""
+def scrub(files: Files, task: ScrubTask, throttle: Throttle) -> Iterator[ScrubResult]:
+    """Check all logs of a task, each up to its first damage. Raises ``ScrubAborted``."""
     open_files = OpenFiles(files, 1)
     for place, extent in enumerate(task.logs):
-        for piece in extent.pieces:
-            segment = Segment(open_files, extent.directory, piece.base_offset)
+        for part in extent.segments:
+            segment = Segment(open_files, extent.directory, part.base_offset)
             segment.activate(_WITHOUT_INDEX)
             try:
-                problem = _read(files, segment, piece, go_on, may_have_gaps=extent.may_have_gaps)
-            except OSError as error:
-                # A sector that cannot be read is damage like any other: others have what it held.
-                # If the whole disk is gone, whoever writes will meet it, too.
-                problem = f"{segment.path} cannot be read: {error.strerror or error}"
+                error = _read(files, segment, part, throttle, may_have_gaps=extent.may_have_gaps)
+            except OSError as failure:
+                # An unreadable sector is damage, which other replicas can repair. If the whole disk
+                # failed, appends report it.
+                error = f"{segment.path} cannot be read: {failure.strerror or failure}"
             yield ScrubResult(
-                place=place, size=segment.size, problem=problem, offset=segment.next_offset
+                place=place, size=segment.size, error=error, offset=segment.next_offset
             )
-            if problem is not None:
+            if error is not None:
                 break
 
 
 def _read(
-    files: Files, segment: Segment, piece: SegmentExtent, go_on: GoOn, *, may_have_gaps: bool
+    files: Files, segment: Segment, part: SegmentExtent, throttle: Throttle, *, may_have_gaps: bool
 ) -> str | None:
     with contextlib.closing(files.open(segment.path)) as file:
-        problem = scan(
-            _Paced(file, go_on),
+        error = scan(
+            _ThrottledFile(file, throttle),
             segment,
             ReplayedState.ignored(),
             start=0,
-            size=piece.size,
-            rules=OffsetRules(bound=piece.bound, may_have_gaps=may_have_gaps),
+            size=part.size,
+            rules=OffsetRules(bound=part.bound, may_have_gaps=may_have_gaps),
         )
-    expected = piece.next_offset
-    if problem is None and segment.next_offset != expected <= piece.base_offset + OFFSETS_SPAN_MAX:
-        problem = f"offsets {segment.next_offset} to {expected} are missing"
-    return problem
+    expected = part.next_offset
+    if error is None and segment.next_offset != expected <= part.base_offset + OFFSETS_SPAN_MAX:
+        error = f"offsets {segment.next_offset} to {expected} are missing"
+    return error
 
 
-class _Paced:
-    """A file that is read no faster than allowed."""
+class _ThrottledFile:
+    """A file with throttled reads."""
 
-    def __init__(self, file: File, go_on: GoOn) -> None:
+    def __init__(self, file: File, throttle: Throttle) -> None:
         self._file = file
-        self._go_on = go_on
+        self._throttle = throttle
 
     def read_at(self, position: int, length: int) -> bytes:
-        if not self._go_on(length):
+        if not self._throttle(length):
             raise ScrubAborted
         return self._file.read_at(position, length)

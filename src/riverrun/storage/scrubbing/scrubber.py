@@ -1,7 +1,7 @@
-"""Takes one handful of logs after the other and has them scrubbed; tells the log what was found.
+"""Scrubs logs in groups, and reports damage to each log.
 
-Logs that somebody suspects go first, then those that were not looked at for the longest time. What
-is found is believed only if compaction, retention or truncation did not change the files meanwhile.
+Suspect logs go first, then those that were not scrubbed for the longest time. A result is used only
+if compaction, retention or truncation did not change the files meanwhile.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from riverrun.storage.worker import scrub_starter
 
 TICK_SECONDS = 1.0
 FIRST_MS_MAX = 10 * MINUTE_MS
-"""After the start, when there is enough to do for everybody."""
-HANDFUL_LOGS = 100
-HANDFUL_BYTES = 256 * MiB
+"""The first scrub of a log waits up to this long after the start, which is a busy time."""
+GROUP_LOGS_MAX = 100
+GROUP_BYTES = 256 * MiB
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -61,13 +61,13 @@ class Scrubber:
         self._due_ms: dict[Log, float] = {}
         self._job: ScrubJob | None = None
         self._bytes = metrics.counter(
-            "riverrun_log_scrubbed_bytes_total", "Bytes of logs that were checked in the background"
+            "riverrun_log_scrubbed_bytes_total", "Bytes of logs checked in the background"
         )
         self._rounds = metrics.counter(
-            "riverrun_log_scrubbed_logs_total", "Logs that were checked in the background"
+            "riverrun_log_scrubbed_logs_total", "Logs checked in the background"
         )
         self._damages = metrics.counter(
-            "riverrun_log_scrub_damages_total", "Logs in which these checks found damage"
+            "riverrun_log_scrub_damages_total", "Logs in which scrubbing found damage"
         )
 
     async def run(self) -> None:
@@ -84,7 +84,7 @@ class Scrubber:
             self._thread.shutdown(wait=False)
 
     def _next(self) -> list[Log]:
-        """The logs that are due, some at a time."""
+        """The next group of logs that are due."""
         interval_ms = self._settings.interval_ms
         now = self._clock.monotonic() * SECOND_MS
         logs = self._directory.logs
@@ -92,18 +92,18 @@ class Scrubber:
             del self._due_ms[gone]
         for log in logs.values():
             if log not in self._due_ms:
-                # By chance: a node that is restarted often begins with others each time.
+                # Random, so that a node that is restarted often starts with other logs each time.
                 first = min(interval_ms, FIRST_MS_MAX)
                 self._due_ms[log] = now + first * self._randomness.between(0.5, 1.0)
         suspects = [log for log in logs.values() if log.is_suspect]
         if interval_ms < 0:
-            return suspects[:HANDFUL_LOGS]
+            return suspects[:GROUP_LOGS_MAX]
         due = sorted(
             (when, place) for place, when in enumerate(self._due_ms.values()) if when <= now
         )
         known = list(self._due_ms)
         wanted = dict.fromkeys([*suspects, *(known[place] for _, place in due)])
-        return _handful(log for log in wanted if log.damage is None)
+        return _first_group(log for log in wanted if log.damage is None)
 
     async def _scrub(self, logs: list[Log]) -> None:
         found = [(log, extent) for log in logs if (extent := self._begin(log)) is not None]
@@ -118,11 +118,11 @@ class Scrubber:
             while (result := await loop.run_in_executor(self._thread, job.next)) is not None:
                 log = found[result.place][0]
                 self._bytes.value += result.size
-                if result.problem is not None and log.segments.layout == layouts[result.place]:
+                if result.error is not None and log.segments.layout == layouts[result.place]:
                     self._report(log, result)
             self._rounds.value += len(found)
         except (OSError, ScrubAborted, CompactionAborted) as error:
-            _logger.warning("scrub ended early", reason=str(error))
+            _logger.warning("scrub aborted", error=str(error))
         finally:
             job.abort()
             self._job = None
@@ -132,22 +132,22 @@ class Scrubber:
         self._due_ms[log] = self._clock.monotonic() * SECOND_MS + interval_ms
         log.is_suspect = False
         extent = None if log.is_offline else extent_of(log)
-        return extent if extent is not None and extent.pieces else None
+        return extent if extent is not None and extent.segments else None
 
     def _report(self, log: Log, result: ScrubResult) -> None:
         if log.is_offline or log.damage is not None:
             return
-        assert result.problem is not None, "nothing to report"
+        assert result.error is not None, "no damage to report"
         self._damages.value += 1
-        log.report_damage(result.problem, result.offset)
+        log.report_damage(result.error, result.offset)
 
 
-def _handful(logs: Iterable[Log]) -> list[Log]:
+def _first_group(logs: Iterable[Log]) -> list[Log]:
     found: list[Log] = []
     size = 0
     for log in logs:
         found.append(log)
         size += log.size_bytes
-        if len(found) >= HANDFUL_LOGS or size >= HANDFUL_BYTES:
+        if len(found) >= GROUP_LOGS_MAX or size >= GROUP_BYTES:
             break
     return found

@@ -1,1 +1,1 @@
-"""One segment: its files, its indexes, reading and scanning."""
+"""Segment files and their indexes: writing, reading, scanning; the list of a log's segments."""

@@ -1,8 +1,8 @@
 """The sparse indexes of a segment, in memory and in Kafka's files.
 
-An index is a hint: whatever is missing in it costs a longer walk over the log, never an answer. So
-entries are collected in memory and written to their file in pieces, each after the log that it
-points to. Where the files lie and when they are written is the segment's affair.
+An index is a hint. A missing entry makes a search read more of the log, but never changes its
+result. So entries are collected in memory and written to their file in pieces, each after the part
+of the log that it points to. ``segment`` decides where the files are and when they are written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
 TRANSACTION_ENTRY = struct.Struct(">hqqqq")
 OFFSETS_SPAN_MAX = 2**31 - 1
-"""Offsets in an index are relative to the segment's base and must fit Kafka's signed integers."""
+"""Index entries hold offsets relative to the base offset, as signed 32-bit integers in Kafka."""
 
 
 class OffsetIndex:
-    """Last offset of a batch -> where that batch begins. Both grow from entry to entry."""
+    """Maps the last offset of a batch to its position. Both increase from entry to entry."""
 
     __slots__ = ("_offsets", "_positions", "base_offset", "pending")
 
@@ -37,7 +37,7 @@ class OffsetIndex:
 
     @classmethod
     def parse(cls, base_offset: int, data: Buffer) -> OffsetIndex | None:
-        """The index that a file holds, or None for what cannot be one."""
+        """Parse an index file; None if it is not valid."""
         if len(data) % OFFSET_ENTRY.size:
             return None
         words = array("I", bytes(data))
@@ -63,23 +63,23 @@ class OffsetIndex:
 
     def append(self, last_offset: int, position: int) -> None:
         relative = last_offset - self.base_offset
-        # In this order, for a thread may be searching: what it finds first has its counterpart.
+        # In this order, because a thread may search meanwhile: each offset has its position.
         self._positions.append(position)
         self._offsets.append(relative)
         self.pending += OFFSET_ENTRY.pack(relative, position)
 
     def position_before(self, offset: int) -> int:
-        """Where a batch begins that lies at or before the one with this offset."""
+        """The position of a batch at or before the one with this offset."""
         place = bisect_right(self._offsets, max(offset - self.base_offset, -1))
         return self._positions[place - 1] if place else 0
 
     def position_at_most(self, position: int) -> int:
-        """The last known beginning of a batch at or before a position."""
+        """The last indexed start of a batch at or before a position."""
         place = bisect_right(self._positions, position)
         return self._positions[place - 1] if place else 0
 
     def has(self, last_offset: int, position: int) -> bool:
-        """Whether there is an entry of just that."""
+        """Whether this exact entry exists."""
         place = bisect_left(self._positions, position)
         return (
             place < len(self._positions)
@@ -88,7 +88,7 @@ class OffsetIndex:
         )
 
     def truncate(self, size: int) -> None:
-        """Forget entries at or behind a position. The file may then be too long."""
+        """Drop entries at or after a position. The file may then be too long."""
         place = bisect_left(self._positions, size)
         _shorten_pending(self.pending, len(self._offsets) - place, OFFSET_ENTRY.size)
         del self._offsets[place:]
@@ -104,7 +104,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Largest timestamp so far -> last offset of the batch that has it. Both grow."""
+    """Maps the largest timestamp so far to the last offset of its batch. Both increase."""
 
     __slots__ = ("_offsets", "_timestamps", "base_offset", "pending")
 
@@ -139,7 +139,7 @@ class TimeIndex:
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Kafka allows no entry that is not later than the one before; such are left out."""
+        """Skips an entry that is not later than the one before, which Kafka does not allow."""
         if timestamp < 0 or (self._timestamps and timestamp <= self._timestamps[-1]):
             return
         relative = offset - self.base_offset
@@ -148,12 +148,12 @@ class TimeIndex:
         self.pending += TIME_ENTRY.pack(timestamp, relative)
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset up to which every record is earlier than a time."""
+        """An offset before which every record is earlier than a timestamp."""
         place = bisect_left(self._timestamps, timestamp)
         return self.base_offset + self._offsets[place - 1] if place else self.base_offset
 
     def truncate(self, offset: int) -> None:
-        """Forget entries at or above an offset. The file may then be too long."""
+        """Drop entries at or above an offset. The file may then be too long."""
         place = bisect_left(self._offsets, max(offset - self.base_offset, 0))
         _shorten_pending(self.pending, len(self._offsets) - place, TIME_ENTRY.size)
         del self._timestamps[place:]
@@ -169,7 +169,7 @@ def _shorten_pending(pending: bytearray, entries: int, entry_bytes: int) -> None
 
 
 class AbortedTransaction(Struct, frozen=True):
-    """A transaction whose records read_committed must not see."""
+    """An aborted transaction, whose records read_committed consumers skip."""
 
     producer_id: int
     first_offset: int
@@ -183,7 +183,7 @@ class AbortedTransaction(Struct, frozen=True):
 
 
 def parse_transactions(data: Buffer) -> tuple[AbortedTransaction, ...] | None:
-    """What a transaction index file holds, or None for what cannot be one."""
+    """Parse a transaction index file; None if it is not valid."""
     if len(data) % TRANSACTION_ENTRY.size:
         return None
     return tuple(

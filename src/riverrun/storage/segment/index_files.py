@@ -1,6 +1,6 @@
-"""Loading the index files of a segment at the start, and making them anew where they are amiss.
+"""Loads the index files of a segment, and rebuilds them where they do not match the log.
 
-What is read here is believed only as far as it agrees with the log. Runs in recovery's threads.
+Runs in the threads of recovery, and on truncation.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from riverrun.storage.settings import LogSettings
 _logger = structlog.get_logger("riverrun.storage")
 
 
-def describe(files: Files, segment: Segment, settings: LogSettings) -> str | None:
-    """Learn the largest timestamp of a segment at rest, on which retention depends.
+def load_max_timestamp(files: Files, segment: Segment, settings: LogSettings) -> str | None:
+    """Load the largest timestamp of a closed segment, on which retention depends.
 
-    Its indexes are rebuilt if they are not there, or disagree with the end of the log; then damage
-    that is met is told.
+    Rebuilds the indexes if they are missing or do not match the end of the log. Returns the error
+    if that finds damage.
     """
     if segment.size == 0:
         return None
     entry = _last_entry(files, segment.path_of(INDEX_SUFFIX), OFFSET_ENTRY)
     time = _last_entry(files, segment.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY)
-    if entry is None or time is None or not _fit_the_end(files, segment, settings, entry, time):
+    if entry is None or time is None or not _match_the_end(files, segment, settings, entry, time):
         return rebuild(files, segment, settings)
     segment.max_timestamp = time[0]
     segment.max_timestamp_offset = segment.base_offset + time[1]
@@ -43,7 +43,7 @@ def describe(files: Files, segment: Segment, settings: LogSettings) -> str | Non
 
 
 def _last_entry(files: Files, path: str, entry: struct.Struct) -> tuple[int, int] | None:
-    """The newest entry of an index file, zeros if it is empty, None if it cannot be one."""
+    """The last entry of an index file; zeros if it is empty, None if it is not valid."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -57,16 +57,16 @@ def _last_entry(files: Files, path: str, entry: struct.Struct) -> tuple[int, int
         return first, second
 
 
-def _fit_the_end(
+def _match_the_end(
     files: Files,
     segment: Segment,
     settings: LogSettings,
     entry: tuple[int, int],
     time: tuple[int, int],
 ) -> bool:
-    """Whether the newest entries of both indexes belong to the last batches of the log.
+    """Whether the last entries of both indexes belong to the last batches of the log.
 
-    From the last entry on there is no room for another one, and no later timestamp.
+    After the last entry, there are too few bytes for another entry, and no later timestamp.
     """
     relative, position = entry
     since = 0
@@ -88,7 +88,7 @@ def _fit_the_end(
 
 
 def rebuild(files: Files, segment: Segment, settings: LogSettings) -> str | None:
-    """Write the indexes of a segment at rest anew, as far as it is sound."""
+    """Rebuild the indexes of a closed segment up to the first damage. Returns its description."""
     _logger.info("indexes rebuilt", segment=segment.path)
     size, next_offset = segment.size, segment.next_offset
     segment.reset()
@@ -97,17 +97,17 @@ def rebuild(files: Files, segment: Segment, settings: LogSettings) -> str | None
         problem = scan(file, segment, ReplayedState.ignored(), start=0, size=size)
     segment.checked_below = segment.size
     segment.size, segment.next_offset = size, next_offset
-    write_anew(files, segment)
+    rewrite_indexes(files, segment)
     segment.close_indexes(files)
     segment.index = None
     return problem
 
 
-def write_anew(files: Files, segment: Segment) -> None:
-    """Let the index files hold what is in memory.
+def rewrite_indexes(files: Files, segment: Segment) -> None:
+    """Make the index files equal to the indexes in memory.
 
-    The next start trusts them below the recovery point, so a loss of power must not leave them half
-    written: what is only missing at the end is appended, anything else replaced as a whole.
+    The next start trusts them below the recovery point, so a power failure must not leave them half
+    written. Entries that are missing at the end are appended; any other file is replaced.
     """
     assert segment.index is not None
     assert segment.times is not None
@@ -126,9 +126,9 @@ def write_anew(files: Files, segment: Segment) -> None:
 def load_indexed_part(
     files: Files, file: File, segment: Segment, settings: LogSettings, *, trusted_offset: int
 ) -> None:
-    """Let a segment know as much as its indexes tell about the log below an offset.
+    """Restore the state of a segment from its indexes, for batches below an offset.
 
-    ``size`` and ``next_offset`` then say from where on the log itself must be read.
+    Afterwards the log must be scanned from ``size`` and ``next_offset`` on.
     """
     size = segment.size
     segment.reset()
@@ -168,9 +168,9 @@ def _parse(
 def _resume_at(
     file: File, index: OffsetIndex, size: int, trusted_offset: int
 ) -> tuple[int, int] | None:
-    """Position and offset of the last batch below an offset that the index knows and that is sound.
+    """Position and offset of the last indexed batch below an offset, if its CRC is right.
 
-    None when the log has to be read from its beginning.
+    None when the log must be scanned from its start.
     """
     position = index.position_before(trusted_offset - 1)
     if position == 0 or position + HEADER_BYTES > size:

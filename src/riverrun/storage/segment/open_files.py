@@ -1,9 +1,9 @@
-"""Open files under a limit: ten thousand partitions do not fit into a process's descriptors.
+"""Open files under a limit, because 10,000 partitions exceed the descriptors of a process.
 
-A holder (a segment) keeps its open file in ``handle`` and sets ``is_recent`` on use; when the limit
-is reached, one that was not used lately gives its file up. All of that happens on the event loop.
-Threads that sync or read hold the file by ``acquire`` until they ``release`` it, so nothing is
-closed under them; the last one to let go closes it.
+An owner (a segment) keeps its open file in ``handle`` and sets ``is_recent`` when it uses it. At
+the limit, an owner that was not recent gives up its file. This happens on the event loop. Threads
+that sync or read call ``acquire``, and ``release`` when they are done. The last release closes the
+file.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from typing import Protocol
 from riverrun.ports.files import File, Files
 
 INDEXES_MAX = 64
-"""Indexes of segments at rest that are kept in memory: some MB each for full segments."""
+"""Indexes of closed segments that are kept in memory: some MB each for full segments."""
 
 
 class Handle:
-    """An open file and how many hold it."""
+    """A reference-counted open file."""
 
-    __slots__ = ("_holders", "_lock", "file")
+    __slots__ = ("_lock", "_references", "file")
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self._holders = 1
+        self._references = 1
         self._lock = Lock()
 
     def acquire(self) -> Handle:
         with self._lock:
-            assert self._holders > 0, "a closed file cannot be held"
-            self._holders += 1
+            assert self._references > 0, "a closed file cannot be acquired"
+            self._references += 1
         return self
 
     def release(self) -> None:
         with self._lock:
-            assert self._holders > 0, "a file was released twice"
-            self._holders -= 1
-            if self._holders:
+            assert self._references > 0, "a file was released twice"
+            self._references -= 1
+            if self._references:
                 return
         self.file.close()
 
 
 class HandleOwner(Protocol):
-    """Whoever has an open file and can do without."""
+    """Has an open file and can give it up."""
 
     handle: Handle | None
     is_recent: bool
 
     def evict(self) -> None:
-        """Give the file up until it is needed again."""
+        """Close the file until it is needed again."""
         ...
 
     def drop_index(self) -> None:
-        """Give up an index that can be loaded again."""
+        """Drop an index that can be loaded again."""
         ...
 
 
@@ -64,45 +64,45 @@ class OpenFiles:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self._limit = limit
-        self._holders: deque[HandleOwner] = deque()
+        self._owners: deque[HandleOwner] = deque()
         self._indexes: deque[HandleOwner] = deque()
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self._owners)
 
-    def open(self, holder: HandleOwner, path: str, *, create: bool = False) -> Handle:
-        """Open a file for a holder that has none."""
-        assert holder.handle is None, f"{path} is open"
-        self._make_room()
+    def open(self, owner: HandleOwner, path: str, *, create: bool = False) -> Handle:
+        """Open a file for an owner that has none."""
+        assert owner.handle is None, f"{path} is open"
+        self._evict_some()
         handle = Handle(self.files.open(path, create=create))
-        holder.handle = handle
-        holder.is_recent = True
-        self._holders.append(holder)
+        owner.handle = handle
+        owner.is_recent = True
+        self._owners.append(owner)
         return handle
 
-    def note_index(self, holder: HandleOwner) -> None:
-        """Somebody has an index in memory that lies in a file as well; the oldest of many goes."""
-        self._indexes.append(holder)
+    def note_index(self, owner: HandleOwner) -> None:
+        """An owner keeps an index in memory that is also in a file. Drops the oldest at a limit."""
+        self._indexes.append(owner)
         if len(self._indexes) > INDEXES_MAX:
             self._indexes.popleft().drop_index()
 
-    def close(self, holder: HandleOwner) -> None:
-        """Give up a holder's file, if it has one."""
-        handle = holder.handle
+    def close(self, owner: HandleOwner) -> None:
+        """Close the file of an owner, if it has one."""
+        handle = owner.handle
         if handle is not None:
-            holder.handle = None
+            owner.handle = None
             handle.release()
 
-    def _make_room(self) -> None:
-        holders = self._holders
-        for _ in range(2 * len(holders)):
-            if len(holders) < self._limit:
+    def _evict_some(self) -> None:
+        owners = self._owners
+        for _ in range(2 * len(owners)):
+            if len(owners) < self._limit:
                 return
-            holder = holders.popleft()
-            if holder.handle is None:
-                continue  # its segment was discarded or closed meanwhile
-            if holder.is_recent:
-                holder.is_recent = False
-                holders.append(holder)
+            owner = owners.popleft()
+            if owner.handle is None:
+                continue  # its segment was discarded or closed
+            if owner.is_recent:
+                owner.is_recent = False
+                owners.append(owner)
             else:
-                holder.evict()
+                owner.evict()

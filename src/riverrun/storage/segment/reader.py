@@ -1,8 +1,8 @@
-"""Reading whole batches out of one segment, from the page cache or in a thread.
+"""Reads whole batches of one segment, from the page cache or in a thread.
 
-The same code serves both: it asks a ``Reader`` for bytes, and a reader that must not wait answers
-None, upon which the caller makes a ``ColdRead`` and hands it to a thread. A cold read has values
-and descriptors of its own, so nothing that the event loop does meanwhile can disturb it.
+The same code serves both. It gets bytes from a ``Reader``. A reader that must not wait returns None
+for data that is not cached; then the caller creates a ``ColdRead`` for a thread. A cold read has
+values and descriptors of its own, so changes on the event loop cannot disturb it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from riverrun.storage.segment.open_files import Handle
 Reader = Callable[[int, int], Buffer | None]
 
 _BOUNDS = struct.Struct(">qi4xb6xi")
-"""Of a batch header: base offset, length, magic, last offset delta."""
+"""Fields of a batch header: base offset, length, magic, last offset delta."""
 _bounds = _BOUNDS.unpack_from
 _FIND_BYTES = 8192
 _READ_AHEAD_BYTES = 1 << 20
 
 
 class Slice(Struct):
-    """Whole batches, and the offset that follows them."""
+    """Whole batches, and the offset after them."""
 
     data: Buffer
     next_offset: int
 
 
 class SegmentView(Struct):
-    """What a reader needs to know of a segment, as values."""
+    """The values of a segment that a reader needs."""
 
     path: str
     index_path: str
@@ -67,10 +67,10 @@ def read_batches(
     end: int,
     at_least_one: bool,
 ) -> tuple[int, Slice] | None:
-    """The batches from the one with ``offset`` on, and where they lie; None when it would wait.
+    """Batches from the one with ``offset`` on, and their position; None if it had to wait.
 
-    ``position`` is where that batch begins, if it is known. A position at the segment's end says
-    that the offset lies behind it.
+    ``position`` is the start of that batch, if it is known. If the returned position is the
+    segment's size, the offset is behind the segment.
     """
     index, size = view.index, view.size
     if position is None:
@@ -112,9 +112,9 @@ def read_batches(
 def _cut(
     view: ReadableSegment, data: Buffer, position: int, boundary: int, end: int
 ) -> tuple[int, int | None]:
-    """Where the whole batches below ``end`` stop, given that one begins at ``boundary``.
+    """Where the whole batches below ``end`` stop, given that a batch starts at ``boundary``.
 
-    Also the offset that follows, if it can be seen.
+    Also returns the offset after them, if the data shows it.
     """
     at = max(boundary - position, 0)
     next_offset = None
@@ -131,7 +131,7 @@ def _cut(
 
 
 def _first_batch(read: Reader, view: ReadableSegment, position: int, end: int) -> Slice | None:
-    """One batch that is larger than what was asked for; nothing if it ends above ``end``."""
+    """One batch that is larger than the requested bytes; empty if it reaches ``end``."""
     header = read(position, HEADER_BYTES)
     if header is None:
         return None
@@ -147,7 +147,7 @@ def _first_batch(read: Reader, view: ReadableSegment, position: int, end: int) -
 
 
 def find_batch(read: Reader, position: int, size: int, offset: int) -> int | None:
-    """Where the first batch begins that reaches an offset; ``size`` if none; None if cold."""
+    """The position of the first batch that reaches an offset; ``size`` if none, None if cold."""
     chunk: Buffer | None = b""
     at = 0
     while True:
@@ -171,11 +171,11 @@ def find_batch(read: Reader, position: int, size: int, offset: int) -> int | Non
 
 
 def sound_prefix(data: Buffer, offset: int, bound: int) -> tuple[int, int]:
-    """How many bytes of these batches, read from ``offset`` on, can be believed; what follows them.
+    """The bytes of these batches, read from ``offset`` on, that are sound; the offset after them.
 
-    The CRC does not cover a batch's offset, so offsets must fit each other: a batch that leaves a
-    gap behind it (as compaction does) and is followed by smaller offsets is not where it says.
-    None reaches ``bound``.
+    The CRC does not cover the base offset, so offsets must be consistent with each other. A batch
+    after a gap (as compaction leaves them) that is followed by smaller offsets has a wrong offset.
+    A sound batch ends below ``bound``.
     """
     at = 0
     expected = offset
@@ -196,7 +196,7 @@ def sound_prefix(data: Buffer, offset: int, bound: int) -> tuple[int, int]:
 
 
 def load_index(files: Files, read: Reader, view: SegmentView) -> OffsetIndex | None:
-    """The index from its file, if it can belong to this log."""
+    """Load the index file; None if it is missing or does not match the log."""
     try:
         file = files.open(view.index_path)
     except FileNotFoundError:
@@ -206,13 +206,13 @@ def load_index(files: Files, read: Reader, view: SegmentView) -> OffsetIndex | N
     finally:
         file.close()
     index = OffsetIndex.parse(view.base_offset, data[: len(data) - len(data) % OFFSET_ENTRY.size])
-    if index is None or not agrees(read, view, index):
+    if index is None or not index_matches(read, view, index):
         return None
     return index
 
 
-def agrees(read: Reader, view: SegmentView, index: OffsetIndex) -> bool:
-    """Whether the newest entry of an index points at the batch that it names."""
+def index_matches(read: Reader, view: SegmentView, index: OffsetIndex) -> bool:
+    """Whether the last entry of an index points to the batch with its offset."""
     last = index.last
     if last is None:
         return True
@@ -227,7 +227,7 @@ def agrees(read: Reader, view: SegmentView, index: OffsetIndex) -> bool:
 
 
 def rebuild_index(read: Reader, view: SegmentView, interval_bytes: int) -> OffsetIndex:
-    """The index made anew from the headers of a segment."""
+    """Build the index from the batch headers of a segment."""
     index = OffsetIndex(view.base_offset)
     position = since = at = 0
     chunk: Buffer = b""
@@ -250,13 +250,27 @@ def rebuild_index(read: Reader, view: SegmentView, interval_bytes: int) -> Offse
 
 
 class ColdRead:
-    """A read that must wait for the disk. ``load`` belongs in a thread, ``adopt`` on the loop."""
+    """A read that waits for the disk: ``load`` in a thread, then ``adopt`` on the event loop."""
 
     __slots__ = (
-        "_adopt", "_at_least_one", "_end", "_files", "_handle", "_interval_bytes", "_is_current",
-        "_layout", "_max_bytes", "_offset", "_position", "_views", "again", "checked", "damage",
-        "indexes", "next_offset",
-    )  # fmt: skip
+        "_adopt",
+        "_at_least_one",
+        "_end",
+        "_files",
+        "_handle",
+        "_interval_bytes",
+        "_is_current",
+        "_layout",
+        "_max_bytes",
+        "_offset",
+        "_position",
+        "_views",
+        "again",
+        "checked",
+        "damage",
+        "indexes",
+        "next_offset",
+    )
 
     def __init__(
         self,
@@ -288,21 +302,21 @@ class ColdRead:
         self._layout = layout
         self._is_current = is_current
         self.again = again
-        """The same read, of the log as it is when this is called on the loop."""
+        """Repeats the read on the current log. To be called on the event loop."""
         self.indexes: dict[int, OffsetIndex] = {}
-        """What ``load`` learned, by base offset of the segment."""
+        """Indexes that ``load`` loaded or built, by base offset of the segment."""
         self.checked: tuple[int, int, int] | None = None
-        """Base offset and the range of positions whose CRCs were found right."""
+        """Base offset, and the range of positions whose CRCs are right."""
         self.next_offset = -1
-        """What is to be read next, at the end of that range."""
+        """The offset after that range."""
         self.damage: str | None = None
 
     def load(self) -> Slice:
-        """Read, waiting for the disk. KafkaError when the data is gone or damaged meanwhile."""
+        """Read, waiting for the disk. Raises KafkaError if the data is gone or corrupt."""
         position = self._position
         try:
-            for place, view in enumerate(self._views):
-                result = self._load_from(view, position, self._handle if place == 0 else None)
+            for number, view in enumerate(self._views):
+                result = self._load_from(view, position, self._handle if number == 0 else None)
                 if result is not None:
                     return result
                 position = 0
@@ -318,7 +332,7 @@ class ColdRead:
     def _load_from(
         self, view: SegmentView, position: int | None, handle: Handle | None
     ) -> Slice | None:
-        """The batches, none if they lie above the end of the read; None if not in this segment."""
+        """The batches, empty if they are above the end of the read; None if not in this segment."""
         file = self._files.open(view.path) if handle is None else handle.file
         try:
             if view.index is None:
@@ -327,10 +341,15 @@ class ColdRead:
                     view.index = rebuild_index(file.read_at, view, self._interval_bytes)
                 self.indexes[view.base_offset] = view.index
             found = read_batches(
-                file.read_at, view, self._offset, position,
-                max_bytes=self._max_bytes, end=self._end, at_least_one=self._at_least_one,
-            )  # fmt: skip
-            assert found is not None, "a reader that waits has no reason to give up"
+                file.read_at,
+                view,
+                self._offset,
+                position,
+                max_bytes=self._max_bytes,
+                end=self._end,
+                at_least_one=self._at_least_one,
+            )
+            assert found is not None, "a reader that waits always returns data"
         finally:
             if handle is None:
                 file.close()
@@ -352,15 +371,15 @@ class ColdRead:
 
     @property
     def is_current(self) -> bool:
-        """Whether what was loaded can be believed.
+        """Whether the positions were valid during the whole read. Otherwise call ``again``.
 
-        Compaction puts other batches at the positions of a file, so a read that began before it
-        may fail, or worse, skip records. Then ``again`` is to be called.
+        Compaction moves batches to other positions, so a read that started before it may fail or,
+        worse, skip records.
         """
         return self._is_current(self._layout)
 
     def adopt(self) -> None:
-        """Let the log keep what the thread learned."""
+        """Let the log keep the indexes and checks of the thread."""
         self._adopt(self)
 
     def _release(self) -> None:
@@ -369,5 +388,5 @@ class ColdRead:
             handle.release()
 
     def __del__(self) -> None:
-        # A read whose client went away is never loaded, yet must not keep its file open.
+        # A read whose client disconnected is never loaded, but must not keep its file open.
         self._release()

@@ -1,8 +1,7 @@
-"""Walks over the batches of a segment file in large reads: recovery's inner loop.
+"""Scans the batches of a segment file in large reads: the inner loop of recovery and scrubbing.
 
-Every batch is judged (shape, order, CRC) before anything is learned from it. What is learned goes
-into the segment, the producers and the leader epochs; where to begin and what to do about damage is
-left to ``recovery``.
+Every batch is checked (format, order, CRC) before it changes any state. A scan updates the segment,
+the producers and the leader epochs. The caller decides where to start and how to handle damage.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, AbortedTransaction
 from riverrun.storage.segment.segment import Segment
 
 CHUNK_BYTES = 1 << 18
-"""Fits a processor's cache, so that what is read is checksummed there."""
+"""Fits into a processor's cache, so that the CRC is computed from there."""
 _NEVER = 2**63
 
 
@@ -46,7 +45,7 @@ class ReplayedState:
         self.producers = producers
         self.epochs = epochs
         self.replay_from = replay_from
-        """The offset up to which the producers' state is known already."""
+        """The producer state includes batches below this offset already."""
         self.seen_ms = seen_ms
         self.aborted: list[AbortedTransaction] = []
 
@@ -66,7 +65,7 @@ class ReplayedState:
 
 
 class OffsetRules(NamedTuple):
-    """What the offsets of a segment must obey, beside growing."""
+    """What holds for the offsets of a segment, besides that they increase."""
 
     below: int = 2**63
     """Batches that reach this offset are not read."""
@@ -76,7 +75,7 @@ class OffsetRules(NamedTuple):
 
 
 class SegmentSource(Protocol):
-    """What is walked over: a file, or one that is read slowly."""
+    """A file, or a throttled one."""
 
     def read_at(self, position: int, length: int) -> bytes: ...
 
@@ -90,15 +89,15 @@ def scan(
     size: int,
     rules: OffsetRules = OffsetRules(),  # noqa: B008 - immutable
 ) -> str | None:
-    """Read the batches of a segment from a position on into what it knows.
+    """Scan the batches of a segment from a position on, and add them to its state.
 
-    Stops at the first batch that is not sound; then the reason is given, and ``segment.size`` says
-    how far it is sound. The segment must know nothing of what lies behind ``start``.
+    Stops at the first corrupt batch and returns the error. ``segment.size`` is then the size of the
+    sound part. The segment's state must end at ``start``.
     """
-    assert segment.size == start, f"{segment.path} is known up to {segment.size}, not {start}"
+    assert segment.size == start, f"{segment.path} was scanned up to {segment.size}, not {start}"
     unpack = HEADER.unpack_from
     expected = segment.next_offset
-    epoch_known: int = state.epochs.epoch_at(expected)
+    epoch_seen: int = state.epochs.epoch_at(expected)
     below = rules.below
     position, at, data = start, 0, b""
     view = memoryview(data)
@@ -113,12 +112,12 @@ def scan(
         base, length, epoch, magic, crc, _, delta, _, timestamp, producer_id, _, _, _ = fields
         end = at + length + 12
         if length < LENGTH_MIN or magic != MAGIC or delta < 0 or position + end > size:
-            return _misshape(fields, position + at)
+            return _format_error(fields, position + at)
         if base + delta >= below:
             return None
-        if base != expected or epoch != epoch_known:
+        if base != expected or epoch != epoch_seen:
             place = BatchPosition(file, position + at, position + end, size)
-            problem = _check_jump(segment, place, fields, epoch_known, rules)
+            problem = _check_jump(segment, place, fields, epoch_seen, rules)
             if problem is not None:
                 return problem
         if end > len(data):
@@ -129,16 +128,16 @@ def scan(
             is_sound = crc32c(view[at + CRC_START : end]) == crc
         if not is_sound:
             return f"the batch at {position + at} does not match its CRC"
-        if epoch > epoch_known or producer_id >= 0:
+        if epoch > epoch_seen or producer_id >= 0:
             state.replay(BatchHeader(*fields), view[at:end])
-            epoch_known = epoch
+            epoch_seen = epoch
         segment.note(length + 12, base + delta, timestamp)
         expected = base + delta + 1
         at = end
     return None
 
 
-def _misshape(fields: tuple[int, ...], position: int) -> str:
+def _format_error(fields: tuple[int, ...], position: int) -> str:
     length, magic, delta = fields[1], fields[3], fields[6]
     if length < LENGTH_MIN or magic != MAGIC or delta < 0:
         return f"there is no batch at {position}"
@@ -148,15 +147,17 @@ def _misshape(fields: tuple[int, ...], position: int) -> str:
 def _read_large(
     file: SegmentSource, position: int, end: int, size: int, crc: int
 ) -> tuple[bool, bytes]:
-    """A batch that reaches beyond the chunk: whether it is sound, and the chunk that it begins."""
+    """Check a batch that exceeds the chunk. Returns whether it is sound, and a chunk from it on."""
     if end > CHUNK_BYTES:
-        return _matches_in_pieces(file, position, end, crc), file.read_at(position, HEADER_BYTES)
+        return _crc_matches_in_pieces(file, position, end, crc), file.read_at(
+            position, HEADER_BYTES
+        )
     data = file.read_at(position, min(CHUNK_BYTES, size - position))
     return len(data) >= end and crc_matches(data, 0, end), data
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch lies in a file."""
+    """The place of a batch in a file of a given size."""
 
     file: SegmentSource
     start: int
@@ -168,23 +169,23 @@ def _check_jump(
     segment: Segment,
     place: BatchPosition,
     fields: tuple[int, ...],
-    epoch_known: int,
+    epoch_seen: int,
     rules: OffsetRules,
 ) -> str | None:
-    """Offset and epoch lie outside the CRC, so what is unexpected in them must fit what follows.
+    """Check an unexpected offset or epoch against the next batch, because the CRC covers neither.
 
-    Gaps are what compaction leaves; an epoch rises when a leader is elected. After either the log
-    goes on from there. Where nothing follows, a gap is believed on compacted topics only.
+    Compaction leaves gaps, and an epoch increases when a leader is elected. In both cases the next
+    batch continues from there. A gap before the last batch is valid on compacted topics only.
     """
     base, epoch, delta = fields[0], fields[2], fields[6]
     expected = segment.next_offset
     bound = rules.bound
     if bound is None:
         bound = segment.base_offset + OFFSETS_SPAN_MAX + 1
-    if base < expected or base + delta >= bound or epoch < epoch_known:
+    if base < expected or base + delta >= bound or epoch < epoch_seen:
         return (
             f"the batch at {place.start} has offset {base} and epoch {epoch} "
-            f"where {expected} and {epoch_known} are next"
+            f"where {expected} and {epoch_seen} are next"
         )
     if place.stop + HEADER_BYTES <= place.size:
         following = read_header(place.file.read_at(place.stop, HEADER_BYTES))
@@ -199,8 +200,8 @@ def _check_jump(
     return None
 
 
-def _matches_in_pieces(file: SegmentSource, position: int, size: int, crc: int) -> bool:
-    """The CRC of a batch too large to be read at once: a length may be wrong, and then huge."""
+def _crc_matches_in_pieces(file: SegmentSource, position: int, size: int, crc: int) -> bool:
+    """Check the CRC of a large batch in pieces, because a corrupt length may be huge."""
     found = 0
     at = CRC_START
     while at < size:
@@ -213,7 +214,7 @@ def _matches_in_pieces(file: SegmentSource, position: int, size: int, crc: int) 
 
 
 def headers(file: File, start: int, size: int) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Position, header and chunk rest of the batches in a range that is known to be sound."""
+    """Position and header of each batch in a sound range, and the bytes of control batches."""
     position = start
     while position + HEADER_BYTES <= size:
         data = file.read_at(position, min(CHUNK_BYTES, size - position))

@@ -1,7 +1,7 @@
-"""A segment: one file of batches with its indexes, and what is known about it without reading.
+"""A segment: one file of batches with its indexes.
 
-Only the newest segment of a log is appended to. Older ones have their index in memory only while
-they are read. Deciding what to append, read or discard is left to the log.
+Only the newest segment of a log is appended to. Closed segments have their index in memory only
+while they are read. The log decides what to append, read or discard.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from riverrun.storage.segment.reader import SegmentView
 from riverrun.storage.settings import LogSettings
 
 INDEX_PIECE_BYTES = 4096
-"""Entries are collected up to this size before they are written."""
+"""Index entries are collected up to this size before they are written."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -43,27 +43,46 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 class Segment:
-    """Positions are bytes of the log file. ``size`` and ``next_offset`` bound what is readable."""
+    """Positions are bytes in the log file. ``size`` and ``next_offset`` end the readable part."""
 
     __slots__ = (
-        "_open_files", "_pending_transactions", "_since_entry", "alias", "base_offset",
-        "checked_below", "checked_from", "created_ms", "directory", "first_timestamp", "handle",
+        "_open_files",
+        "_pending_transactions",
+        "_since_entry",
+        "alias",
+        "base_offset",
+        "checked_below",
+        "checked_from",
+        "created_ms",
+        "directory",
+        "first_timestamp",
+        "handle",
         "has_own_transactions",
-        "index", "index_bytes_max", "interval_bytes", "is_full", "is_recent", "is_warm",
-        "max_timestamp", "max_timestamp_offset", "next_offset", "offset_max", "size",
-        "synced_size", "times",
-    )  # fmt: skip
+        "index",
+        "index_bytes_max",
+        "interval_bytes",
+        "is_full",
+        "is_recent",
+        "is_warm",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "offset_max",
+        "size",
+        "synced_size",
+        "times",
+    )
 
     def __init__(self, open_files: OpenFiles, directory: str, base_offset: int) -> None:
         self._open_files = open_files
         self.directory = directory
         self.alias = ""
-        """What its files' names end in while compaction puts it in place."""
+        """The suffix of its file names while compaction swaps it in."""
         self.base_offset = base_offset
         self.handle: Handle | None = None
         self.is_recent = False
         self.is_warm = False
-        """Whether the file was opened before, so that opening it again does not wait."""
+        """Whether the file was opened before, so that opening it does not wait for the disk."""
         self.size = 0
         self.next_offset = base_offset
         self.synced_size = 0
@@ -83,8 +102,8 @@ class Segment:
         """Whether it may have a transaction index."""
         self._since_entry = 0
         self._pending_transactions: list[AbortedTransaction] = []
-        # CRCs are checked when a batch is appended, recovered, or read for the first time since
-        # the start; [0, checked_below) and [checked_from, size) need no second look.
+        # A CRC is checked when a batch is appended or recovered, or read for the first time since
+        # the start. [0, checked_below) and [checked_from, size) were checked.
         self.checked_below = 0
         self.checked_from = 0
 
@@ -100,9 +119,13 @@ class Segment:
 
     def view(self) -> SegmentView:
         return SegmentView(
-            self.path, self.path_of(INDEX_SUFFIX), self.base_offset, self.size, self.next_offset,
+            self.path,
+            self.path_of(INDEX_SUFFIX),
+            self.base_offset,
+            self.size,
+            self.next_offset,
             self.index,
-        )  # fmt: skip
+        )
 
     def open(self, *, create: bool = False) -> Handle:
         """The open log file."""
@@ -117,12 +140,12 @@ class Segment:
         self._open_files.close(self)
 
     def evict(self) -> None:
-        """Give up what can be had again: the open file, and the index."""
+        """Drop what can be loaded again: the open file and the index."""
         self._open_files.close(self)
         self.drop_index()
 
     def drop_index(self) -> None:
-        """Of a segment at rest, whose files have all of it."""
+        """Drop the index of a closed segment, which is complete in its file."""
         if self.times is None:
             self.index = None
 
@@ -140,7 +163,7 @@ class Segment:
         self.offset_max = self.base_offset + OFFSETS_SPAN_MAX
 
     def _note_fullness(self) -> None:
-        """Another entry must fit, and the last one of the time index."""
+        """Another entry must fit, and the closing one of the time index."""
         assert self.index is not None
         assert self.times is not None
         self.is_full = (len(self.index) + 1) * OFFSET_ENTRY.size > self.index_bytes_max or (
@@ -158,7 +181,7 @@ class Segment:
         self.first_timestamp = None
 
     def write(self, data: Buffer) -> None:
-        """Put batches at the end; ``note`` each of them when this has worked."""
+        """Write batches at the end. Call ``note`` for each of them afterwards."""
         handle = self.handle
         if handle is None:
             handle = self.open()
@@ -197,19 +220,19 @@ class Segment:
         elif start < self.checked_from <= stop:
             self.checked_from = start
 
-    # index files
+    # Index files
 
     @property
     def index_is_due(self) -> bool:
-        """Whether so much is collected that it should be written."""
+        """Whether enough entries are collected to write them."""
         if self._pending_transactions:
             return True
         return self.index is not None and len(self.index.pending) >= INDEX_PIECE_BYTES
 
     def write_indexes(self, files: Files, *, exactly: bool = False) -> None:
-        """Write the entries that are not in the files yet; ``exactly`` cuts what is too much.
+        """Write the entries that are not in the files yet. ``exactly`` also truncates the files.
 
-        A time index never stands alone: kafka-dump-log looks for the other beside it.
+        A time index is never written alone, because kafka-dump-log expects both.
         """
         has_times = self.times is not None and bool(self.times.pending)
         if self.index is not None and (self.index.pending or has_times or exactly):
@@ -229,7 +252,7 @@ class Segment:
             self.write_indexes(files)
 
     def seal_time_index(self) -> None:
-        """End the time index with the largest timestamp, from which a later start learns it."""
+        """End the time index with the largest timestamp, where the next start reads it."""
         if self.times is not None:
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
 
@@ -240,12 +263,12 @@ class Segment:
         self.times = None
 
     def note_transaction(self, transaction: AbortedTransaction) -> None:
-        """Readers must know of it; it goes to its file with the other indexes."""
+        """Add an aborted transaction, which is written with the other indexes."""
         self._pending_transactions.append(transaction)
         self.has_own_transactions = True
 
     def transactions(self, files: Files) -> list[AbortedTransaction]:
-        """The aborted ones whose markers lie in this segment."""
+        """The aborted transactions whose markers are in this segment."""
         if not self.has_own_transactions:
             return []
         found: list[AbortedTransaction] = []
@@ -260,7 +283,7 @@ def _append_entries(
 ) -> None:
     written = len(index) * entry_bytes - len(index.pending)
     with contextlib.closing(files.open(path, create=True)) as file:
-        if file.size() < written:  # somebody removed it
+        if file.size() < written:  # the file was removed
             written = 0
             index.pending = bytearray(index.encode())
         if file.size() > written:

@@ -149,7 +149,7 @@ class Segments(Sequence[Segment]):
         self._put(0, len(self._segments), segment)
 
     def invalidate(self) -> None:
-        """Files were renamed or are about to go: reads in progress must start again."""
+        """Files were renamed or are about to be removed: running reads must start again."""
         self.layout += 1
 
     def _retire(self, segments: Sequence[Segment]) -> None:

@@ -1,7 +1,7 @@
-"""Finding offsets by time. Reads with files of its own and may wait, so it belongs in a thread.
+"""Finds offsets by timestamp. It waits for the disk, so it runs in a thread with its own files.
 
-It works on a list of segments that the log gave up changing: what is appended, rolled or discarded
-meanwhile is either not seen or no longer found, as if it had come a moment earlier or later.
+It works on a copy of the list of segments. Changes that happen meanwhile are not seen, or their
+files are not found, as if the search had run a moment earlier or later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from riverrun.storage.segment.scan import headers
 
 
 class OffsetAt(Struct, frozen=True):
-    """A record's place and time."""
+    """The offset and timestamp of a record."""
 
     offset: Offset
     timestamp: int
@@ -29,7 +29,7 @@ class OffsetAt(Struct, frozen=True):
 
 
 class TimedView(Struct, kw_only=True):
-    """What a search by time needs to know of a segment."""
+    """The values of a segment that a search by timestamp needs."""
 
     view: SegmentView
     times_path: str
@@ -41,14 +41,14 @@ class TimedView(Struct, kw_only=True):
 def first_at_or_after(
     files: Files, segments: Sequence[TimedView], timestamp: int, *, start: int, end: int
 ) -> OffsetAt | None:
-    """The first record in [start, end) that is not earlier than a time."""
+    """The first record in [start, end) that is not earlier than a timestamp."""
     for segment in segments:
         view = segment.view
         if segment.max_timestamp < timestamp or view.size == 0 or view.next_offset <= start:
             continue
         if view.base_offset >= end:
             return None
-        with contextlib.suppress(FileNotFoundError):  # discarded by retention meanwhile
+        with contextlib.suppress(FileNotFoundError):  # discarded by retention
             found = _search(files, segment, timestamp, start, end)
             if found is not None:
                 return found
@@ -56,7 +56,7 @@ def first_at_or_after(
 
 
 def latest(files: Files, segments: Sequence[TimedView], *, start: int, end: int) -> OffsetAt | None:
-    """The first of the records in [start, end) that have the largest timestamp."""
+    """The first record in [start, end) with the largest timestamp."""
     best: tuple[int, int, TimedView] | None = None
     for segment in segments:
         view = segment.view
@@ -115,14 +115,14 @@ def _position_of(files: Files, file: File, view: SegmentView, offset: int) -> in
     index = view.index if view.index is not None else load_index(files, file.read_at, view)
     start = index.position_before(offset) if index is not None else 0
     position = find_batch(file.read_at, start, view.size, offset)
-    assert position is not None, "a reader that waits has no reason to give up"
+    assert position is not None, "a reader that waits always returns data"
     return position
 
 
 def _batches_from(
     files: Files, file: File, segment: TimedView, offset: int, timestamp: int = -1
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
-    """The batches from an offset on that may have a record that late, with their records."""
+    """Batches from an offset on that may hold a record that late, with their records."""
     view = segment.view
     for position, header, _ in headers(file, _position_of(files, file, view, offset), view.size):
         if header.max_timestamp >= timestamp and not header.is_control:
@@ -140,7 +140,7 @@ def _max_between(files: Files, segment: TimedView, start: int, end: int) -> tupl
                 break
             timestamp = header.max_timestamp
             if header.base_offset < start:
-                # The header's time may be that of a record before the start.
+                # The timestamp in the header may belong to a record before the start.
                 records = read_records(file.read_at(position, header.size))
                 timestamp = max((r.timestamp for r in records if r.offset >= start), default=-1)
             if timestamp > best[0]:

@@ -252,7 +252,7 @@ class ConnectionPool:
             return await self._connection(address)
         except OSError as error:
             place = f"node {node_id} at {address[0]}:{address[1]}"
-            raise ConnectionError(f"{place} does not response: {_describe(error)}") from error
+            raise ConnectionError(f"{place} does not answer: {_describe(error)}") from error
 
     async def _connection(self, address: Address) -> Connection:
         known = self._connections.get(address)

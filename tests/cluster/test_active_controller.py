@@ -55,12 +55,12 @@ def test_response_waits_until_its_records_are_committed() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(create(make_controller(log), "t"))
+        pending = asyncio.ensure_future(create(make_controller(log), "t"))
         await settle()
-        assert not asked.done()
+        assert not pending.done()
         log.gate.set()
-        answer = await asked
-        assert answer.topics[0].error_code is ErrorCode.NONE
+        response = await pending
+        assert response.topics[0].error_code is ErrorCode.NONE
         assert TopicName("t") in log.current.topics_by_name
 
     asyncio.run(scene())
@@ -109,8 +109,8 @@ def test_full_disk_is_a_storage_error_and_changes_nothing() -> None:
             await create(controller, "t")
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        answer = await create(controller, "t")
-        assert answer.topics[0].error_code is ErrorCode.NONE
+        response = await create(controller, "t")
+        assert response.topics[0].error_code is ErrorCode.NONE
 
     asyncio.run(scene())
 
@@ -157,8 +157,8 @@ def test_no_block_of_producer_ids_is_allocated_twice() -> None:
         given = []
         for count in (1, 3, 2):
             controller = make_controller(log)  # a new controller has no memory of the previous one
-            asked = [allocate(controller, ids_wanted(log)) for _ in range(count)]
-            given += [one.producer_id_start for one in await asyncio.gather(*asked)]
+            pending = [allocate(controller, ids_wanted(log)) for _ in range(count)]
+            given += [one.producer_id_start for one in await asyncio.gather(*pending)]
         assert given == [0, 1000, 2000, 3000, 4000, 5000]
 
     asyncio.run(scene())
@@ -168,11 +168,11 @@ def test_block_of_producer_ids_is_committed_before_the_response() -> None:
     async def scene() -> None:
         log = MemoryLog()
         log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(allocate(make_controller(log), ids_wanted(log)))
+        pending = asyncio.ensure_future(allocate(make_controller(log), ids_wanted(log)))
         await settle()
-        assert not asked.done()
+        assert not pending.done()
         log.gate.set()
-        given = await asked
+        given = await pending
         ((record,),) = log.appended
         assert isinstance(record, ProducerIdsRecord)
         assert (record.broker_id, record.next_producer_id) == (1, given.producer_id_start + 1000)
@@ -190,8 +190,8 @@ def test_block_of_producer_ids_that_cannot_be_stored_is_not_allocated() -> None:
             await allocate(controller, ids_wanted(log))
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         log.error = None
-        answer = await allocate(controller, ids_wanted(log))
-        assert (answer.producer_id_start, answer.producer_id_len) == (0, 1000)
+        response = await allocate(controller, ids_wanted(log))
+        assert (response.producer_id_start, response.producer_id_len) == (0, 1000)
 
     asyncio.run(scene())
 

@@ -18,7 +18,7 @@ from riverrun.wire.messages.alter_partition_request import (
     TopicData,
 )
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
-from riverrun.wire.messages.alter_partition_response import PartitionData as Answer
+from riverrun.wire.messages.alter_partition_response import PartitionData as Result
 from tests.cluster.fakes import make_configs, replayed
 from tests.cluster.states import TOPIC, P, after, cluster, directory, state, topic
 
@@ -60,23 +60,23 @@ def ask(
     return alter_partition(CONFIGS, image, request)
 
 
-def answers(decision: Decision[AlterPartitionResponse]) -> list[Answer]:
+def responses(decision: Decision[AlterPartitionResponse]) -> list[Result]:
     return [one for answered in decision.response.topics for one in answered.partitions]
 
 
 def code(image: Image, wanted: PartitionData, leader: int = 1) -> ErrorCode:
     decision = ask(image, wanted, leader=leader)
-    (answer,) = answers(decision)
-    assert (not decision.records) == (answer.error_code is not ErrorCode.NONE)
-    return answer.error_code
+    (response,) = responses(decision)
+    assert (not decision.records) == (response.error_code is not ErrorCode.NONE)
+    return response.error_code
 
 
 def test_smaller_isr_keeps_the_leader_epoch_and_raises_the_partition_epoch() -> None:
     image = cluster(P(1, (1, 2, 3)))
     decision = ask(image, proposal(image, (1, 2)))
-    (answer,) = answers(decision)
-    assert (answer.error_code, answer.leader_id, answer.isr) == (ErrorCode.NONE, 1, (1, 2))
-    assert (answer.leader_epoch, answer.partition_epoch) == (5, 8)
+    (response,) = responses(decision)
+    assert (response.error_code, response.leader_id, response.isr) == (ErrorCode.NONE, 1, (1, 2))
+    assert (response.leader_epoch, response.partition_epoch) == (5, 8)
     partition = after(image, decision.records)
     assert state(partition) == P(1, (1, 2))
     assert (partition.leader_epoch, partition.partition_epoch) == (5, 8)
@@ -93,8 +93,8 @@ def test_replica_that_leaves_an_isr_at_its_minimum_is_eligible() -> None:
 def test_proposal_without_a_change_returns_the_current_state() -> None:
     image = cluster(P(1, (1, 2, 3)))
     decision = ask(image, proposal(image, (1, 2, 3)))
-    (answer,) = answers(decision)
-    assert (answer.error_code, answer.partition_epoch) == (ErrorCode.NONE, 7)
+    (response,) = responses(decision)
+    assert (response.error_code, response.partition_epoch) == (ErrorCode.NONE, 7)
     assert decision.records == ()
 
 
@@ -163,15 +163,15 @@ def test_proposal_of_an_older_incarnation_is_refused() -> None:
 
 def test_unknown_topics_and_partitions_are_refused() -> None:
     image = cluster(P(1, (1, 2, 3)))
-    (answer,) = answers(ask(image, proposal(image, (1,), index=1)))
-    assert answer.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (response,) = responses(ask(image, proposal(image, (1,), index=1)))
+    assert response.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     request = AlterPartitionRequest(
         broker_id=1,
         broker_epoch=image.brokers[NodeId(1)].epoch,
         topics=(TopicData(topic_id=None, partitions=(proposal(image, (1,)),)),),
     )
-    (answer,) = answers(alter_partition(CONFIGS, image, request))
-    assert answer.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+    (response,) = responses(alter_partition(CONFIGS, image, request))
+    assert response.error_code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def test_isr_grows_once_the_leader_has_recovered() -> None:
@@ -192,7 +192,7 @@ def test_recovered_leader_cannot_return_to_recovering() -> None:
 def test_partition_named_twice_is_changed_once() -> None:
     image = cluster(P(1, (1, 2, 3)))
     decision = ask(image, proposal(image, (1, 2)), proposal(image, (1, 3)))
-    codes = [one.error_code for one in answers(decision)]
+    codes = [one.error_code for one in responses(decision)]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
     assert len(decision.records) == 1
 
@@ -200,7 +200,7 @@ def test_partition_named_twice_is_changed_once() -> None:
 def test_each_partition_of_a_request_is_decided_alone() -> None:
     image = cluster(P(1, (1, 2, 3)), P(2, (1, 2, 3)), P(1, (1, 2, 3)))
     decision = ask(image, *(proposal(image, (1, 2), index=index) for index in range(3)))
-    codes = [one.error_code for one in answers(decision)]
+    codes = [one.error_code for one in responses(decision)]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
     assert len(decision.records) == 2
 
@@ -212,8 +212,8 @@ def test_leader_that_may_no_longer_lead_gets_new_leader_elected() -> None:
     )
     image = replayed(image, [lost])
     decision = ask(image, proposal(image, (1, 2), partition_epoch=8))
-    (answer,) = answers(decision)
-    assert answer.error_code is ErrorCode.NEW_LEADER_ELECTED
+    (response,) = responses(decision)
+    assert response.error_code is ErrorCode.NEW_LEADER_ELECTED
     assert state(after(image, decision.records)) == P(2, (1, 2))
 
 

@@ -271,15 +271,15 @@ def test_uncommitted_decisions_fail_when_leadership_is_lost() -> None:
 
     async def story() -> None:
         scene.log.gate = asyncio.Event()
-        asked = asyncio.ensure_future(scene.controller.register(registration_request(4)))
+        pending = asyncio.ensure_future(scene.controller.register(registration_request(4)))
         nothing: Decision[None] = Decision(response=None)
         quiet = asyncio.ensure_future(scene.controller.submit(lambda _: nothing))
         await asyncio.sleep(0.01)
-        assert not asked.done()
+        assert not pending.done()
         assert not quiet.done(), "it speaks of what is not committed"
         scene.log.is_active = False
         scene.log.gate.set()
-        for one in (asked, quiet):
+        for one in (pending, quiet):
             with pytest.raises(KafkaError) as refused:
                 await one
             assert refused.value.code is ErrorCode.NOT_CONTROLLER
@@ -305,9 +305,9 @@ def test_registered_broker_is_unfenced_by_its_heartbeat_and_may_stop() -> None:
     scene = Scene()
 
     async def story() -> None:
-        answer = await scene.controller.register(registration_request(4))
+        response = await scene.controller.register(registration_request(4))
         early = heartbeat_request(
-            scene.log.newest, 4, offset=answer.broker_epoch - 1, epoch=answer.broker_epoch
+            scene.log.newest, 4, offset=response.broker_epoch - 1, epoch=response.broker_epoch
         )
         assert (await scene.controller.heartbeat(early)).is_fenced
         await scene.controller.heartbeat(heartbeat_request(scene.log.newest, 4))
@@ -347,7 +347,7 @@ def test_stopping_broker_waits_until_all_brokers_have_read_the_change() -> None:
         await asyncio.sleep(0.3)
         assert not await leave()
         assert scene.partition == P(1, (1, 3))
-        assert not await leave(), "nobody has read of the new leader yet"
+        assert not await leave(), "no broker has read the new leader yet"
         await asyncio.sleep(0.3)
         assert await leave()
         assert scene.is_fenced(TWO)
@@ -359,8 +359,8 @@ def test_new_incarnation_registers_without_waiting_for_the_old_session() -> None
     scene = Scene()
 
     async def story() -> None:
-        answer = await scene.controller.register(registration_request(2, 2), cluster_id=None)
-        assert answer.error_code is ErrorCode.NONE
+        response = await scene.controller.register(registration_request(2, 2), cluster_id=None)
+        assert response.error_code is ErrorCode.NONE
         assert scene.partition == P(1, (1, 3))
         with pytest.raises(KafkaError) as refused:
             await scene.controller.register(registration_request(2, 1))

@@ -55,10 +55,10 @@ def test_invalid_update_is_refused_as_a_whole(
     name: str, level: int, kind: int, reason: str
 ) -> None:
     image = cluster_of(1)
-    after, answer = update(image, ("metadata.version", 30, UPGRADE), (name, level, kind))
+    after, response = update(image, ("metadata.version", 30, UPGRADE), (name, level, kind))
     assert after is image
-    assert answer.error_code is ErrorCode.INVALID_UPDATE_VERSION
-    assert answer.error_message == (
+    assert response.error_code is ErrorCode.INVALID_UPDATE_VERSION
+    assert response.error_message == (
         "The update failed for all features since the following feature had an error: "
         f"Invalid update version {level} for feature {name}. {reason}"
     )
@@ -66,21 +66,24 @@ def test_invalid_update_is_refused_as_a_whole(
 
 def test_elr_feature_clears_elr_when_disabled_and_stores_the_minimum_when_enabled() -> None:
     image = cluster(P(NONE, (), elr=(1,), last=(2,)), fenced=(1, 2))
-    image, answer = update(image, (ELR, 0, SAFE))
-    assert (answer.error_code, [one.feature for one in answer.results]) == (ErrorCode.NONE, [ELR])
+    image, response = update(image, (ELR, 0, SAFE))
+    assert (response.error_code, [one.feature for one in response.results]) == (
+        ErrorCode.NONE,
+        [ELR],
+    )
     assert ELR not in image.features
     assert state(topic(image).partitions[0]) == P(NONE, ())
-    image, answer = update(cluster_of(1), (ELR, 0, SAFE))
-    image, answer = update(image, (ELR, 1, UPGRADE))
+    image, response = update(cluster_of(1), (ELR, 0, SAFE))
+    image, response = update(image, (ELR, 1, UPGRADE))
     assert image.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
-    _, answer = update(image, (ELR, 1, SAFE))
-    assert answer.error_code is ErrorCode.NONE
+    _, response = update(image, (ELR, 1, SAFE))
+    assert response.error_code is ErrorCode.NONE
 
 
 def test_validate_only_changes_nothing() -> None:
     image = cluster_of(1)
-    after, answer = update(image, (ELR, 0, SAFE), validate_only=True)
-    assert (after, answer.error_code) == (image, ErrorCode.NONE)
+    after, response = update(image, (ELR, 0, SAFE), validate_only=True)
+    assert (after, response.error_code) == (image, ErrorCode.NONE)
 
 
 def test_first_controller_finalises_the_features_of_a_new_cluster() -> None:

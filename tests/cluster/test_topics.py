@@ -80,22 +80,22 @@ def test_topic_is_created_with_its_partitions_and_settings() -> None:
         assert (partition.leader, partition.isr, partition.leader_epoch) == (1, (1,), 0)
         assert partition.directories == image.brokers[partition.leader].directories
     assert after.config(ConfigType.TOPIC, "t") == {"retention.ms": "1000"}
-    answer = decision.response.topics[0]
-    assert (answer.error_code, answer.topic_id) == (ErrorCode.NONE, made.id)
-    assert (answer.num_partitions, answer.replication_factor) == (3, 1)
+    response = decision.response.topics[0]
+    assert (response.error_code, response.topic_id) == (ErrorCode.NONE, made.id)
+    assert (response.num_partitions, response.replication_factor) == (3, 1)
 
 
 def test_response_lists_all_settings_in_order_with_their_sources() -> None:
-    answer = result(topic("t", retention_ms=" 100 "))
-    rows = {row.name: row for row in answer.configs or ()}
+    response = result(topic("t", retention_ms=" 100 "))
+    rows = {row.name: row for row in response.configs or ()}
     assert list(rows) == sorted(rows)
     assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == (" 100 ", 1)
     assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == ("1073741824", 5)
 
 
 def test_coarser_node_setting_is_a_source_for_new_topics() -> None:
-    answer = create(topic("t"), given={"log.retention.hours": "24"}).response.topics[0]
-    rows = {row.name: (row.value, row.config_source) for row in answer.configs or ()}
+    response = create(topic("t"), given={"log.retention.hours": "24"}).response.topics[0]
+    rows = {row.name: (row.value, row.config_source) for row in response.configs or ()}
     assert rows["retention.ms"] == ("86400000", 4)
 
 
@@ -183,11 +183,11 @@ def test_validate_only_responds_and_writes_nothing() -> None:
     ],
 )
 def test_refusals_match_kafka(wanted: CreatableTopic, code: ErrorCode, sentence: str) -> None:
-    answer = result(wanted, with_topics("old", "c.d_e"))
-    assert (answer.error_code, answer.error_message) == (code, sentence)
-    assert (answer.num_partitions, answer.replication_factor) == (-1, -1)
-    assert answer.configs == ()
-    assert answer.topic_id is None
+    response = result(wanted, with_topics("old", "c.d_e"))
+    assert (response.error_code, response.error_message) == (code, sentence)
+    assert (response.num_partitions, response.replication_factor) == (-1, -1)
+    assert response.configs == ()
+    assert response.topic_id is None
 
 
 def test_settings_are_checked_after_names_and_before_partitions() -> None:
@@ -227,8 +227,8 @@ def test_manual_assignment_is_used_as_given() -> None:
 
 
 def test_manual_assignment_must_have_one_replication_factor() -> None:
-    answer = result(topic("t", -1, -1, {0: (1,), 1: (2, 3)}), cluster_of(1, 2, 3))
-    assert answer.error_message == (
+    response = result(topic("t", -1, -1, {0: (1,), 1: (2, 3)}), cluster_of(1, 2, 3))
+    assert response.error_message == (
         "The manual partition assignment includes a partition with 2 replica(s), but this is not "
         "consistent with previous partitions, which have 1 replica(s)."
     )
@@ -266,12 +266,12 @@ def test_topic_is_deleted_with_its_settings() -> None:
 def test_topics_are_deleted_by_name_and_by_id() -> None:
     image = with_topics("a", "b")
     by_id = image.topics_by_name[TopicName("b")].id
-    answers = delete(image, ("a", None), (None, by_id))
-    assert {one.name: one.error_code for one in answers} == {
+    responses = delete(image, ("a", None), (None, by_id))
+    assert {one.name: one.error_code for one in responses} == {
         "a": ErrorCode.NONE,
         "b": ErrorCode.NONE,
     }
-    assert {one.topic_id for one in answers} == {one.id for one in image.topics_by_name.values()}
+    assert {one.topic_id for one in responses} == {one.id for one in image.topics_by_name.values()}
 
 
 @pytest.mark.parametrize(
@@ -308,14 +308,14 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
 def test_refused_deletions_match_kafka(
     wanted: tuple[tuple[str | None, UUID | None], ...], code: ErrorCode, sentence: str
 ) -> None:
-    answers = delete(with_topics("a"), *wanted)
-    assert [(one.error_code, one.error_message) for one in answers] == [(code, sentence)]
+    responses = delete(with_topics("a"), *wanted)
+    assert [(one.error_code, one.error_message) for one in responses] == [(code, sentence)]
 
 
 def test_name_and_id_of_the_same_topic_are_refused() -> None:
     image = with_topics("a")
-    answers = delete(image, ("a", None), (None, image.topics_by_name[TopicName("a")].id))
-    assert [one.error_message for one in answers] == [
+    responses = delete(image, ("a", None), (None, image.topics_by_name[TopicName("a")].id))
+    assert [one.error_message for one in responses] == [
         "The provided topic name maps to an ID that was already supplied."
     ]
 

@@ -72,7 +72,7 @@ class Story:
         self.shard = GroupShard(self.settings, self.randomness)
         self.now = 1000.0
         self.log: list[CoordinatorRecord] = []
-        self.answers: dict[Waiter, Any] = {}
+        self.responses: dict[Waiter, Any] = {}
         self.is_held = False
         self._in_flight: list[Turn] = []
         self._waiters = 0
@@ -88,7 +88,7 @@ class Story:
 
     def finish(self, turn: Turn) -> None:
         if not turn.records:
-            self.answers.update(turn.replies)
+            self.responses.update(turn.replies)
             return
         self.shard.sent(turn.records)
         self._in_flight.append(turn)
@@ -106,7 +106,7 @@ class Story:
             self.log += (decode(*encode(record)) for record in written.records)
             turn = self.turn()
             self.shard.committed(turn, written.records)
-            self.answers.update(written.replies)
+            self.responses.update(written.replies)
             self.finish(turn)
 
     def refuse_log(self, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
@@ -116,7 +116,7 @@ class Story:
         for written in refused:
             turn = self.turn()
             self.shard.refused(turn, written.records, code)
-            self.answers.update((waiter, code) for waiter, _ in written.replies)
+            self.responses.update((waiter, code) for waiter, _ in written.replies)
             self.finish(turn)
 
     def wait(self, seconds: float) -> None:
@@ -150,14 +150,14 @@ class Story:
         return self.group.state
 
     def ask(self, act: Callable[[Turn, Waiter], None]) -> Waiter:
-        """Send a request; its response appears in ``answers``."""
+        """Send a request; its response appears in ``responses``."""
         self._waiters += 1
         waiter = Waiter(self._waiters)
         turn = self.turn()
         try:
             act(turn, waiter)
         except KafkaError as error:
-            self.answers[waiter] = error.code
+            self.responses[waiter] = error.code
             return waiter
         self.finish(turn)
         self.settle()
@@ -172,7 +172,7 @@ class Story:
                 turn, waiter, caller("admin", fields.pop("version", 9)), commit(offset, **fields)
             )
         )
-        return commit_code(self.answers.get(waiter))
+        return commit_code(self.responses.get(waiter))
 
     def committed(self, partition: int = 0, topic: str = "orders") -> int:
         asked = OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
@@ -223,14 +223,16 @@ class Actor:
                 for name in self.protocols
             ),
         )
-        who = caller(self.name, self.version)
+        client = caller(self.name, self.version)
         shard = self.story.shard
-        self.joining = self.story.ask(lambda turn, waiter: shard.join(turn, waiter, who, request))
-        answer = self.story.answers.get(self.joining)
-        if not isinstance(answer, JoinGroupResponse):
+        self.joining = self.story.ask(
+            lambda turn, waiter: shard.join(turn, waiter, client, request)
+        )
+        response = self.story.responses.get(self.joining)
+        if not isinstance(response, JoinGroupResponse):
             return
-        if answer.error_code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = answer.member_id
+        if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = response.member_id
             self.send_join()
 
     @property
@@ -244,17 +246,17 @@ class Actor:
         return self.syncing
 
     def joined_or_none(self) -> JoinGroupResponse | None:
-        answer = None if self.joining is None else self.story.answers.get(self.joining)
-        assert answer is None or isinstance(answer, JoinGroupResponse), answer
-        if answer is not None and answer.error_code is ErrorCode.NONE:
-            self.id = answer.member_id
-            self.generation = answer.generation_id
-        return answer
+        response = None if self.joining is None else self.story.responses.get(self.joining)
+        assert response is None or isinstance(response, JoinGroupResponse), response
+        if response is not None and response.error_code is ErrorCode.NONE:
+            self.id = response.member_id
+            self.generation = response.generation_id
+        return response
 
     def joined(self) -> JoinGroupResponse:
-        answer = self.joined_or_none()
-        assert answer is not None, f"{self.name} still waits to join"
-        return answer
+        response = self.joined_or_none()
+        assert response is not None, f"{self.name} still waits to join"
+        return response
 
     @property
     def is_joining(self) -> bool:
@@ -266,8 +268,8 @@ class Actor:
 
     def join_code(self) -> ErrorCode:
         self.send_join()
-        answer = self.story.answers.get(self.join_waiter)
-        return answer if isinstance(answer, ErrorCode) else self.joined().error_code
+        response = self.story.responses.get(self.join_waiter)
+        return response if isinstance(response, ErrorCode) else self.joined().error_code
 
     def send_sync(self, parts: dict[str, bytes] | None = None, **fields: Any) -> None:
         values = {
@@ -288,15 +290,15 @@ class Actor:
 
     @property
     def is_syncing(self) -> bool:
-        return self.syncing not in self.story.answers
+        return self.syncing not in self.story.responses
 
     def synced(self) -> bytes | ErrorCode:
         """The assignment, or the error code."""
-        answer = self.story.answers[self.sync_waiter]
-        if isinstance(answer, ErrorCode):
-            return answer
-        assert isinstance(answer, SyncGroupResponse)
-        return answer.assignment if answer.error_code is ErrorCode.NONE else answer.error_code
+        response = self.story.responses[self.sync_waiter]
+        if isinstance(response, ErrorCode):
+            return response
+        assert isinstance(response, SyncGroupResponse)
+        return response.assignment if response.error_code is ErrorCode.NONE else response.error_code
 
     def sync(self, parts: dict[str, bytes] | None = None, **fields: Any) -> bytes | ErrorCode:
         self.send_sync(parts, **fields)
@@ -326,12 +328,12 @@ class Actor:
             "instance": self.instance,
             **fields,
         }
-        who = caller(self.name, values.pop("version", 9))
+        client = caller(self.name, values.pop("version", 9))
         shard = self.story.shard
         waiter = self.story.ask(
-            lambda turn, waiter: shard.commit(turn, waiter, who, commit(offset, **values))
+            lambda turn, waiter: shard.commit(turn, waiter, client, commit(offset, **values))
         )
-        return commit_code(self.story.answers.get(waiter))
+        return commit_code(self.story.responses.get(waiter))
 
 
 def caller(client_id: str, version: int) -> Caller:
@@ -348,9 +350,9 @@ def leave(story: Story, *identities: str | None) -> list[ErrorCode]:
     request = LeaveGroupRequest(group_id=GROUP, members=members)
     shard = story.shard
     waiter = story.ask(lambda turn, waiter: shard.leave(turn, waiter, request))
-    answer = story.answers[waiter]
-    assert isinstance(answer, LeaveGroupResponse)
-    return [one.error_code for one in answer.members]
+    response = story.responses[waiter]
+    assert isinstance(response, LeaveGroupResponse)
+    return [one.error_code for one in response.members]
 
 
 def commit(
@@ -379,10 +381,10 @@ def commit(
     )
 
 
-def commit_code(answer: Any) -> Any:
-    if answer is None or isinstance(answer, ErrorCode):
-        return answer
-    return answer.topics[0].partitions[0].error_code
+def commit_code(response: Any) -> Any:
+    if response is None or isinstance(response, ErrorCode):
+        return response
+    return response.topics[0].partitions[0].error_code
 
 
 def rebuilt(

@@ -62,29 +62,29 @@ class Consumer(Actor):
         self.send_join()
 
     def _step_joining(self, waiter: Waiter) -> None:
-        answer = self.story.answers.get(waiter)
-        if answer is None:
+        response = self.story.responses.get(waiter)
+        if response is None:
             return
         self.joining = None
-        code = answer if isinstance(answer, ErrorCode) else answer.error_code
+        code = response if isinstance(response, ErrorCode) else response.error_code
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = answer.member_id
+            self.id = response.member_id
             self.send_join()
         elif code is ErrorCode.NONE:
-            self.id = answer.member_id
-            self.generation = answer.generation_id
-            self.send_sync(assignment(answer) if needs_assignment(answer) else {})
+            self.id = response.member_id
+            self.generation = response.generation_id
+            self.send_sync(assignment(response) if needs_assignment(response) else {})
         else:
             self._met(code)
 
     def _step_syncing(self, waiter: Waiter) -> None:
-        answer = self.story.answers.get(waiter)
-        if answer is None:
+        response = self.story.responses.get(waiter)
+        if response is None:
             return
         self.syncing = None
-        code = answer if isinstance(answer, ErrorCode) else answer.error_code
+        code = response if isinstance(response, ErrorCode) else response.error_code
         if code is ErrorCode.NONE:
-            self.owned = answer.assignment
+            self.owned = response.assignment
         else:
             self._met(code)
 
@@ -178,7 +178,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def break_connection_of(self, consumer: Consumer) -> None:
         for waiter in (consumer.joining, consumer.syncing):
-            if waiter is not None and waiter not in self.story.answers:
+            if waiter is not None and waiter not in self.story.responses:
                 turn = self.story.turn()
                 self.story.shard.connection_lost(turn, GROUP, waiter)
                 self.story.finish(turn)
@@ -191,7 +191,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         partition = consumer.owned[0]
         self.next_offset += 1
-        before = set(self.story.answers)
+        before = set(self.story.responses)
         code = consumer.commit(self.next_offset, partition=partition)
         if code in (ErrorCode.NONE, None):
             assert consumer.generation == self.story.group.generation, "a commit of the past"
@@ -233,18 +233,18 @@ class GroupMachine(RuleBasedStateMachine):
         for consumer in self.all_consumers():
             if consumer.owned is None:
                 continue
-            who = consumer.instance or consumer.id
+            owner = consumer.instance or consumer.id
             for partition in consumer.owned:
                 key = (consumer.generation, partition)
-                assert self.owners.setdefault(key, who) == who, key
+                assert self.owners.setdefault(key, owner) == owner, key
 
     @invariant()
     def acknowledged_offsets_never_go_back(self) -> None:
         for waiter, (partition, offset) in list(self.sent.items()):
-            answer = self.story.answers.get(waiter)
-            if answer is not None:
+            response = self.story.responses.get(waiter)
+            if response is not None:
                 del self.sent[waiter]
-                if not isinstance(answer, ErrorCode):
+                if not isinstance(response, ErrorCode):
                     self.acknowledged[partition] = max(self.acknowledged[partition], offset)
         for partition, offset in self.acknowledged.items():
             assert self.story.committed(partition) >= offset
@@ -278,7 +278,7 @@ class GroupMachine(RuleBasedStateMachine):
             held |= {m.sync_waiter for m in group.members.values() if m.sync_waiter is not None}
         for consumer in self.all_consumers():
             for waiter in (consumer.joining, consumer.syncing):
-                if waiter is not None and waiter not in self.story.answers:
+                if waiter is not None and waiter not in self.story.responses:
                     assert waiter in held, f"{consumer.name} waits for nothing"
 
     def teardown(self) -> None:

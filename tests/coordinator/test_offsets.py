@@ -34,14 +34,16 @@ def delete_offsets(story: Story, topic: str) -> ErrorCode:
         ),
     )
     waiter = story.ask(lambda turn, waiter: story.shard.delete_offsets(turn, waiter, request))
-    answer = story.answers[waiter]
-    return answer if isinstance(answer, ErrorCode) else answer.topics[0].partitions[0].error_code
+    response = story.responses[waiter]
+    return (
+        response if isinstance(response, ErrorCode) else response.topics[0].partitions[0].error_code
+    )
 
 
 def delete_group(story: Story) -> ErrorCode:
     waiter = story.ask(lambda turn, waiter: story.shard.delete_group(turn, waiter, GROUP))
-    answer = story.answers[waiter]
-    return answer if isinstance(answer, ErrorCode) else answer.error_code
+    response = story.responses[waiter]
+    return response if isinstance(response, ErrorCode) else response.error_code
 
 
 def test_committed_offset_of_a_member_is_readable_by_any_client() -> None:
@@ -295,10 +297,10 @@ def test_empty_group_is_removed_but_not_while_a_member_joins() -> None:
     anna = story.member("anna", protocols=())
     anna.join_code()  # the commit is refused, but the group exists now
     assert GROUP in story.shard.groups
-    story.group.pending_joins["somebody"] = None
+    story.group.pending_joins["pending-id"] = None
     expire(story)
     assert GROUP in story.shard.groups
-    story.group.remove("somebody")
+    story.group.remove("pending-id")
     expire(story)
     assert GROUP not in story.shard.groups
 
@@ -323,6 +325,6 @@ def test_groups_are_listed_and_described() -> None:
     assert (described.group_state, described.protocol_data) == ("Stable", "range")
     assert described.members[0].member_assignment == b"anna"
     assert described.members[0].group_instance_id == "a"
-    unknown = story.shard.describe("nobody", 6)
+    unknown = story.shard.describe("unknown", 6)
     assert (unknown.error_code, unknown.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
-    assert story.shard.describe("nobody", 5).error_code is ErrorCode.NONE
+    assert story.shard.describe("unknown", 5).error_code is ErrorCode.NONE

@@ -29,7 +29,7 @@ def test_member_must_rejoin_with_its_assigned_id() -> None:
     story = Story()
     anna = story.member("anna")
     anna.send_join()
-    first = story.answers[Waiter(1)]
+    first = story.responses[Waiter(1)]
     assert first.error_code is ErrorCode.MEMBER_ID_REQUIRED
     assert first.member_id.startswith("anna-")
     assert first.generation_id == -1
@@ -40,7 +40,7 @@ def test_old_clients_become_members_at_once() -> None:
     story = Story()
     anna = story.member("anna", version=3)
     assert anna.join().generation_id == 1
-    assert len(story.answers) == 1
+    assert len(story.responses) == 1
 
 
 def test_unused_member_id_is_removed_after_its_session() -> None:
@@ -115,7 +115,7 @@ def test_second_sync_of_the_leader_does_not_change_the_assignment_in_flight() ->
     first = anna.sync_waiter
     anna.send_sync({anna.id: b"second"})
     story.commit_log()
-    assert story.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert story.responses[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
     assert anna.synced() == b"first"
     assert story.shard.stored[GROUP].members[0].assignment == b"first"
 
@@ -298,7 +298,7 @@ def test_retry_on_another_connection_replaces_the_pending_join() -> None:
     boris.send_join()
     first = boris.join_waiter
     boris.send_join()
-    assert story.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert story.responses[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
     anna.join()
     assert boris.joined().error_code is ErrorCode.NONE
     assert len(story.group.members) == 2
@@ -346,7 +346,7 @@ def test_leave_group_responds_for_every_member() -> None:
     story = Story()
     anna, boris = story.member("anna"), story.member("boris")
     stable_group(story, anna, boris)
-    codes = leave(story, "nobody", None, boris.id, "other", "", None, boris.id, None)
+    codes = leave(story, "unknown", None, boris.id, "other", "", None, boris.id, None)
     assert codes == [
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -372,9 +372,9 @@ def test_new_group_is_stored_as_empty_before_its_first_member() -> None:
     anna = story.member("anna")
     anna.send_join()
     assert anna.is_joining
-    assert not story.answers
+    assert not story.responses
     story.commit_log()
-    assert story.answers[Waiter(1)].error_code is ErrorCode.MEMBER_ID_REQUIRED
+    assert story.responses[Waiter(1)].error_code is ErrorCode.MEMBER_ID_REQUIRED
     record = story.log[0]
     assert isinstance(record, GroupRecord)
     assert record.value is not None
@@ -386,7 +386,7 @@ def test_new_group_that_cannot_be_stored_does_not_exist() -> None:
     story.hold()
     story.member("anna").send_join()
     story.refuse_log()
-    assert story.answers[Waiter(1)] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert story.responses[Waiter(1)] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert GROUP not in story.shard.groups
 
 
@@ -440,7 +440,7 @@ def test_unloading_fails_pending_requests_with_not_coordinator() -> None:
     clara.send_join()
     turn = story.turn()
     story.shard.unload(turn)
-    story.answers.update(turn.replies)
+    story.responses.update(turn.replies)
     assert boris.joined().error_code is ErrorCode.NOT_COORDINATOR
     assert clara.joined().error_code is ErrorCode.NOT_COORDINATOR
 

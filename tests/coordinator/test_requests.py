@@ -101,12 +101,12 @@ class Server:
         context = RequestContext(version, 1, "client", "127.0.0.1", "PLAINTEXT", 1)
         received = decode_request(key, version, memoryview(encode_request(key, version, request)))
         try:
-            answer = module.handle(self.services, context, received)
-            if inspect.isawaitable(answer):
-                answer = await answer
+            response = module.handle(self.services, context, received)
+            if inspect.isawaitable(response):
+                response = await response
         except KafkaError as error:
-            answer = module.failed(received, error.code, error.message)
-        return decode_response(key, version, encode_response(key, version, answer))
+            response = module.failed(received, error.code, error.message)
+        return decode_response(key, version, encode_response(key, version, response))
 
 
 def serve(story: Callable[[Server], Awaitable[None]], **texts: str) -> None:
@@ -146,10 +146,10 @@ def commit_topic(*partitions: int, **fields: Any) -> OffsetCommitRequestTopic:
     )
 
 
-def codes(answer: Any) -> list[Any]:
+def codes(response: Any) -> list[Any]:
     return [
         (one.name or one.topic_id, [(p.partition_index, p.error_code) for p in one.partitions])
-        for one in answer.topics
+        for one in response.topics
     ]
 
 
@@ -209,9 +209,9 @@ def test_other_coordinator_types_are_refused() -> None:
 def test_refused_join_encodes_the_missing_protocol_by_version() -> None:
     async def story(server: Server) -> None:
         for version, name in ((0, ""), (6, ""), (7, None), (9, None)):
-            answer = await server.ask(ApiKey.JOIN_GROUP, version, join_request("stranger"))
-            assert answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID
-            assert (answer.protocol_name, answer.member_id) == (name, "stranger")
+            response = await server.ask(ApiKey.JOIN_GROUP, version, join_request("stranger"))
+            assert response.error_code is ErrorCode.UNKNOWN_MEMBER_ID
+            assert (response.protocol_name, response.member_id) == (name, "stranger")
 
     serve(story)
 
@@ -274,9 +274,9 @@ def test_unknown_partitions_are_refused_one_by_one_and_first() -> None:
         request = commit_request(
             commit_topic(0, name="strange"), commit_topic(0, 9, 1, name="orders")
         )
-        answer = await server.ask(ApiKey.OFFSET_COMMIT, 8, request)
+        response = await server.ask(ApiKey.OFFSET_COMMIT, 8, request)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert codes(answer) == [
+        assert codes(response) == [
             ("strange", [(0, unknown)]),
             ("orders", [(9, unknown), (0, NONE), (1, NONE)]),
         ]
@@ -289,8 +289,8 @@ def test_offsets_are_committed_and_fetched_by_topic_id() -> None:
         request = commit_request(
             commit_topic(1, topic_id=ORDERS), commit_topic(0, topic_id=STRANGE)
         )
-        answer = await server.ask(ApiKey.OFFSET_COMMIT, 10, request)
-        assert codes(answer) == [
+        response = await server.ask(ApiKey.OFFSET_COMMIT, 10, request)
+        assert codes(response) == [
             (STRANGE, [(0, ErrorCode.UNKNOWN_TOPIC_ID)]),
             (ORDERS, [(1, NONE)]),
         ]
@@ -327,8 +327,8 @@ def test_unknown_group_has_no_committed_offsets() -> None:
         some = (OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
         for version in (1, 2, 7):
             fetch = OffsetFetchRequest(group_id="unknown", topics=some)
-            answer = await server.ask(ApiKey.OFFSET_FETCH, version, fetch)
-            part = answer.topics[0].partitions[0]
+            response = await server.ask(ApiKey.OFFSET_FETCH, version, fetch)
+            part = response.topics[0].partitions[0]
             assert (part.committed_offset, part.metadata, part.error_code) == (-1, "", NONE)
         everything = OffsetFetchRequest(group_id="unknown", topics=None)
         assert (await server.ask(ApiKey.OFFSET_FETCH, 2, everything)).topics == ()
@@ -367,30 +367,30 @@ def test_groups_are_listed_described_and_deleted() -> None:
         await server.ask(
             ApiKey.OFFSET_COMMIT, 8, commit_request(commit_topic(0, name="orders"), group="simple")
         )
-        await server.ask(ApiKey.JOIN_GROUP, 3, join_request(group="living"))
+        await server.ask(ApiKey.JOIN_GROUP, 3, join_request(group="active"))
         listed = await server.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest())
         assert [(one.group_id, one.group_state) for one in listed.groups] == [
             ("simple", "Empty"),
-            ("living", "CompletingRebalance"),
+            ("active", "CompletingRebalance"),
         ]
         empty = ListGroupsRequest(states_filter=("EMPTY",), types_filter=("Classic",))
         listed = await server.ask(ApiKey.LIST_GROUPS, 5, empty)
         assert [one.group_id for one in listed.groups] == ["simple"]
         describe = DescribeGroupsRequest(
-            groups=("living", "nobody"), include_authorized_operations=True
+            groups=("active", "unknown"), include_authorized_operations=True
         )
-        living, nobody = (await server.ask(ApiKey.DESCRIBE_GROUPS, 6, describe)).groups
-        assert (living.error_code, living.authorized_operations) == (NONE, 3400)
-        assert living.members[0].client_host == "/127.0.0.1"
-        assert nobody.error_code is ErrorCode.GROUP_ID_NOT_FOUND
-        assert nobody.error_message == "Group nobody not found."
-        assert nobody.authorized_operations == -(2**31)
-        delete = DeleteGroupsRequest(groups_names=("simple", "living", "nobody", "simple"))
+        active, unknown = (await server.ask(ApiKey.DESCRIBE_GROUPS, 6, describe)).groups
+        assert (active.error_code, active.authorized_operations) == (NONE, 3400)
+        assert active.members[0].client_host == "/127.0.0.1"
+        assert unknown.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+        assert unknown.error_message == "Group unknown not found."
+        assert unknown.authorized_operations == -(2**31)
+        delete = DeleteGroupsRequest(groups_names=("simple", "active", "unknown", "simple"))
         deleted = await server.ask(ApiKey.DELETE_GROUPS, 2, delete)
         assert [(one.group_id, one.error_code) for one in deleted.results] == [
             ("simple", NONE),
-            ("living", ErrorCode.NON_EMPTY_GROUP),
-            ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+            ("active", ErrorCode.NON_EMPTY_GROUP),
+            ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
 
     serve(story)
@@ -411,15 +411,15 @@ def test_offsets_are_deleted_where_the_partition_exists() -> None:
                 ),
             ),
         )
-        answer = await server.ask(ApiKey.OFFSET_DELETE, 0, wanted)
-        assert [(p.partition_index, p.error_code) for p in answer.topics[0].partitions] == [
+        response = await server.ask(ApiKey.OFFSET_DELETE, 0, wanted)
+        assert [(p.partition_index, p.error_code) for p in response.topics[0].partitions] == [
             (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             (0, NONE),
         ]
         left = server.node.groups.fetch_offsets("g", None).topics[0].partitions
         assert [one.partition_index for one in left] == [1]
-        nobody = OffsetDeleteRequest(group_id="nobody", topics=())
-        refused = await server.ask(ApiKey.OFFSET_DELETE, 0, nobody)
+        unknown = OffsetDeleteRequest(group_id="unknown", topics=())
+        refused = await server.ask(ApiKey.OFFSET_DELETE, 0, unknown)
         assert refused.error_code is ErrorCode.GROUP_ID_NOT_FOUND
 
     serve(story)

@@ -35,10 +35,10 @@ GROUP = "readers"
 
 async def code_of(waiting: Awaitable[Any]) -> ErrorCode:
     try:
-        answer = await waiting
+        response = await waiting
     except KafkaError as error:
         return error.code
-    code = answer.error_code if hasattr(answer, "error_code") else commit_code(answer)
+    code = response.error_code if hasattr(response, "error_code") else commit_code(response)
     assert isinstance(code, ErrorCode)
     return code
 

@@ -129,7 +129,7 @@ def test_new_member_id_that_cannot_be_stored_keeps_the_old_one() -> None:
     again = story.member("anna", instance="a")
     again.send_join()
     story.refuse_log()
-    assert story.answers[again.join_waiter] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert story.responses[again.join_waiter] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert old.heartbeat() is ErrorCode.NONE
     assert old.sync() == b"anna"
 

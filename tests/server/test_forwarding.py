@@ -33,7 +33,7 @@ TOPIC = CreatableTopic(
     name="orders", num_partitions=1, replication_factor=1, assignments=(), configs=()
 )
 REQUEST = CreateTopicsRequest(topics=(TOPIC,), timeout_ms=1000)
-CLIENT = RequestContext(7, 31, "somebody", "10.1.2.3", "PLAINTEXT", 5)
+CLIENT = RequestContext(7, 31, "client", "10.1.2.3", "PLAINTEXT", 5)
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -115,10 +115,10 @@ async def create(forwarder: Forwarder) -> Any:
 async def test_request_is_forwarded_to_the_controller_and_its_response_returned() -> None:
     async with Controller() as controller:
         forwarder, channel = broker(Quorum(controller))
-        answer = await create(forwarder)
+        response = await create(forwarder)
         again = await create(forwarder)
         channel.close()
-    assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
+    assert [t.error_code for t in response.topics] == [ErrorCode.NONE]
     assert [t.error_code for t in again.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
     assert "orders" in controller.node.log.current.topics_by_name
 
@@ -128,9 +128,9 @@ async def test_request_is_retried_at_the_next_controller() -> None:
     async with Controller() as old, Controller() as new:
         old.node.services.metadata.is_active = False
         forwarder, channel = broker(Quorum(old, new))
-        answer = await create(forwarder)
+        response = await create(forwarder)
         channel.close()
-    assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
+    assert [t.error_code for t in response.topics] == [ErrorCode.NONE]
     assert "orders" not in old.node.log.current.topics_by_name
     assert "orders" in new.node.log.current.topics_by_name
 
@@ -170,8 +170,8 @@ async def test_controller_that_lost_leadership_forwards_requests_of_its_own_clie
         forwarder._services.controller_router = cast(Router, LocalRouter(loses_office))
         body = await forwarder.forward(api, CLIENT, REQUEST)
         channel.close()
-    answer = decode_response(api.key, CLIENT.api_version, body)
-    assert [t.error_code for t in answer.topics] == [ErrorCode.NONE]
+    response = decode_response(api.key, CLIENT.api_version, body)
+    assert [t.error_code for t in response.topics] == [ErrorCode.NONE]
     assert "orders" in new.node.log.current.topics_by_name
 
 
@@ -188,8 +188,8 @@ async def test_malformed_envelope_is_refused_and_the_connection_stays_open(data:
             request_data=data, request_principal=None, client_host_address=b"\x7f\0\0\1"
         )
         for _ in range(2):
-            answer = await channel.ask(ApiKey.ENVELOPE, envelope, timeout_s=5)
-            assert answer.error_code is ErrorCode.INVALID_REQUEST
+            response = await channel.ask(ApiKey.ENVELOPE, envelope, timeout_s=5)
+            assert response.error_code is ErrorCode.INVALID_REQUEST
         channel.close()
 
 
@@ -198,13 +198,13 @@ async def test_forwarded_requests_share_one_connection_without_blocking_each_oth
     async with Controller() as controller:
         gate = controller.node.log.gate = asyncio.Event()
         forwarder, channel = broker(Quorum(controller))
-        asked = [asyncio.ensure_future(create(forwarder)) for _ in range(3)]
+        pending = [asyncio.ensure_future(create(forwarder)) for _ in range(3)]
         while controller.node.services.controller.pending < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         gate.set()
-        answers = await asyncio.gather(*asked)
+        responses = await asyncio.gather(*pending)
         channel.close()
-    codes = sorted(a.topics[0].error_code.name for a in answers)
+    codes = sorted(a.topics[0].error_code.name for a in responses)
     assert codes == ["NONE", "TOPIC_ALREADY_EXISTS", "TOPIC_ALREADY_EXISTS"]
 
 
@@ -221,8 +221,8 @@ async def test_local_refusal_is_a_response_as_from_a_remote_controller() -> None
         broker_id=9, broker_epoch=1, current_metadata_offset=1, want_fence=False,
         want_shut_down=False,
     )  # fmt: skip
-    answer = await channel.ask(ApiKey.BROKER_HEARTBEAT, beat, timeout_s=5)
-    assert answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+    response = await channel.ask(ApiKey.BROKER_HEARTBEAT, beat, timeout_s=5)
+    assert response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
     ids = AllocateProducerIdsRequest(broker_id=9, broker_epoch=1)
-    answer = await channel.ask(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=5)
-    assert answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+    response = await channel.ask(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=5)
+    assert response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)

@@ -53,11 +53,15 @@ def epoch(on: Node, number: int) -> int:
 def test_broker_registers_and_is_unfenced(version: int) -> None:
     on = node()
     request = registration_request(4, cluster_id=CLUSTER_ID)
-    answer = ask(on, ApiKey.BROKER_REGISTRATION, version, request)
-    assert (answer.error_code, answer.broker_epoch) == (ErrorCode.NONE, epoch(on, 4))
+    response = ask(on, ApiKey.BROKER_REGISTRATION, version, request)
+    assert (response.error_code, response.broker_epoch) == (ErrorCode.NONE, epoch(on, 4))
     beat = heartbeat_request(on.log.newest, 4)
-    answer = ask(on, ApiKey.BROKER_HEARTBEAT, min(version, 2), beat)
-    assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, False)
+    response = ask(on, ApiKey.BROKER_HEARTBEAT, min(version, 2), beat)
+    assert (response.is_caught_up, response.is_fenced, response.should_shut_down) == (
+        True,
+        False,
+        False,
+    )
 
 
 def test_leader_changes_the_isr() -> None:
@@ -76,8 +80,12 @@ def test_leader_changes_the_isr() -> None:
         topics=(alter.TopicData(topic_id=TOPIC, partitions=(wanted,)),),
     )
     (answered,) = ask(on, ApiKey.ALTER_PARTITION, 3, request).topics
-    (answer,) = answered.partitions
-    assert (answer.error_code, answer.isr, answer.partition_epoch) == (ErrorCode.NONE, (2, 3), 8)
+    (response,) = answered.partitions
+    assert (response.error_code, response.isr, response.partition_epoch) == (
+        ErrorCode.NONE,
+        (2, 3),
+        8,
+    )
 
 
 def test_replicas_are_assigned_to_directories() -> None:
@@ -96,16 +104,16 @@ def test_replicas_are_assigned_to_directories() -> None:
             ),
         ),
     )
-    answer = ask(on, ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, request)
-    assert answer.error_code is ErrorCode.NONE
-    assert answer.directories[0].topics[0].partitions[0].error_code is ErrorCode.NONE
+    response = ask(on, ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, request)
+    assert response.error_code is ErrorCode.NONE
+    assert response.directories[0].topics[0].partitions[0].error_code is ErrorCode.NONE
 
 
 def test_broker_gets_producer_ids() -> None:
     on = node()
     request = AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch(on, 2))
-    answer = ask(on, ApiKey.ALLOCATE_PRODUCER_IDS, 0, request)
-    assert (answer.producer_id_start, answer.producer_id_len) == (0, 1000)
+    response = ask(on, ApiKey.ALLOCATE_PRODUCER_IDS, 0, request)
+    assert (response.producer_id_start, response.producer_id_len) == (0, 1000)
 
 
 def test_controller_registers() -> None:
@@ -130,17 +138,17 @@ def test_admin_requests_elect_unregister_and_update() -> None:
     on = node()
     wanted = (TopicPartitions(topic="t", partitions=(0,)),)
     request = ElectLeadersRequest(topic_partitions=wanted, election_type=0)
-    answer = ask(on, ApiKey.ELECT_LEADERS, 2, request)
-    assert answer.replica_election_results[0].partition_result[0].error_code is ErrorCode.NONE
+    response = ask(on, ApiKey.ELECT_LEADERS, 2, request)
+    assert response.replica_election_results[0].partition_result[0].error_code is ErrorCode.NONE
     gone = ask(on, ApiKey.UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=1))
     assert gone.error_code is ErrorCode.NONE
     assert state(topic(on.log.newest).partitions[0]) == P(2, (2, 3))
     key = FeatureUpdateKey(feature="no.such", max_version_level=1)
     for version in (1, 2):
-        answer = ask(
+        response = ask(
             on, ApiKey.UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=(key,))
         )
-        assert answer.error_code is ErrorCode.INVALID_UPDATE_VERSION
+        assert response.error_code is ErrorCode.INVALID_UPDATE_VERSION
 
 
 REFUSED: dict[ApiKey, Any] = {
@@ -176,11 +184,11 @@ def test_refusal_is_encoded_in_every_version(key: ApiKey, is_active: bool) -> No
     api = ALL_APIS[key]
     router = Router(on.services, metrics=Metrics(), clock=on.services.clock, apis=ALL_APIS)
     for version in range(api.min_version, api.max_version + 1):
-        answer = asyncio.run(routed(router, key, version))
-        if hasattr(answer, "error_code") and (key is not ApiKey.ELECT_LEADERS or version > 0):
-            assert answer.error_code is not ErrorCode.NONE
+        response = asyncio.run(routed(router, key, version))
+        if hasattr(response, "error_code") and (key is not ApiKey.ELECT_LEADERS or version > 0):
+            assert response.error_code is not ErrorCode.NONE
             if not is_active:
-                assert answer.error_code is ErrorCode.NOT_CONTROLLER
+                assert response.error_code is ErrorCode.NOT_CONTROLLER
 
 
 async def routed(router: Router, key: ApiKey, version: int) -> Any:

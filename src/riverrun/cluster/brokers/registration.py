@@ -2,7 +2,7 @@
 
 A new incarnation is handled as if the session of the old one had ended. It is fenced, it leaves all
 in-sync sets, and the leader epoch of all partitions that it led is raised, even where it leads
-again. So records of the old incarnation can be told from those of the new one.
+again. So records of the old incarnation are distinct from those of the new one.
 
 A restarted broker need not wait for the end of its old session. A broker with the directory of the
 old incarnation holds the directory's lock, so the old incarnation is dead. With another directory

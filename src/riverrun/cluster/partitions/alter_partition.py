@@ -25,7 +25,7 @@ from riverrun.metadata.image import (
 )
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, TopicId
-from riverrun.wire.messages import alter_partition_request as asked
+from riverrun.wire.messages import alter_partition_request as messages
 from riverrun.wire.messages.alter_partition_response import (
     AlterPartitionResponse,
     PartitionData,
@@ -40,7 +40,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 def alter_partition(
-    configs: Configs, image: Image, request: asked.AlterPartitionRequest
+    configs: Configs, image: Image, request: messages.AlterPartitionRequest
 ) -> Decision[AlterPartitionResponse]:
     """Decide the proposals of one leader."""
     check_epoch(image, request.broker_id, request.broker_epoch)
@@ -71,7 +71,7 @@ class _Alteration:
         self._candidates = LeaderCandidates(image)
         self._changed: dict[tuple[UUID, int], PartitionImage] = {}
 
-    def decide(self, topic_id: UUID | None, wanted: asked.PartitionData) -> PartitionData:
+    def decide(self, topic_id: UUID | None, wanted: messages.PartitionData) -> PartitionData:
         topic = None if topic_id is None else self._image.topics_by_id.get(TopicId(topic_id))
         if topic is None:
             return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -116,7 +116,7 @@ class _Alteration:
         return self._changed.get((topic.id, index)) or topic.partitions[index]
 
     def _check(
-        self, partition: PartitionImage, wanted: asked.PartitionData, isr: list[tuple[int, int]]
+        self, partition: PartitionImage, wanted: messages.PartitionData, isr: list[tuple[int, int]]
     ) -> ErrorCode:
         # A later epoch comes from a later controller than this one.
         if wanted.leader_epoch > partition.leader_epoch:
@@ -155,14 +155,14 @@ class _Alteration:
         return epoch in (UNKNOWN_EPOCH, broker.epoch)
 
 
-def _wanted_isr(wanted: asked.PartitionData) -> list[tuple[int, int]]:
+def _wanted_isr(wanted: messages.PartitionData) -> list[tuple[int, int]]:
     """The proposed brokers with their epochs."""
     if wanted.new_isr_with_epochs:
         return [(one.broker_id, one.broker_epoch) for one in wanted.new_isr_with_epochs]
     return [(node, UNKNOWN_EPOCH) for node in wanted.new_isr]
 
 
-def _refused(wanted: asked.PartitionData, code: ErrorCode) -> PartitionData:
+def _refused(wanted: messages.PartitionData, code: ErrorCode) -> PartitionData:
     return PartitionData(
         partition_index=wanted.partition_index,
         error_code=code,

@@ -33,7 +33,7 @@ from riverrun.metadata.image import (
 from riverrun.metadata.partitions import changed
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicId
-from riverrun.wire.messages import assign_replicas_to_dirs_request as asked
+from riverrun.wire.messages import assign_replicas_to_dirs_request as messages
 from riverrun.wire.messages.assign_replicas_to_dirs_response import (
     AssignReplicasToDirsResponse,
     DirectoryData,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def assign_replicas_to_dirs(
-    configs: Configs, image: Image, request: asked.AssignReplicasToDirsRequest
+    configs: Configs, image: Image, request: messages.AssignReplicasToDirsRequest
 ) -> Decision[AssignReplicasToDirsResponse]:
     """Decide the assignments of one broker."""
     broker = check_epoch(image, request.broker_id, request.broker_epoch)
@@ -78,7 +78,7 @@ class _Assignment:
         self._candidates = LeaderCandidates(image)
         self._changed: dict[tuple[UUID, int], PartitionImage] = {}
 
-    def topic(self, directory: UUID | None, wanted: asked.TopicData) -> TopicData:
+    def topic(self, directory: UUID | None, wanted: messages.TopicData) -> TopicData:
         topic_id = wanted.topic_id
         topic = None if topic_id is None else self._image.topics_by_id.get(TopicId(topic_id))
         return TopicData(

@@ -6,7 +6,7 @@ from riverrun.metadata.image import ConfigType
 from riverrun.model.settings import SettingKind
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResourceResult
 from tests.cluster.fakes import cluster_of, make_configs
-from tests.cluster.test_configs import image_with
+from tests.cluster.test_node_configs import image_with
 
 BROKER, TOPIC = ConfigType.BROKER, ConfigType.TOPIC
 ALL = DescribeOptions(with_synonyms=True)
@@ -103,8 +103,8 @@ def test_cluster_rows_list_only_cluster_level_settings() -> None:
 
 
 def test_options_select_rows_and_details() -> None:
-    wish = DescribeOptions(names=("retention.ms", "foo"), with_documentation=True)
-    rows = config_rows.topic_rows(make_configs(), cluster_of(1), "t", wish)
+    options = DescribeOptions(names=("retention.ms", "foo"), with_documentation=True)
+    rows = config_rows.topic_rows(make_configs(), cluster_of(1), "t", options)
     assert [row.name for row in rows] == ["retention.ms"]
     assert rows[0].synonyms == ()
     assert rows[0].documentation

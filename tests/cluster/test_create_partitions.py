@@ -62,8 +62,8 @@ def grow(
 def test_new_partitions_have_the_replication_factor_of_existing_ones() -> None:
     image = image_of("t", brokers=(1, 2, 3), replicas=2)
     before = image.topics_by_name[TopicName("t")].partitions
-    (answer,), after = grow(image, ("t", 5, None))
-    assert answer.error_code is ErrorCode.NONE
+    (response,), after = grow(image, ("t", 5, None))
+    assert response.error_code is ErrorCode.NONE
     partitions = after.topics_by_name[TopicName("t")].partitions
     assert partitions[:2] == before
     assert [len(one.replicas) for one in partitions] == [2] * 5
@@ -71,8 +71,8 @@ def test_new_partitions_have_the_replication_factor_of_existing_ones() -> None:
 
 def test_validate_only_changes_nothing() -> None:
     image = image_of("t")
-    (answer,), after = grow(image, ("t", 5, None), validate_only=True)
-    assert answer.error_code is ErrorCode.NONE
+    (response,), after = grow(image, ("t", 5, None), validate_only=True)
+    assert response.error_code is ErrorCode.NONE
     assert after is image
 
 
@@ -115,14 +115,14 @@ def test_validate_only_changes_nothing() -> None:
 )
 def test_refusals_match_kafka(wish: Wish, code: ErrorCode, sentence: str | None) -> None:
     image = image_of("t")
-    (answer,), after = grow(image, wish)
-    assert (answer.error_code, answer.error_message) == (code, sentence)
+    (response,), after = grow(image, wish)
+    assert (response.error_code, response.error_message) == (code, sentence)
     assert after is image
 
 
 def test_each_topic_is_decided_alone() -> None:
-    answers, after = grow(image_of("a", "b"), ("a", 3, ((1,),)), ("b", 1, None))
-    assert {one.name: one.error_code for one in answers} == {
+    responses, after = grow(image_of("a", "b"), ("a", 3, ((1,),)), ("b", 1, None))
+    assert {one.name: one.error_code for one in responses} == {
         "a": ErrorCode.NONE,
         "b": ErrorCode.INVALID_PARTITIONS,
     }
@@ -131,8 +131,8 @@ def test_each_topic_is_decided_alone() -> None:
 
 def test_repeated_topic_name_is_refused() -> None:
     image = image_of("a", "b")
-    answers, after = grow(image, ("a", 3, None), ("a", 4, None), ("b", 3, None))
-    assert [(one.name, one.error_code) for one in answers] == [
+    responses, after = grow(image, ("a", 3, None), ("a", 4, None), ("b", 3, None))
+    assert [(one.name, one.error_code) for one in responses] == [
         ("a", ErrorCode.INVALID_REQUEST),
         ("b", ErrorCode.NONE),
     ]

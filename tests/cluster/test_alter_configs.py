@@ -14,18 +14,18 @@ from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages import alter_configs_request as replacing
 from riverrun.wire.messages import incremental_alter_configs_request as incremental
 from tests.cluster.fakes import make_configs, replayed
-from tests.cluster.test_partitions import image_of
+from tests.cluster.test_create_partitions import image_of
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 Change = tuple[str, int, str | None]
-Answer = tuple[ErrorCode, str | None]
-DONE: Answer = (ErrorCode.NONE, None)
+Result = tuple[ErrorCode, str | None]
+DONE: Result = (ErrorCode.NONE, None)
 
 
 def change(
     image: Image, kind: int, name: str, *changes: Change, validate_only: bool = False
-) -> tuple[Answer, Image]:
+) -> tuple[Result, Image]:
     resource = incremental.AlterConfigsResource(
         resource_type=kind,
         resource_name=name,
@@ -38,14 +38,14 @@ def change(
         resources=(resource,), validate_only=validate_only
     )
     decision = incremental_alter_configs(make_configs(), image, request)
-    (answer,) = decision.response.responses
+    (response,) = decision.response.responses
     after = replayed(image, decision.records) if decision.records else image
-    return (answer.error_code, answer.error_message), after
+    return (response.error_code, response.error_message), after
 
 
 def replace(
     image: Image, kind: int, name: str, texts: Mapping[str, str | None]
-) -> tuple[Answer, Image]:
+) -> tuple[Result, Image]:
     resource = replacing.AlterConfigsResource(
         resource_type=kind,
         resource_name=name,
@@ -53,9 +53,9 @@ def replace(
     )
     request = replacing.AlterConfigsRequest(resources=(resource,), validate_only=False)
     decision = alter_configs(make_configs(), image, request)
-    (answer,) = decision.response.responses
+    (response,) = decision.response.responses
     after = replayed(image, decision.records) if decision.records else image
-    return (answer.error_code, answer.error_message), after
+    return (response.error_code, response.error_message), after
 
 
 def texts(image: Image, name: str = "t", kind: int = TOPIC) -> dict[str, str]:
@@ -68,19 +68,21 @@ def image() -> Image:
 
 
 def test_set_and_delete(image: Image) -> None:
-    answer, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "7"))
-    assert answer == DONE
+    response, image = change(
+        image, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "7")
+    )
+    assert response == DONE
     assert texts(image) == {"retention.ms": "5", "segment.ms": "7"}
-    answer, image = change(image, TOPIC, "t", ("retention.ms", DELETE, None))
-    assert answer == DONE
+    response, image = change(image, TOPIC, "t", ("retention.ms", DELETE, None))
+    assert response == DONE
     assert texts(image) == {"segment.ms": "7"}
 
 
 def test_append_and_subtract_start_from_the_default(image: Image) -> None:
     steps = []
     for operation, value in ((APPEND, "compact"), (APPEND, "compact,delete"), (SUBTRACT, "delete")):
-        answer, image = change(image, TOPIC, "t", ("cleanup.policy", operation, value))
-        assert answer == DONE
+        response, image = change(image, TOPIC, "t", ("cleanup.policy", operation, value))
+        assert response == DONE
         steps.append(texts(image)["cleanup.policy"])
     assert steps == ["delete,compact", "delete,compact", "compact"]
 
@@ -103,8 +105,8 @@ def test_unchanged_broker_setting_is_written_again(image: Image) -> None:
 
 
 def test_validate_only_writes_nothing(image: Image) -> None:
-    answer, after = change(image, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True)
-    assert answer == DONE
+    response, after = change(image, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True)
+    assert response == DONE
     assert after is image
 
 
@@ -214,25 +216,25 @@ def test_validate_only_writes_nothing(image: Image) -> None:
 def test_refusals_match_kafka(
     image: Image, kind: int, name: str, changes: list[Change], code: ErrorCode, sentence: str | None
 ) -> None:
-    answer, after = change(image, kind, name, *changes)
-    assert answer == (code, sentence)
+    response, after = change(image, kind, name, *changes)
+    assert response == (code, sentence)
     assert after is image
 
 
 def test_cluster_level_min_insync_replicas_cannot_be_removed_with_elr(image: Image) -> None:
-    answer, image = change(image, BROKER, "", ("min.insync.replicas", SET, "2"))
-    assert answer == DONE
+    response, image = change(image, BROKER, "", ("min.insync.replicas", SET, "2"))
+    assert response == DONE
     sentence = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
-    answer, _ = change(image, BROKER, "", ("min.insync.replicas", DELETE, None))
-    assert answer == (ErrorCode.INVALID_CONFIG, sentence)
-    answer, _ = replace(image, BROKER, "", {})
-    assert answer == (ErrorCode.INVALID_CONFIG, sentence)
+    response, _ = change(image, BROKER, "", ("min.insync.replicas", DELETE, None))
+    assert response == (ErrorCode.INVALID_CONFIG, sentence)
+    response, _ = replace(image, BROKER, "", {})
+    assert response == (ErrorCode.INVALID_CONFIG, sentence)
 
 
 def test_alter_configs_removes_settings_not_given(image: Image) -> None:
     _, image = change(image, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "7"))
-    answer, image = replace(image, TOPIC, "t", {"segment.ms": "8", "segment.bytes": "2000000"})
-    assert answer == DONE
+    response, image = replace(image, TOPIC, "t", {"segment.ms": "8", "segment.bytes": "2000000"})
+    assert response == DONE
     assert texts(image) == {"segment.ms": "8", "segment.bytes": "2000000"}
     _, image = replace(image, TOPIC, "t", {})
     assert texts(image) == {}
@@ -265,8 +267,8 @@ def test_alter_configs_refusals_match_kafka(
     code: ErrorCode,
     sentence: str,
 ) -> None:
-    answer, after = replace(image, kind, name, given)
-    assert answer == (code, sentence)
+    response, after = replace(image, kind, name, given)
+    assert response == (code, sentence)
     assert after is image
 
 

@@ -6,6 +6,7 @@ The whole demo needs Spark and minutes. These tests cover what can fail before S
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,7 @@ def test_the_folder_of_an_earlier_demo_is_not_used_again(tmp_path: Path) -> None
 
 def test_the_demo_finds_free_ports_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
-    import demo
-
+    demo = import_module("demo")
     port = demo.free_port(tmp_path)
     with socket.create_server(("127.0.0.1", port + 22)):
         assert demo.free_port(tmp_path) > port
@@ -67,9 +67,7 @@ def test_the_demo_finds_free_ports_itself(tmp_path: Path, monkeypatch: pytest.Mo
 
 def clickstream(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(EXAMPLES)
-    from demo_stream import Stream
-
-    return Stream(bootstrap, COUNT, RATE)
+    return import_module("demo_stream").Stream(bootstrap, COUNT, RATE)
 
 
 def test_the_stream_continues_past_the_kill(

@@ -147,6 +147,9 @@ class MemoryLog:
     async def settled(self) -> None:
         await self._commit(self.newest)
 
+    def leader_endpoint(self) -> tuple[NodeId, str, int] | None:
+        return None
+
     def heard_from(self, node: NodeId) -> float | None:
         return self.heard.get(node)
 

@@ -23,15 +23,15 @@ OTHER = UUID(int=99 << 64)
 
 
 def beat(
-    image: Image, *, may_leave: bool = False, **wish: object
+    image: Image, *, may_leave: bool = False, **fields: object
 ) -> tuple[Image, BrokerHeartbeatResponse]:
-    request = heartbeat_request(image, 1, **wish)  # type: ignore[arg-type]
+    request = heartbeat_request(image, 1, **fields)  # type: ignore[arg-type]
     decision = heartbeat(CONFIGS, image, request, may_leave=may_leave)
     after = replayed(image, decision.records) if decision.records else image
     return after, decision.response
 
 
-def response(response: BrokerHeartbeatResponse) -> tuple[bool, bool, bool]:
+def flags(response: BrokerHeartbeatResponse) -> tuple[bool, bool, bool]:
     assert response.error_code is ErrorCode.NONE
     return response.is_caught_up, response.is_fenced, response.should_shut_down
 
@@ -40,9 +40,9 @@ def test_broker_is_unfenced_once_it_has_read_its_registration() -> None:
     image = cluster(P(NONE, (), elr=(1,), last=(1,)), fenced=(1,))
     epoch = image.brokers[NODE].epoch
     same, early = beat(image, offset=epoch - 1)
-    assert (same, response(early)) == (image, (False, True, False))
+    assert (same, flags(early)) == (image, (False, True, False))
     after, late = beat(image, offset=epoch)
-    assert response(late) == (True, False, False)
+    assert flags(late) == (True, False, False)
     assert after.is_active(NODE)
     assert state(topic(after).partitions[0]) == P(1, (1,))
 
@@ -50,17 +50,17 @@ def test_broker_is_unfenced_once_it_has_read_its_registration() -> None:
 def test_broker_is_fenced_on_request() -> None:
     image = cluster(WHOLE, fenced=(2,))
     fenced, response = beat(image, want_fence=True)
-    assert response(response) == (True, True, False)
+    assert flags(response) == (True, True, False)
     assert fenced.brokers[NODE].is_fenced
     assert topic(fenced).partitions[0].leader == 3
     again, response = beat(fenced, want_fence=True)
-    assert (again, response(response)) == (fenced, (True, True, False))
+    assert (again, flags(response)) == (fenced, (True, True, False))
 
 
 def test_ordinary_heartbeat_changes_nothing() -> None:
     image = cluster(WHOLE)
     after, response = beat(image)
-    assert (after, response(response)) == (image, (True, False, False))
+    assert (after, flags(response)) == (image, (True, False, False))
 
 
 @pytest.mark.parametrize("epoch", (0, 10_000))
@@ -83,25 +83,25 @@ def test_heartbeat_of_an_unregistered_broker_is_refused() -> None:
 
 def test_leaders_move_before_a_broker_may_stop() -> None:
     image, response = beat(cluster(WHOLE), want_shut_down=True, may_leave=True)
-    assert response(response) == (True, False, False)
+    assert flags(response) == (True, False, False)
     assert state(topic(image).partitions[0]) == P(2, (2, 3))
     same, waits = beat(image, want_shut_down=True, may_leave=False)
-    assert (same, response(waits)) == (image, (True, False, False))
+    assert (same, flags(waits)) == (image, (True, False, False))
     gone, last = beat(image, want_shut_down=True, may_leave=True)
-    assert response(last) == (True, True, True)
+    assert flags(last) == (True, True, True)
     assert gone.brokers[NODE].is_fenced
 
 
 def test_broker_without_leaderships_may_stop_at_once() -> None:
     image, response = beat(cluster(P(2, (1, 2, 3))), want_shut_down=True)
-    assert response(response) == (True, True, True)
+    assert flags(response) == (True, True, True)
     assert state(topic(image).partitions[0]) == P(2, (2, 3))
 
 
 def test_fenced_broker_may_stop_at_once() -> None:
     image = cluster(P(2, (2, 3)), fenced=(1,))
     after, response = beat(image, want_shut_down=True)
-    assert (after, response(response)) == (image, (True, True, True))
+    assert (after, flags(response)) == (image, (True, True, True))
 
 
 def test_last_in_sync_replica_may_stop_and_stays_eligible() -> None:
@@ -138,7 +138,7 @@ def test_partitions_in_other_directories_are_unchanged() -> None:
 
 def test_broker_without_a_directory_is_fenced_until_it_has_one() -> None:
     image, response = beat(cluster(WHOLE), offline=(directory(1),))
-    assert response(response) == (True, True, False)
+    assert flags(response) == (True, True, False)
     assert state(topic(image).partitions[0]) == P(2, (2, 3))
     same, response = beat(image, offline=(directory(1),))
     assert (same, response.is_fenced) == (image, True)

@@ -1,15 +1,15 @@
-"""Who asks, and how: what a request's handler may know beside the request itself."""
+"""What a handler gets beside the request: the client, its connection and the version."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 CONTROLLER: Final = "CONTROLLER"
-"""The name of the listener that nodes use among themselves."""
+"""The name of the listener for other nodes."""
 
 
 class Peer(NamedTuple):
-    """The other end of a connection. Its principal will find its place here."""
+    """The other end of a connection. A principal would be a field of it."""
 
     client_host: str
     listener: str
@@ -17,7 +17,7 @@ class Peer(NamedTuple):
 
 
 class RequestContext(NamedTuple):
-    """A tuple, since one is made for every request."""
+    """A tuple, because every request creates one."""
 
     api_version: int
     correlation_id: int

@@ -1,7 +1,7 @@
-"""Waits for the metadata to say something: that a topic exists, that a registration has arrived.
+"""Waits for conditions of the metadata image, e.g. that a topic exists.
 
-The controller answers when a change is committed, but this node's own image may be some fetches
-behind. Who answers a client from that image waits here first.
+The controller responds when a change is committed, but the image of this node may be some fetches
+behind. A handler that responds from this image waits here first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class ImageWaits:
         self._waits: dict[asyncio.Future[None], Condition] = {}
 
     def published(self, delta: Delta, image: Image) -> None:
-        """To be called with every new image."""
+        """Call with every new image."""
         for future, condition in list(self._waits.items()):
             if not future.done() and condition(image):
                 future.set_result(None)
 
     async def until(self, condition: Condition, limit_s: float) -> bool:
-        """Whether the condition held within the limit."""
+        """Whether the condition held in time."""
         if condition(self._current()):
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Where a client that asked the wrong node should go (KIP-951), and what to call its mistake."""
+"""The error code and the new leader for requests that reached the wrong node (KIP-951)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from riverrun.server.services import NodeServices
 
 MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-"""Errors with which a client is told the leader."""
+"""Errors for which the response names the leader."""
 
 
 def _state(services: NodeServices, topic: str | UUID, index: int) -> PartitionImage | None:
@@ -30,7 +30,7 @@ def _state(services: NodeServices, topic: str | UUID, index: int) -> PartitionIm
 
 
 def missing(services: NodeServices, topic: str | UUID, index: int) -> ErrorCode:
-    """Why there is no such partition here: another node has it, or nobody."""
+    """The error code for a partition that is not on this node: another node may have it."""
     if _state(services, topic, index) is not None:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if isinstance(topic, str) or TopicId(topic) in services.metadata.current.topics_by_id:
@@ -39,7 +39,7 @@ def missing(services: NodeServices, topic: str | UUID, index: int) -> ErrorCode:
 
 
 def leader_of(services: NodeServices, topic: str | UUID, index: int) -> tuple[int, int] | None:
-    """The leader's id and epoch, as far as we know."""
+    """The leader's id and epoch in the current image."""
     state = _state(services, topic, index)
     if state is None or state.leader < 0:
         return None
@@ -49,7 +49,7 @@ def leader_of(services: NodeServices, topic: str | UUID, index: int) -> tuple[in
 def endpoints_of(
     services: NodeServices, leaders: Iterable[tuple[int, int] | None], listener: str
 ) -> list[NodeEndpoint]:
-    """Where those leaders are, for clients of one listener; each of them once."""
+    """The endpoints of leaders for clients of one listener, without duplicates."""
     brokers = services.metadata.current.brokers
     found: dict[int, NodeEndpoint] = {}
     for leader in leaders:

@@ -1,14 +1,13 @@
-"""From a frame to its handler and back to a frame.
+"""Routes a request frame to its handler, and frames the response.
 
-Each API is served by the module ``server/requests/<name>.py``, imported when it is first asked for.
-Its ``handle(services, context, request)`` returns a response, its bytes, or an awaitable.
-Produce and Fetch have ``handle_frame(services, context, buffer, at)`` instead, get the raw frame,
-and may return None for "no response". A ``KafkaError`` becomes a response here and nowhere else,
-by the module's ``failed(request, code, message)`` or, where it has none, by the response's error
-code.
+Each API is served by the module ``server/requests/<name>.py``, imported on first use. Its
+``handle(services, context, request)`` returns a response, its bytes, or an awaitable. Produce and
+Fetch have ``handle_frame(services, context, buffer, at)`` instead, get the raw frame, and may
+return None for "no response". Only the router turns a ``KafkaError`` into a response, by the
+module's ``failed(request, code, message)`` or, if there is none, by the response's error code.
 
-What a client must not send, and what can only be our bug, raises ``Refused``: it costs the
-connection and nothing more. A handler may raise it too, where Kafka answers by closing.
+Invalid requests and bugs of handlers raise ``Refused``, which closes the connection. A handler may
+raise it too, where Kafka closes the connection.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_
 HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
 OVERLAPPING: Final = (ApiKey.PRODUCE, ApiKey.ENVELOPE)
 BULKY: Final = (*HOT, ApiKey.ENVELOPE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""Mostly bytes that are not looked into. All others are read item by item, in one turn of the loop,
-and some bytes are an item: what may be that large would hold up everybody for seconds."""
+"""APIs whose requests are mostly opaque bytes. All others are decoded item by item in one iteration
+of the event loop, and an item takes few bytes: a large request would block the node for seconds."""
 ITEMS_BYTES_MAX: Final = 16 * 1024 * 1024
 ADMIN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Requests for the controller: they are judged item by item as well, and have 10,000 at most."""
+"""Requests for the controller: it decides them item by item, with at most 10,000 items."""
 JOINED_BYTES_MAX: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">hhih")
 
 Frame = bytes | list[Buffer]
-"""A framed response, whole or as the buffers to be written one after the other."""
+"""A framed response, as one or several buffers."""
 
 
 Failed = Callable[[Any, ErrorCode, str | None], Any]
@@ -55,7 +54,7 @@ Forward = Callable[[Api, RequestContext, Any], Any]
 
 
 class Refused(Exception):
-    """The connection cannot go on. ``kind`` is counted, the text is logged."""
+    """The connection must be closed. ``kind`` is counted, the text is logged."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -63,7 +62,7 @@ class Refused(Exception):
 
 
 class Route(Struct):
-    """One API, ready to be called."""
+    """One API with its handler."""
 
     api: Api
     handle: Callable[..., Any]
@@ -75,7 +74,7 @@ class Route(Struct):
 
 
 class Call(Struct):
-    """A request that is being handled; ``wait`` is set when its answer comes later."""
+    """A request that is being handled; ``wait`` is set if its response is pending."""
 
     route: Route
     context: RequestContext
@@ -105,9 +104,8 @@ class Router:
         on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
         """``modules`` replaces the real request modules, ``names`` the names of some of them.
-        ``forward`` gets what the active controller has to answer. ``on_bug`` hears of every
-        exception that a handler let out, after which the connection is closed: the node may decide
-        to stop.
+        ``forward`` gets the requests for the active controller. ``on_bug`` gets every unexpected
+        exception of a handler, before the connection is closed; the node may stop.
         """
         self._services = services
         self._metrics = metrics
@@ -120,19 +118,19 @@ class Router:
         self._routes: dict[int, Route] = {}
 
     def overlaps(self, api_key: int) -> bool:
-        """Whether requests of this API may be handled before earlier ones of it are answered.
+        """Whether a request of this API may begin while an earlier one of it is pending.
 
-        Produce may: batches are appended in order, and only their acknowledgement waits. All others
-        are handled one after the other, as Kafka does: a client that sends a commit and then asks
-        for offsets on the same connection expects to see the commit. Envelopes may too: what is
-        in them comes from different clients.
+        Produce may: batches are appended in order, and only their acknowledgements wait. Envelopes
+        may: they contain requests of different clients. All others are handled one by one, as in
+        Kafka: a client that commits offsets and then fetches them on the same connection expects
+        to see the commit.
         """
         return api_key in OVERLAPPING
 
     def handle(self, frame: memoryview, peer: Peer) -> Frame | Call | None:
-        """The framed answer, None for no answer, or the call whose answer comes later.
+        """The framed response, None for no response, or the call whose response is pending.
 
-        Nothing of ``frame`` is used after this returns. Raises ``Refused``.
+        The frame is not used after this returns. Raises ``Refused``.
         """
         try:
             key, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
@@ -142,11 +140,11 @@ class Router:
             client_id = None if size < 0 else str(frame[10:at], "utf-8")
             api = self._apis.get(key)
             if api is None:
-                raise Refused("unknown_api", f"there is no API {key} here")
+                raise Refused("unknown_api", f"API {key} is unknown")
             if len(frame) > ADMIN_BYTES_MAX and key not in BULKY:
                 self._check_size(api, len(frame))
             if not api.min_version <= version <= api.max_version:
-                return self._answer_other_version(api, version, correlation_id, frame, at)
+                return self._respond_to_other_version(api, version, correlation_id, frame, at)
             if version >= api.flexible_from:
                 at = skip_tagged_fields(frame, at, len(frame)) if frame[at] else at + 1
         except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
@@ -209,9 +207,9 @@ class Router:
         return failure_of(key, route.failed, request, error)
 
     def finish(self, call: Call, done: asyncio.Future[Any]) -> Frame | None:
-        """The framed answer of a call whose wait is over. Raises ``Refused``."""
+        """The framed response of a call that was pending. Raises ``Refused``."""
         if done.cancelled():
-            raise Refused("cancelled", f"{call.route.api.name} was given up")
+            raise Refused("cancelled", f"{call.route.api.name} was cancelled")
         error = done.exception()
         if error is None:
             return self._end(call, done.result())
@@ -224,7 +222,7 @@ class Router:
         raise self._bug(call, error) from error
 
     def _end(self, call: Call, result: Any) -> Frame | None:
-        """Frame a body: bytes, buffers, or a message that is yet to be written."""
+        """Frame a body: bytes, buffers, or a message to encode."""
         route, context = call.route, call.context
         route.seconds.observe(self._clock.monotonic() - call.started)
         if result is None and route.is_hot:
@@ -247,7 +245,7 @@ class Router:
         return start + body if len(body) <= JOINED_BYTES_MAX else [start, body]
 
     def _failure(self, call: Call, error: KafkaError) -> Any:
-        """The response that says what went wrong with the request as a whole."""
+        """The response to a request that failed as a whole."""
         response = failure_of(call.route.api.key, call.route.failed, call.request, error)
         if response is None:
             raise self._bug(call, error) from error
@@ -259,12 +257,12 @@ class Router:
         name = call.route.api.name
         return Refused("bug", f"{name} v{call.context.api_version}: {error!r}")
 
-    def _answer_other_version(
+    def _respond_to_other_version(
         self, api: Api, version: int, correlation_id: int, frame: memoryview, at: int
     ) -> Frame:
-        """Two APIs have an answer for versions that they do not serve; the rest is refused."""
+        """Two APIs respond to versions that they do not serve; all others are refused."""
         code = ErrorCode.UNSUPPORTED_VERSION
-        if api.key is ApiKey.API_VERSIONS:  # KIP-511: in the oldest form, with our range in it
+        if api.key is ApiKey.API_VERSIONS:  # KIP-511: the oldest form, with our versions
             known = ApiVersion(
                 api_key=api.key, min_version=api.min_version, max_version=api.max_version
             )
@@ -277,7 +275,7 @@ class Router:
                 results = [ProduceResult(p.topic, p.partition, code) for p in produce.partitions]
                 body = encode_produce_response(version, results)
                 return response_start(correlation_id, len(body), is_flexible=False) + body
-        raise Refused("unsupported_version", f"{api.name} has no version {version} here")
+        raise Refused("unsupported_version", f"version {version} of {api.name} is not supported")
 
     def _route(self, key: int) -> Route:
         api = self._apis[key]
@@ -297,7 +295,7 @@ class Router:
                 "riverrun_requests_total", "Requests received.", api=api.title
             ),
             seconds=self._metrics.histogram(
-                "riverrun_request_seconds", "Time from a request to its answer.", api=api.title
+                "riverrun_request_seconds", "Time from a request to its response.", api=api.title
             ),
         )
         self._routes[key] = route
@@ -305,7 +303,7 @@ class Router:
 
 
 def failure_of(key: ApiKey, failed: Failed | None, request: Any, error: KafkaError) -> Any:
-    """The answer to a request that failed as a whole; None if the API has no word for that."""
+    """The response to a request that failed as a whole; None if the API cannot express it."""
     if failed is not None:
         return failed(request, error.code, error.message)
     response = message_class(key, "response")
@@ -323,7 +321,7 @@ def failure_of(key: ApiKey, failed: Failed | None, request: Any, error: KafkaErr
 
 
 def _empty(kind: Any) -> Any:
-    """The least that a field without a default can hold."""
+    """The empty value of a field without a default."""
     if get_origin(kind) is tuple:
         return ()
     if isinstance(kind, UnionType):

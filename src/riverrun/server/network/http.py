@@ -1,10 +1,10 @@
 """Health and metrics over HTTP, on the node's own event loop.
 
-    GET /health/live     200 as long as the loop turns
-    GET /health/ready    200 when the node serves clients, else 503; the body says why
-    GET /metrics         Prometheus' text format
+    GET /health/live     200 while the event loop runs
+    GET /health/ready    200 if the node serves clients, else 503; the body has the reason
+    GET /metrics         the text format of Prometheus
 
-One request per connection, headers of at most 8 KiB, ten seconds to send them.
+A connection carries one request, with headers of at most 8 KiB that must arrive in ten seconds.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import CollectorRegistry
 
 from riverrun.ports.metrics import Family, Labels, Metrics
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 HEADER_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 10.0
 CONNECTIONS_MAX = 100
 
-Answer = tuple[int, str, bytes]
+HttpResponse = tuple[int, str, bytes]
+"""Status, content type and body."""
 Health = Callable[[], Mapping[str, object]]
 REASONS = {
     200: "OK",
@@ -35,14 +37,14 @@ REASONS = {
 
 
 class HttpServer:
-    """The HTTP side of one node."""
+    """The HTTP server of one node."""
 
     def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
         self._health = health
         self._server: asyncio.Server | None = None
         self.port = 0
-        """Where it listens; chosen by the system when 0 was asked for."""
+        """The port in use; the system chooses it if ``start`` gets 0."""
         self._open: dict[_HttpConnection, None] = {}
 
     async def start(self, host: str, port: int) -> None:
@@ -57,9 +59,9 @@ class HttpServer:
         for connection in list(self._open):
             connection.abort()
 
-    def answer(self, method: str, path: str) -> Answer:
+    def respond(self, method: str, path: str) -> HttpResponse:
         if method not in ("GET", "HEAD"):
-            return 405, "text/plain", b"only GET is understood\n"
+            return 405, "text/plain", b"only GET and HEAD are supported\n"
         match path.partition("?")[0]:
             case "/health/live":
                 return 200, "application/json", b'{"live": true}\n'
@@ -72,7 +74,11 @@ class HttpServer:
             case "/":
                 return 200, "text/plain", b"/health/live\n/health/ready\n/metrics\n"
             case _:
-                return 404, "text/plain", b"there is /health/live, /health/ready and /metrics\n"
+                return (
+                    404,
+                    "text/plain",
+                    b"try /health/live, /health/ready or /metrics\n",
+                )
 
     def opened(self, connection: _HttpConnection) -> bool:
         if len(self._open) >= CONNECTIONS_MAX:
@@ -109,10 +115,10 @@ class _HttpConnection(asyncio.Protocol):
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._send("GET", (400, "text/plain", b"not an HTTP/1 request\n"))
             return
-        self._send(words[0], self._server.answer(words[0], words[1]))
+        self._send(words[0], self._server.respond(words[0], words[1]))
 
-    def _send(self, method: str, answer: Answer) -> None:
-        status, kind, body = answer
+    def _send(self, method: str, response: HttpResponse) -> None:
+        status, kind, body = response
         head = (
             f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -131,14 +137,11 @@ class _HttpConnection(asyncio.Protocol):
         self._server.closed(self)
 
 
-# -- Prometheus -----------------------------------------------------------------------------------
+# Prometheus
 
 
 def render(metrics: Metrics) -> bytes:
-    """All numbers in Prometheus' text format. The library is loaded by the first scrape only."""
-    from prometheus_client.exposition import generate_latest
-    from prometheus_client.registry import CollectorRegistry
-
+    """All metrics in the text format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(metrics))
     return generate_latest(registry)
@@ -152,8 +155,6 @@ class _Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.metrics_core import Metric
-
         for family in self._metrics.families.values():
             metric = Metric(family.name.removesuffix("_total"), family.doc, family.kind)
             for name, labels, value in _samples(family):

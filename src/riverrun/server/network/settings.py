@@ -1,4 +1,4 @@
-"""What the network of a node may take: connections, bytes, time."""
+"""Settings of client connections: their number, sizes and timeouts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class NetworkSettings(Settings):
         name="socket.request.max.bytes",
         kind=SettingKind.INT,
         at_least=1,
-        doc="The largest request that is read; a longer one closes its connection.",
+        doc="The largest request; a larger one closes its connection.",
     )
     connections_max: int = setting(
         INT_MAX,
         name="max.connections",
         at_least=0,
         live=True,
-        doc="Connections that the node holds at once; further ones are closed as they come.",
+        doc="Open connections of the node; further ones are closed at once.",
     )
     connections_per_ip_max: int = setting(
         INT_MAX,
         name="max.connections.per.ip",
         at_least=0,
         live=True,
-        doc="Connections from one address at once; further ones are closed as they come.",
+        doc="Open connections from one address; further ones are closed at once.",
     )
     queued_bytes_max: int = setting(
         -1,
@@ -46,8 +46,8 @@ class NetworkSettings(Settings):
         kind=SettingKind.LONG,
         at_least=-1,
         doc=(
-            "Memory for requests that are being received, over all connections; while it is"
-            " exceeded no connection may read a larger request. -1 for no limit."
+            "Memory for requests that are being received, over all connections. While it is"
+            " exceeded, only one connection may receive a larger request. -1 for no limit."
         ),
     )
     idle_ms_max: int = setting(
@@ -55,35 +55,35 @@ class NetworkSettings(Settings):
         name="connections.max.idle.ms",
         kind=SettingKind.LONG,
         at_least=1,
-        doc="A connection that sends nothing for so long is closed.",
+        doc="A connection that sends nothing for this time is closed.",
     )
     send_buffer_bytes: int = setting(
         -1,
         name="socket.send.buffer.bytes",
         kind=SettingKind.INT,
         at_least=-1,
-        doc="The kernel's send buffer of a connection (SO_SNDBUF); -1 for the system's default.",
+        doc="The kernel's send buffer of a connection (SO_SNDBUF); -1 for the system default.",
     )
     receive_buffer_bytes: int = setting(
         -1,
         name="socket.receive.buffer.bytes",
         kind=SettingKind.INT,
         at_least=-1,
-        doc="The kernel's receive buffer of a connection (SO_RCVBUF); -1 for the system's default.",
+        doc="The kernel's receive buffer of a connection (SO_RCVBUF); -1 for the system default.",
     )
     backlog: int = setting(
         50,
         name="socket.listen.backlog.size",
         at_least=1,
-        doc="Connections that the kernel holds until the node accepts them.",
+        doc="Connections that the kernel queues until the node accepts them.",
     )
     in_flight_max: int = setting(
         64,
         name="max.requests.in.flight.per.connection",
         at_least=1,
         doc=(
-            "Requests of one connection that may wait for their answer at once; the rest wait in"
-            " the socket. Kafka has no such setting and handles one."
+            "Pending requests of one connection; further ones wait in the socket. Kafka has no such"
+            " setting and handles one."
         ),
     )
     frame_ms_max: int = setting(
@@ -91,7 +91,7 @@ class NetworkSettings(Settings):
         name="socket.request.receive.timeout.ms",
         kind=SettingKind.LONG,
         at_least=SECOND_MS,
-        doc="A request that has begun to arrive must be whole within this time.",
+        doc="The time in which a request must arrive completely, from its first byte on.",
     )
     retained_bytes_max: int = setting(
         64 * MiB,
@@ -99,8 +99,8 @@ class NetworkSettings(Settings):
         kind=SettingKind.LONG,
         at_least=0,
         doc=(
-            "Receive buffers grow with the requests of their connection and are kept for the next"
-            " one until they take this much together."
+            "Receive buffers grow with the requests of their connection. They are kept for the next"
+            " request while all of them take less than this."
         ),
     )
     unsent_bytes_max: int = setting(
@@ -109,8 +109,8 @@ class NetworkSettings(Settings):
         kind=SettingKind.LONG,
         at_least=0,
         doc=(
-            "Memory for answers that clients do not read. One fetch is answered with a quarter of"
-            " what is left of it at most, yet always with a batch."
+            "Memory for responses that clients do not read. One fetch response takes at most a"
+            " quarter of the free part, but always at least one batch."
         ),
     )
     stop_ms_max: int = setting(
@@ -118,5 +118,5 @@ class NetworkSettings(Settings):
         name="socket.stop.timeout.ms",
         kind=SettingKind.LONG,
         at_least=0,
-        doc="How long a node that stops waits for requests in flight to be answered.",
+        doc="How long a stopping node waits for requests in flight to complete.",
     )

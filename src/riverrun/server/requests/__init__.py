@@ -1,3 +1,3 @@
-"""One module per API. ``handle(services, context, request)`` answers; Produce and Fetch read raw
-frames.
+"""One module for each API: ``handle(services, context, request)`` returns the response. Produce and
+Fetch have ``handle_frame`` and parse the frame themselves.
 """

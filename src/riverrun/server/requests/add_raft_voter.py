@@ -1,4 +1,4 @@
-"""AddRaftVoter, versions 0 and 1: one more voter of the quorum, once it has caught up (KIP-853)."""
+"""AddRaftVoter, versions 0 and 1: add a voter to the quorum once it has caught up (KIP-853)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def handle(
     services: NodeServices, context: RequestContext, request: AddRaftVoterRequest
 ) -> AddRaftVoterResponse:
     check_cluster(services, request.cluster_id)
-    answer = await ask(services, add_from(request), ChangeVotersResponse)
+    response = await ask(services, add_from(request), ChangeVotersResponse)
     return AddRaftVoterResponse(
-        throttle_time_ms=0, error_code=answer.error, error_message=answer.message
+        throttle_time_ms=0, error_code=response.error, error_message=response.message
     )

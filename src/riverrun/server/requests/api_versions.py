@@ -1,8 +1,10 @@
-"""ApiVersions: what the broker serves, and the features that the cluster has agreed on.
+"""ApiVersions: the APIs that this node serves, and the features that the cluster has finalized.
 
-Versions 0 to 4. The oldest form answers requests of unknown version (KIP-511), which the router
-does. Before version 4 features that begin at level 0 are left out, for old clients refuse them
-(KIP-1022).
+Versions 0 to 4:
+
+* v3: name and version of the client software (KIP-511). The router responds to unknown versions in
+  the form of v0.
+* v4: features whose lowest level is 0 (KIP-1022). Older clients reject them.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ def handle(
     image = services.metadata.current
     apis = CONTROLLER_APIS if context.listener == CONTROLLER else APIS
     return services.response_cache.api_versions(
-        version, context.listener, image, lambda: _written(version, image, apis)
+        version, context.listener, image, lambda: _encoded(version, image, apis)
     )
 
 
-def _written(version: int, image: Image, apis: Mapping[int, Api]) -> bytes:
+def _encoded(version: int, image: Image, apis: Mapping[int, Api]) -> bytes:
     response = ApiVersionsResponse(
         error_code=ErrorCode.NONE,
         api_keys=tuple(

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch, versions 0 and 1: a new leader of the quorum makes itself known (KIP-595)."""
+"""BeginQuorumEpoch, versions 0 and 1: a new leader of the quorum announces itself (KIP-595)."""
 
 from __future__ import annotations
 

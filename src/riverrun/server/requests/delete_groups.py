@@ -1,4 +1,9 @@
-"""DeleteGroups: empty groups and all their offsets (KIP-229). v2 flexible."""
+"""DeleteGroups: delete empty groups with all their offsets (KIP-229).
+
+Versions 0 to 2:
+
+* v2: flexible
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""DeleteRecords: give up everything below an offset, for ever (KIP-107).
+"""DeleteRecords, versions 0 to 2: delete all records below an offset (KIP-107).
 
--1 means the high watermark. The new start of the log is checkpointed, so that a restart keeps it;
-and the answer waits until every living replica has given it up too.
+Behaviour:
+
+* Offset -1 means the high watermark.
+* The new log start offset is checkpointed before the response, so that a restart keeps it.
+* The response waits until every live replica has deleted the records too.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ HIGH_WATERMARK = -1
 
 
 class _Deletion:
-    """One partition of a request until no living replica has what was deleted."""
+    """One partition of a request, until no live replica has the deleted records."""
 
     __slots__ = ("_partition", "done", "index", "result", "target")
 
@@ -47,7 +50,7 @@ class _Deletion:
         )
 
     def wait(self) -> asyncio.Future[ErrorCode] | None:
-        """What to wait for; followers were told of the new start already."""
+        """A future that is done when all live followers have moved their log start offset."""
         partition = self._partition
         if partition is None or self.result.error_code or not partition.followers:
             return None
@@ -60,7 +63,7 @@ class _Deletion:
             self.done.set_result(code)
 
     def finish(self) -> None:
-        """Time is up, for those that are not done."""
+        """Stop waiting. A partition that is not done has timed out."""
         if self.done is None or self._partition is None:
             return
         self._partition.cancel_deletion(self._deleted)
@@ -73,7 +76,7 @@ async def handle(
     services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     topics = [
-        # A partition named twice is deleted and answered once, the last time.
+        # Of a partition that is named twice, the last entry counts.
         (
             topic.name,
             [
@@ -84,11 +87,11 @@ async def handle(
         for topic in request.topics
     ]
     deletions = [deletion for _, named in topics for deletion in named]
-    # What we say is gone must stay gone: the answer waits until the new start is on the disk.
+    # A restart must not bring deleted records back, so the new start is made durable first.
     if not await services.log_runner.checkpoint_start_offsets():
         for deletion in deletions:
             if deletion.result.error_code is ErrorCode.NONE:
-                # Deleted for now, but a restart would bring it back: the client must ask again.
+                # A restart would bring the records back, so the client must retry.
                 deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
     waits = [done for deletion in deletions if (done := deletion.wait()) is not None]
     try:

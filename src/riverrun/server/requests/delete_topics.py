@@ -1,6 +1,7 @@
 """DeleteTopics, versions 1 to 6; decided by ``cluster/topics/delete_topics.py``.
 
-Topics are named; from version 6 on an id may be given instead (KIP-516).
+* v3: TOPIC_DELETION_DISABLED; before, INVALID_REQUEST
+* v6: topics by id instead of name (KIP-516)
 """
 
 from __future__ import annotations

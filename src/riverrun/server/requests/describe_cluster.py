@@ -1,7 +1,13 @@
-"""DescribeCluster, versions 0 to 2: the brokers, and any of them for the controller.
+"""DescribeCluster: the brokers of the cluster, or its controllers.
 
-Version 1 may ask for controllers (KIP-919), which only their own listener answers, and it answers
-nothing else; version 2 may ask for brokers that are fenced.
+Behaviour:
+
+* Brokers name themselves as the controller, because they forward requests to it.
+
+Versions 0 to 2:
+
+* v1: controllers (KIP-919). Only the controller listener lists them, and it lists nothing else.
+* v2: fenced brokers on request
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ def handle(
 def _controllers(
     services: NodeServices, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Those that vote, where the others reach them."""
+    """The voters, by their endpoints for other nodes."""
     leader = services.metadata.leader
     return DescribeClusterResponse(
         throttle_time_ms=0,

@@ -1,7 +1,11 @@
 """DescribeGroups: state, members and assignments of classic groups.
 
-v3 authorized operations (KIP-430) · v4 instance ids · v5 flexible · v6 unknown groups are an error
-(KIP-1043), where they were dead before.
+Versions 0 to 6:
+
+* v3: authorized operations (KIP-430)
+* v4: instance ids
+* v5: flexible
+* v6: unknown groups are an error (KIP-1043); before, they are dead groups
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
 from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribeGroupsResponse
 
 GROUP_OPERATIONS: Final = 3400
-"""Read, delete, describe, and describe and alter settings: without an authorizer all may do all."""
+"""Without an authorizer clients may do all: read, delete, describe, and describe and alter
+settings."""
 
 
 def handle(

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how much each partition takes on this node's disk (KIP-113, KIP-827)."""
+"""DescribeLogDirs, versions 1 to 5: the size of each partition on disk (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ async def handle(
         for topic, partitions in services.replicas.by_name.items():
             topics.append(_describe(topic, list(partitions.values())))
     else:
-        for asked in request.topics:
-            held = services.replicas.by_name.get(asked.topic, {})
-            found = [held[index] for index in asked.partitions if index in held]
+        for wanted in request.topics:
+            held = services.replicas.by_name.get(wanted.topic, {})
+            found = [held[index] for index in wanted.partitions if index in held]
             if found:
-                topics.append(_describe(asked.topic, found))
+                topics.append(_describe(wanted.topic, found))
     space = await services.log_runner.in_thread(services.logs.space)
     result = DescribeLogDirsResult(
         error_code=ErrorCode.KAFKA_STORAGE_ERROR if services.logs.is_offline else ErrorCode.NONE,

@@ -1,6 +1,7 @@
-"""DescribeQuorum, versions 0 to 2: who votes on the metadata log and how far each replica is.
+"""DescribeQuorum, versions 0 to 2: the voters of the metadata log and the progress of each replica.
 
-The leader knows; a broker passes the question on, and any other controller names the leader.
+Only the leader has this information. A broker forwards the request to it; any other controller
+responds with the leader's id.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from riverrun.wire.messages.describe_quorum_response import (
     TopicData,
 )
 
-NOBODY: Final = -1
+NO_LEADER: Final = -1
 
 
 def handle(
@@ -37,7 +38,7 @@ def handle(
         return _unknown(request)
     described = services.metadata.describe()
     if described.leader != services.metadata.node_id:
-        return _not_the_leader(described.leader, described.epoch)
+        return _not_leader(described.leader, described.epoch)
     partition = PartitionData(
         partition_index=0,
         error_code=ErrorCode.NONE,
@@ -76,12 +77,12 @@ def _node(voter: ReplicaDescription) -> Node:
     )
 
 
-def _not_the_leader(leader: int | None, epoch: int) -> DescribeQuorumResponse:
+def _not_leader(leader: int | None, epoch: int) -> DescribeQuorumResponse:
     partition = PartitionData(
         partition_index=0,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         error_message="This node does not lead the metadata quorum.",
-        leader_id=NOBODY if leader is None else leader,
+        leader_id=NO_LEADER if leader is None else leader,
         leader_epoch=epoch,
         high_watermark=-1,
         current_voters=(),

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions, version 0: topics in order of names, a page at a time (KIP-966).
+"""DescribeTopicPartitions, version 0: topics in order of their names, page by page (KIP-966).
 
-The page ends after so many partitions and says where the next one begins. Topics that do not exist
-take no room on it.
+A page ends after a number of partitions and names the start of the next one. Topics that do not
+exist do not count.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def handle(
     image = services.metadata.current
     names = _names(image, request)
     live = live_brokers(image, context.listener)
-    room = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
+    partitions_left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
-        if room == 0:
+        if partitions_left == 0:
             return _page(topics, Cursor(topic_name=name, partition_index=0))
         start = 0
         if request.cursor is not None and name == request.cursor.topic_name:
@@ -49,9 +49,9 @@ def handle(
         if topic is None:
             topics.append(_unknown(name))
             continue
-        end = min(start + room, len(topic.partitions))
+        end = min(start + partitions_left, len(topic.partitions))
         topics.append(_topic(image, live, topic, start, end))
-        room -= max(end - start, 0)
+        partitions_left -= max(end - start, 0)
         if end < len(topic.partitions) and start < end:
             return _page(topics, Cursor(topic_name=name, partition_index=end))
     return _page(topics, None)
@@ -94,10 +94,10 @@ def _page(
 
 
 def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
-    known = is_topic_name(name)
+    is_valid = is_topic_name(name)
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if known
+        if is_valid
         else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
         topic_id=None,

@@ -1,6 +1,6 @@
-"""DiscoverNode: an API of our own, by which a node without a cluster finds ours.
+"""DiscoverNode: our own API, by which a node without a cluster finds this one.
 
-Version 0, not advertised. Read only, so it is answered on every listener.
+Version 0, not advertised. It changes nothing, so every listener serves it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def handle(
 
 
 def _namesakes(services: NodeServices, request: DiscoverNodeRequest) -> tuple[Address, ...]:
-    """Where we know a node of the asker's id with other data: it may be gone, or not."""
+    """Addresses of a node with the same id and another directory. It may be alive."""
     found: dict[Address, None] = {}
     known = services.metadata.current.brokers.get(NodeId(request.node_id))
     if known is not None and not known.is_fenced and request.directory_id not in known.directories:

@@ -25,7 +25,7 @@ def handle(
 def failed(
     request: ElectLeadersRequest, code: ErrorCode, message: str | None
 ) -> ElectLeadersResponse:
-    """Version 0 has no error for the whole: each partition carries it (KIP-460)."""
+    """Version 0 has no error for the whole request, so each partition has it (KIP-460)."""
     return ElectLeadersResponse(
         throttle_time_ms=0,
         error_code=code,

@@ -1,4 +1,4 @@
-"""EndQuorumEpoch, versions 0 and 1: the leader of the quorum hands over (KIP-595)."""
+"""EndQuorumEpoch, versions 0 and 1: the leader of the quorum resigns (KIP-595)."""
 
 from __future__ import annotations
 

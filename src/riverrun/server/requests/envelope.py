@@ -1,8 +1,11 @@
-"""Envelope: a client's request that a broker has passed on (KIP-590).
+"""Envelope, version 0: a request that a broker forwards to the active controller (KIP-590).
 
-What is inside is handled as if the client had sent it here, its answer goes back as bytes. Only
-requests for the controller may travel so. When the controller has lost its office on the way, the
-envelope says so, not the answer in it: the broker then looks for the next controller.
+Behaviour:
+
+* The request inside is handled as if the client had sent it here. Its response returns as bytes.
+* Only requests for the controller may be forwarded.
+* If this node is not the active controller any more, the envelope itself fails, not the response
+  inside. The broker then looks for the next controller.
 """
 
 from __future__ import annotations
@@ -34,19 +37,21 @@ async def handle(
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     peer = Peer(_host(request.client_host_address), CONTROLLER, context.connection_id)
     try:
-        answer = services.controller_router.handle(memoryview(data), peer)
-        if isinstance(answer, Call):
-            answer = await _awaited(services, answer)
+        response = services.controller_router.handle(memoryview(data), peer)
+        if isinstance(response, Call):
+            response = await _awaited(services, response)
     except Refused as error:
         if error.kind == "bug":
             raise
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-    assert answer is not None, "requests for the controller have answers"
-    return EnvelopeResponse(error_code=ErrorCode.NONE, response_data=_joined(answer)[LENGTH.size :])
+    assert response is not None, "a request for the controller has no response"
+    return EnvelopeResponse(
+        error_code=ErrorCode.NONE, response_data=_joined(response)[LENGTH.size :]
+    )
 
 
 async def _awaited(services: NodeServices, call: Call) -> Frame | None:
-    assert call.wait is not None, "a call that does not wait has an answer"
+    assert call.wait is not None, "a pending call waits for nothing"
     done = asyncio.ensure_future(call.wait)
     # A stop may cancel this wait, but not the call.
     done.add_done_callback(discard_result)
@@ -65,4 +70,6 @@ def _host(address: bytes) -> str:
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "No address of 4 or 16 bytes.") from None
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "The address does not have 4 or 16 bytes."
+        ) from None

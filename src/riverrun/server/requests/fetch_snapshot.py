@@ -1,4 +1,4 @@
-"""FetchSnapshot, versions 0 and 1: a replica of the metadata log that is far behind (KIP-630)."""
+"""FetchSnapshot, versions 0 and 1: sends a snapshot of the metadata log to a replica (KIP-630)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,18 @@
-"""FindCoordinator: which node looks after a group.
+"""FindCoordinator: the node that coordinates a group.
 
-v0 groups only · v1 key types, messages · v3 flexible · v4 many keys (KIP-699) · v6 share groups
-(KIP-932). The topic ``__consumer_offsets`` is made when it is first needed, and the answer waits
-for it, where Kafka lets its client ask again. Transactions get an error that no client retries, for
-there are none yet; share groups are answered as by a Kafka whose share.version is 0: never there.
+Behaviour:
+
+* The topic ``__consumer_offsets`` is created on first use, and the response waits for it. Kafka
+  responds at once, and its client retries.
+* Transactions are not supported: their error is one that no client retries.
+* Share groups get the response of a Kafka with share.version 0: never available.
+
+Versions 0 to 6:
+
+* v0: groups only; v1: key types and error messages
+* v3: flexible
+* v4: several keys (KIP-699)
+* v6: share groups (KIP-932)
 """
 
 from __future__ import annotations
@@ -40,7 +49,7 @@ MESSAGES: Final = {
         "Transactions are not supported by this broker yet."
     ),
 }
-"""Kafka's words for each outcome, the good one included."""
+"""Kafka's texts, also for success."""
 
 
 class KeyType(IntEnum):
@@ -59,10 +68,10 @@ async def handle(
         await _make_topic(services)
     found = [_find(services, context, key, request.key_type) for key in keys]
     if has_many:
-        # Kafka says a word per key only about types that it does not know.
-        words = "" if is_known else MESSAGES[ErrorCode.INVALID_REQUEST]
+        # Kafka has a message for each key only if the key type is unknown.
+        message = "" if is_known else MESSAGES[ErrorCode.INVALID_REQUEST]
         return FindCoordinatorResponse(
-            coordinators=tuple(_with_message(one, words) for one in found)
+            coordinators=tuple(_with_message(one, message) for one in found)
         )
     return _as_one(found[0])
 
@@ -70,7 +79,7 @@ async def handle(
 def failed(
     request: FindCoordinatorRequest, code: ErrorCode, message: str | None
 ) -> FindCoordinatorResponse:
-    """Both forms at once: which of them is sent depends on the version."""
+    """The fields of all versions; the codec sends those of one."""
     coordinators = tuple(_unknown(key, code) for key in request.coordinator_keys)
     return FindCoordinatorResponse(
         error_code=code, error_message=message, node_id=-1, port=-1, coordinators=coordinators

@@ -1,6 +1,14 @@
-"""Heartbeat: a member is alive, and learns whether it must join again.
+"""Heartbeat: keeps a member's session alive, and tells the member when to join again.
 
-v3 static members (KIP-345) · v4 flexible. Answered at once: nothing is written.
+Behaviour:
+
+* The response leaves at once, because nothing is written.
+* While the group is loaded, sessions have not begun, and the response has no error.
+
+Versions 0 to 4:
+
+* v3: static members (KIP-345)
+* v4: flexible
 """
 
 from __future__ import annotations
@@ -19,6 +27,5 @@ def handle(
 
 
 def failed(request: HeartbeatRequest, code: ErrorCode, message: str | None) -> HeartbeatResponse:
-    # While the group is being loaded its sessions have not begun: nothing is wrong with the member.
     is_loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else code)

@@ -1,7 +1,11 @@
-"""InitProducerId, versions 0 to 5, for idempotent producers (KIP-98).
+"""InitProducerId: an id for an idempotent producer (KIP-98).
 
-There are no transactions yet. A producer that asks for them is told so for good, by an error that
-no client retries: batches of a transaction that nobody can end would hide what comes after them.
+Behaviour:
+
+* Transactions are not supported, and the error is one that no client retries. A transaction that
+  cannot end would hide all later records from consumers with read_committed.
+
+Versions 0 to 5.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ async def handle(
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION if is_timeout else ErrorCode.INVALID_TRANSACTION_TIMEOUT
         )
-    # An idempotent producer that comes back gets a new id, never a new epoch of the old one.
+    # An idempotent producer that returns gets a new id, not a new epoch of its old id.
     producer_id = await services.producer_ids.next()
     return InitProducerIdResponse(
         throttle_time_ms=0,

@@ -1,7 +1,14 @@
-"""JoinGroup: become a member, or take part in the next generation.
+"""JoinGroup: join a group, or take part in its next generation.
 
-v1 rebalance timeout · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible ·
-v7 protocol type and nullable protocol name · v8 reason (KIP-800) · v9 skip assignment (KIP-814).
+Versions 0 to 9:
+
+* v1: rebalance timeout
+* v4: member id required (KIP-394)
+* v5: static members (KIP-345)
+* v6: flexible
+* v7: protocol type; the protocol name may be null
+* v8: reason (KIP-800)
+* v9: skip assignment (KIP-814)
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ NULL_PROTOCOL_SINCE: Final = 7
 
 
 def caller_of(context: RequestContext) -> Caller:
-    """Hosts are written as Java prints addresses, for tools show and compare them."""
+    """The client, with its host as Java prints addresses: tools show and compare it."""
     return Caller(
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",

@@ -1,6 +1,10 @@
-"""LeaveGroup: a member goes, or an administrator removes some.
+"""LeaveGroup: a member leaves, or an administrator removes some.
 
-v3 many members, static ones by instance id (KIP-345) · v4 flexible · v5 reason (KIP-800).
+Versions 0 to 5:
+
+* v3: several members, static members by instance id (KIP-345)
+* v4: flexible
+* v5: reason (KIP-800)
 """
 
 from __future__ import annotations

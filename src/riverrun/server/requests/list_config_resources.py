@@ -1,6 +1,9 @@
-"""ListConfigResources, versions 0 and 1: what has settings of its own (KIP-1142).
+"""ListConfigResources: the resources that can have settings (KIP-1142).
 
-Version 0 knew client metrics alone.
+Versions 0 and 1:
+
+* v0: client metrics only
+* v1: all types
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ def handle(
     )
 
 
-def _kinds(version: int, asked: Iterable[int]) -> list[ConfigType]:
+def _kinds(version: int, wanted: Iterable[int]) -> list[ConfigType]:
     if version == 0:
         return [ConfigType.CLIENT_METRICS]
     try:
-        return [ConfigType(one) for one in dict.fromkeys(asked)] or list(ConfigType)
+        return [ConfigType(one) for one in dict.fromkeys(wanted)] or list(ConfigType)
     except ValueError:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION) from None
 

@@ -1,7 +1,14 @@
 """ListGroups: the groups that this node coordinates.
 
-v3 flexible · v4 by states (KIP-518) · v5 by types (KIP-848). States and types are compared without
-regard to case; those that do not exist match nothing.
+Behaviour:
+
+* States and types are compared without regard to case. Unknown ones match nothing.
+
+Versions 0 to 5:
+
+* v3: flexible
+* v4: filter by state (KIP-518)
+* v5: filter by type (KIP-848)
 """
 
 from __future__ import annotations

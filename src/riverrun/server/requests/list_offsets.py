@@ -1,8 +1,17 @@
-"""ListOffsets: where a log begins and ends, and where it was at a time.
+"""ListOffsets: the offsets at the start and end of a log, and by timestamp.
 
-v4 leader epochs · v7 max timestamp (KIP-734) · v8 earliest local (KIP-405) · v9 latest tiered ·
-v10 timeout · v11 earliest pending upload (KIP-1023). Nothing is tiered here, so the local log is
-the whole log.
+Behaviour:
+
+* Nothing is tiered, so the local log is the whole log.
+
+Versions 1 to 11:
+
+* v4: leader epochs
+* v7: max timestamp (KIP-734)
+* v8: earliest local (KIP-405)
+* v9: latest tiered
+* v10: timeout
+* v11: earliest pending upload (KIP-1023)
 """
 
 from __future__ import annotations
@@ -30,9 +39,10 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-# The version from which each special timestamp is understood.
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The first version with each special timestamp."""
 CONSUMER = -1
+DEBUGGING_CONSUMER = -2
 OFFSET_NOT_AVAILABLE_FROM = 5
 
 
@@ -42,7 +52,7 @@ async def handle(
     topics = []
     yielder = Yielder(services.clock)
     for topic in request.topics:
-        answers = []
+        results = []
         counts = Counter(wanted.partition_index for wanted in topic.partitions)
         for wanted in {p.partition_index: p for p in topic.partitions}.values():
             await yielder.step()
@@ -52,27 +62,27 @@ async def handle(
                 partition = services.replicas.find(topic.name, wanted.partition_index)
                 if partition is None:
                     raise KafkaError(missing(services, topic.name, wanted.partition_index))
-                answers.append(
-                    await _answer(services, context.api_version, request, partition, wanted)
+                results.append(
+                    await _result(services, context.api_version, request, partition, wanted)
                 )
             except KafkaError as error:
-                answers.append(
+                results.append(
                     ListOffsetsPartitionResponse(
                         partition_index=wanted.partition_index, error_code=error.code
                     )
                 )
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(results)))
     return ListOffsetsResponse(topics=tuple(topics))
 
 
-async def _answer(
+async def _result(
     services: BrokerServices,
     version: int,
     request: ListOffsetsRequest,
     partition: Partition,
     wanted: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
-    if request.replica_id != -2:  # the debugging consumer may ask any replica
+    if request.replica_id != DEBUGGING_CONSUMER:  # it may read from any replica
         partition.check_leader(wanted.current_leader_epoch)
     if wanted.timestamp < 0 and KNOWN_FROM.get(wanted.timestamp, 0) > version:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -99,18 +109,18 @@ async def _find(
 ) -> OffsetAt | None:
     log = partition.log
     match timestamp:
-        case -1:
+        case -1:  # LATEST
             if request.replica_id != CONSUMER:
                 end = log.end_offset
             else:
                 _check_high_watermark(partition, version)
                 end = log.last_stable_offset if request.isolation_level else log.high_watermark
             return OffsetAt(end, -1, partition.leader_epoch)
-        case -2 | -4:
+        case -2 | -4:  # EARLIEST, EARLIEST_LOCAL
             return OffsetAt(log.start_offset, -1, _epoch_at(partition, log.start_offset))
-        case -3:
+        case -3:  # MAX_TIMESTAMP
             return await _in_thread(services, partition, MAX_TIMESTAMP)
-        case -5 | -6:
+        case -5 | -6:  # LATEST_TIERED, EARLIEST_PENDING_UPLOAD
             return OffsetAt(Offset(-1), -1, LeaderEpoch(-1))
         case _ if timestamp < 0:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -124,8 +134,9 @@ async def _find(
 
 
 def _check_high_watermark(partition: Partition, version: int) -> None:
-    """A new leader's high watermark may lag what consumers have seen. Told an end that lies before
-    that, they would go back (KIP-207).
+    """Fail while a new leader's high watermark may be below offsets that consumers have seen.
+
+    With a lower end offset the consumers would go back (KIP-207).
     """
     begun = partition.epoch_start
     if begun is not None and partition.log.high_watermark < begun:
@@ -141,7 +152,7 @@ def _epoch_at(partition: Partition, offset: Offset) -> LeaderEpoch:
 async def _in_thread(
     services: BrokerServices, partition: Partition, timestamp: int
 ) -> OffsetAt | None:
-    """The search may read cold files, so it leaves the loop."""
+    """The search may read cold files, so it runs in a thread."""
     log = partition.log
     search = (
         log.offset_of_max_timestamp

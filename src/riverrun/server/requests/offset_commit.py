@@ -1,8 +1,17 @@
-"""OffsetCommit: how far a group has read.
+"""OffsetCommit: store the committed offsets of a group.
 
-v2 to v4 retention time of the client's own · v6 leader epoch · v7 instance id · v8 flexible ·
-v9 consumer protocol errors (KIP-848) · v10 topic ids instead of names (KIP-848). Partitions that do
-not exist are refused one by one; the answer begins with them, as Kafka's does.
+Behaviour:
+
+* Partitions that do not exist are refused one by one. The response begins with them, as in Kafka.
+
+Versions 2 to 10:
+
+* v2 to v4: the client's own retention time
+* v6: leader epoch
+* v7: instance id
+* v8: flexible
+* v9: errors of the consumer protocol (KIP-848)
+* v10: topic ids instead of names (KIP-848)
 """
 
 from __future__ import annotations

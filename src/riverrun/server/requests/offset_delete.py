@@ -1,4 +1,6 @@
-"""OffsetDelete: forget offsets of topics that the group does not read (KIP-496)."""
+"""OffsetDelete, version 0: delete committed offsets of topics that a group does not consume
+(KIP-496).
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ async def handle(
         if good:
             accepted.append(replace(topic, partitions=good))
     found = await services.groups.delete_offsets(replace(request, topics=tuple(accepted)))
-    for answered in found.topics:
-        _add(topics, answered)
+    for deleted in found.topics:
+        _add(topics, deleted)
     return replace(found, topics=tuple(topics.values()))
 
 

@@ -1,8 +1,19 @@
-"""OffsetFetch: how far groups have read.
+"""OffsetFetch: the committed offsets of groups.
 
-v1 one group · v2 all its topics by null, error for the whole · v5 leader epoch · v6 flexible ·
-v7 stable offsets only (KIP-447) · v8 many groups (KIP-709) · v9 member epochs (KIP-848) · v10 topic
-ids instead of names. A group that nobody knows has committed nothing: -1, and no error.
+Behaviour:
+
+* An unknown group has no committed offsets: -1, without an error.
+
+Versions 1 to 10:
+
+* v1: one group
+* v2: null for all its topics; an error for the whole group
+* v5: leader epoch
+* v6: flexible
+* v7: stable offsets only (KIP-447)
+* v8: several groups (KIP-709)
+* v9: member epochs (KIP-848)
+* v10: topic ids instead of names
 """
 
 from __future__ import annotations
@@ -53,18 +64,19 @@ async def handle(
             for one in topics
         ),
     )
-    answer = await _fetch(services, request, only, version)
-    if answer.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
-        answer = replace(answer, topics=tuple(_all_failed(only, answer.error_code)))
+    fetched = await _fetch(services, request, only, version)
+    if fetched.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
+        fetched = replace(fetched, topics=tuple(_all_failed(only, fetched.error_code)))
     return OffsetFetchResponse(
-        error_code=answer.error_code, topics=tuple(_older(topic) for topic in answer.topics)
+        error_code=fetched.error_code,
+        topics=tuple(_before_groups(topic) for topic in fetched.topics),
     )
 
 
 def failed(
     request: OffsetFetchRequest, code: ErrorCode, message: str | None
 ) -> OffsetFetchResponse:
-    """Both forms at once: which of them is sent depends on the version."""
+    """The fields of all versions; the codec sends those of one."""
     groups = tuple(
         OffsetFetchResponseGroup(group_id=one.group_id, topics=(), error_code=code)
         for one in request.groups
@@ -89,7 +101,7 @@ async def _fetch(
     except KafkaError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            # Older consumers do not know this code here, and would not try again.
+            # Older consumers do not retry with the other code here.
             code = ErrorCode.NOT_COORDINATOR
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code)
     if has_ids and topics is None:
@@ -100,7 +112,7 @@ async def _fetch(
 def _named(
     image: Image, topics: Sequence[OffsetFetchRequestTopics] | None, *, has_ids: bool
 ) -> tuple[list[OffsetFetchRequestTopics] | None, list[OffsetFetchResponseTopics]]:
-    """The topics with both name and id, and the answers for ids that nobody knows."""
+    """The topics with both name and id, and the results for unknown ids."""
     if topics is None:
         return None, []
     known = []
@@ -123,7 +135,7 @@ def _named(
 def _with_ids(
     image: Image, topics: Sequence[OffsetFetchResponseTopics]
 ) -> tuple[OffsetFetchResponseTopics, ...]:
-    """Topics by their ids; those that are gone have none."""
+    """The topics with their ids, without deleted topics."""
     pairs = ((topic, image.topics_by_name.get(TopicName(topic.name))) for topic in topics)
     return tuple(replace(topic, topic_id=one.id) for topic, one in pairs if one is not None)
 
@@ -145,7 +157,7 @@ def _failed_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFet
     )
 
 
-def _older(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+def _before_groups(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
     return OffsetFetchResponseTopic(
         name=topic.name,
         partitions=tuple(

@@ -1,6 +1,7 @@
-"""OffsetForLeaderEpoch: where a leader's epoch ended, so that a reader finds the common prefix.
+"""OffsetForLeaderEpoch, versions 2 to 4: the end offset of a leader epoch.
 
-KIP-101, KIP-279, KIP-320. Consumers use it to notice that the log was truncated under them.
+A reader finds the common prefix of two logs by it. Consumers detect truncation of their log
+(KIP-101, KIP-279, KIP-320).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def handle(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
-                    _answer(services, topic.topic, wanted) for wanted in topic.partitions
+                    _result(services, topic.topic, wanted) for wanted in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -38,7 +39,7 @@ def handle(
     )
 
 
-def _answer(
+def _result(
     services: BrokerServices, topic: str, wanted: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     try:

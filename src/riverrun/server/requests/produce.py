@@ -1,10 +1,20 @@
-"""Produce: batches in place in the connection's buffer, appended as they are.
+"""Produce: batches are appended as they are, straight from the connection's buffer.
 
-v3 batches of today · v5 log start offset · v8 errors of single records (KIP-467) · v9 flexible ·
-v10 the leader in the answer (KIP-951) · v13 topic ids. Versions 0–2 are advertised and refused.
+Behaviour:
 
-The plain case (acks 0 or 1, or acks=all with nothing to wait for) is answered without a task or a
-future; otherwise one object waits for all partitions of the request.
+* Responses to acks 0 and 1, and to acks=all without followers to wait for, need no task and no
+  future. Otherwise one object waits for all partitions of the request.
+* With acks=0 an error closes the connection, as in Kafka.
+* Transactional batches are refused.
+
+Versions 3 to 13; 0 to 2 are advertised and refused:
+
+* v3: batches of today's format
+* v5: log start offset
+* v8: errors of single records (KIP-467)
+* v9: flexible
+* v10: the leader in the response (KIP-951)
+* v13: topic ids
 """
 
 from __future__ import annotations
@@ -47,12 +57,12 @@ log = structlog.get_logger("riverrun.produce")
 ACKS_NONE = 0
 ACKS_ALL = -1
 ADMIN_CLIENT_ID = "__admin_client"
-"""The one client id that may write to internal topics, as with Kafka."""
+"""The only client id that may write to internal topics, as in Kafka."""
 LENGTH_AT, MAGIC_AT, ATTRIBUTES_AT = 8, 16, 22
 ZSTD_FROM = 7
 LEADERS_FROM = 10
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
-JUDGED_BY_RECORDS = (
+RECORD_ERRORS = (
     ErrorCode.INVALID_RECORD,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -64,12 +74,12 @@ NO_TRANSACTIONS = "Transactions are not supported by this broker yet."
 def handle_frame(
     services: BrokerServices, context: RequestContext, buffer: memoryview, at: int
 ) -> bytes | asyncio.Future[bytes] | None:
-    """Append every batch; the answer is a body, a future of one, or None for acks=0."""
+    """Append every batch. Returns the response, a future of it, or None for acks=0."""
     version = context.api_version
     call = parse_produce(buffer, at, version)
     refusal = _refusal(call, version)
     if refusal is not None:
-        return _answer_all(version, call, refusal)
+        return _refuse_all(version, call, refusal)
     now_ms = services.clock.now_ms()
     results: list[ProduceResult] = []
     waits: list[tuple[int, Partition, Offset]] = []
@@ -82,7 +92,7 @@ def handle_frame(
             waits.append((len(results), partition, end))
         results.append(result)
     if call.acks == ACKS_NONE:
-        _check_unanswered(results)
+        _check_unacknowledged(results)
         return None
     if waits:
         return _ProduceWait(services, context, call, results, waits).future
@@ -92,7 +102,7 @@ def handle_frame(
 
 
 def _must_wait(acks: int, partition: Partition, end: Offset) -> bool:
-    """acks=all waits for the in-sync replicas; acks=1 for the leader's own sync, if it has one."""
+    """acks=all waits for the in-sync replicas; acks=1 for the leader's flush, if configured."""
     if acks != 1:
         return acks == ACKS_ALL
     log = partition.log
@@ -102,7 +112,7 @@ def _must_wait(acks: int, partition: Partition, end: Offset) -> bool:
 def _encode(
     services: BrokerServices, context: RequestContext, results: list[ProduceResult]
 ) -> bytes:
-    """The answer; whoever asked the wrong node is told where the leader is (KIP-951)."""
+    """The response, with the leaders of partitions that this node does not lead (KIP-951)."""
     version = context.api_version
     moved = [place for place, result in enumerate(results) if result.error_code == NOT_LEADER]
     if not moved or version < LEADERS_FROM:
@@ -121,18 +131,18 @@ def _encode(
 
 
 def _refusal(call: ProduceCall, version: int) -> tuple[ErrorCode, str | None] | None:
-    """What makes the request as a whole unusable."""
+    """The error of the request as a whole."""
     if version < SERVED_FROM:
         return ErrorCode.UNSUPPORTED_VERSION, None
     if call.acks not in (-1, 0, 1):
         return ErrorCode.INVALID_REQUIRED_ACKS, None
     if call.transactional_id is not None:
-        # Stored, such records could never be committed, closed or hidden.
+        # Such records could never be committed or aborted.
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     return None
 
 
-def _answer_all(
+def _refuse_all(
     version: int, call: ProduceCall, refusal: tuple[ErrorCode, str | None]
 ) -> bytes | None:
     if call.acks == ACKS_NONE:
@@ -152,7 +162,7 @@ def _append(
     buffer: memoryview,
     now_ms: int,
 ) -> tuple[ProduceResult, Partition | None, Offset]:
-    """Append one batch; gives the answer, and where and up to which offset it must be committed."""
+    """Append one batch. Returns the result, the partition, and the end offset to commit."""
     topic, index = wanted.topic, wanted.partition
     partition = None
     try:
@@ -188,7 +198,7 @@ def _append(
 def _failed(
     wanted: ProducePartition, partition: Partition | None, batch: memoryview, error: Exception
 ) -> ProduceResult:
-    """The answer for a batch that was not taken."""
+    """The result for a batch that was not appended."""
     code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR
     message: str | None = str(error)
     if isinstance(error, KafkaError):
@@ -206,13 +216,13 @@ def _failed(
 def _warn(services: BrokerServices, partition: Partition, error: OSError) -> None:
     """Log a failed append. Producers retry many times a second, so the rate is limited."""
     if services.append_warnings.admit(str(partition.name)) is not None:
-        log.warning("append failed", partition=str(partition.name), reason=str(error))
+        log.warning("append failed", partition=str(partition.name), error=str(error))
 
 
 def _check_attributes(attributes: int, version: int) -> None:
-    """What the header's low byte of attributes alone forbids."""
+    """Validate the low byte of the attributes in the batch header."""
     if attributes & TRANSACTIONAL_BIT:
-        # Stored, it would hold the last stable offset for ever, for nobody could end it.
+        # The transaction could never end, and would hold the last stable offset.
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_FROM:
         raise KafkaError(
@@ -222,19 +232,19 @@ def _check_attributes(attributes: int, version: int) -> None:
 
 
 def _start_offset(partition: Partition | None, code: ErrorCode, batch: memoryview) -> int:
-    """Kafka tells where the log starts when it refuses what is in a batch, not its frame."""
+    """Kafka sends the log start offset if the records of a batch are invalid, not its framing."""
     is_framed = (
         len(batch) >= HEADER_BYTES
         and batch[MAGIC_AT] == MAGIC
         and int.from_bytes(batch[LENGTH_AT : LENGTH_AT + 4], "big") + OVERHEAD_BYTES == len(batch)
     )
-    if partition is not None and code in JUDGED_BY_RECORDS and is_framed:
+    if partition is not None and code in RECORD_ERRORS and is_framed:
         return partition.log.start_offset
     return -1
 
 
-def _check_unanswered(results: list[ProduceResult]) -> None:
-    """A producer with acks=0 learns of trouble in the only way left, as with Kafka: we hang up."""
+def _check_unacknowledged(results: list[ProduceResult]) -> None:
+    """With acks=0 there is no response, so an error closes the connection, as in Kafka."""
     for result in results:
         if result.error_code:
             code = ErrorCode(result.error_code).name
@@ -242,7 +252,7 @@ def _check_unanswered(results: list[ProduceResult]) -> None:
 
 
 class _ProduceWait:
-    """One request until all its batches are committed, or its time is up."""
+    """A request that waits until all its batches are committed, or its time is up."""
 
     __slots__ = ("_callbacks", "_context", "_left", "_results", "_services", "_timer", "future")
 
@@ -287,7 +297,7 @@ class _ProduceWait:
             self.committed(place, ErrorCode.REQUEST_TIMED_OUT)
 
     def _finished(self, _: asyncio.Future[bytes]) -> None:
-        """Answered, or the client is gone."""
+        """The response is known, or the client is gone."""
         self._timer.cancel()
         for partition, committed in self._callbacks.values():
             partition.cancel_produce(committed)
@@ -295,7 +305,7 @@ class _ProduceWait:
 
 
 class _Committed:
-    """Called by the partition; an object, since it is also what the partition forgets by."""
+    """Called by the partition. An object, because cancelling the wait needs its identity."""
 
     __slots__ = ("_place", "_wait")
 

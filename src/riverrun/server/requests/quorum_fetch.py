@@ -1,7 +1,7 @@
-"""Fetch on the controllers' listener: replicas of the metadata log follow its leader (KIP-595).
+"""Fetch on the controller listener: replicas of the metadata log follow its leader (KIP-595).
 
-A fetch at the end of the log is held until there is more, or the high watermark has moved, or its
-time is over; what it asks for says that all before it is on the disk of whoever asks.
+A fetch at the end of the log waits until there are more records, the high watermark moves, or its
+time is up. Its offset acknowledges that all records before it are on the follower's disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def handle_frame(
 
 async def _fetch(services: NodeServices, request: FetchRequest, version: int) -> list[Buffer]:
     try:
-        answer = await ask(services, request, FetchResponse)
+        response = await ask(services, request, FetchResponse)
     except KafkaError:
         return encode_fetch_response(version, [], error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    return fetch_to(answer, version, TOPIC_IDS_FROM)
+    return fetch_to(response, version, TOPIC_IDS_FROM)

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter, version 0: one voter of the quorum less (KIP-853)."""
+"""RemoveRaftVoter, version 0: remove a voter from the quorum (KIP-853)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def handle(
     services: NodeServices, context: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
     check_cluster(services, request.cluster_id)
-    answer = await ask(services, remove_from(request), ChangeVotersResponse)
+    response = await ask(services, remove_from(request), ChangeVotersResponse)
     return RemoveRaftVoterResponse(
-        throttle_time_ms=0, error_code=answer.error, error_message=answer.message
+        throttle_time_ms=0, error_code=response.error, error_message=response.message
     )

@@ -1,6 +1,10 @@
-"""SyncGroup: the leader brings the assignment, everybody gets a part.
+"""SyncGroup: the group's leader sends the assignment, and each member gets its part.
 
-v3 static members (KIP-345) · v4 flexible · v5 protocol type and name, to be checked (KIP-559).
+Versions 0 to 5:
+
+* v3: static members (KIP-345)
+* v4: flexible
+* v5: protocol type and name, which are validated (KIP-559)
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ async def handle(
 
 def failed(request: SyncGroupRequest, code: ErrorCode, message: str | None) -> SyncGroupResponse:
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        # The rebalance was lost with the former coordinator. Clients know this code here and join
-        # again; the other one they hold for a bug.
+        # The rebalance was lost with the previous coordinator. Clients expect this code here and
+        # join again; they treat the other code as a bug.
         code = ErrorCode.REBALANCE_IN_PROGRESS
     return sync_error(code)

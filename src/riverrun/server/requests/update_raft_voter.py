@@ -1,4 +1,4 @@
-"""UpdateRaftVoter, version 0: a voter is reached elsewhere than the others know (KIP-853)."""
+"""UpdateRaftVoter, version 0: a voter announces its new endpoints (KIP-853)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vote, versions 0 to 2: a member of the quorum asks for this node's vote (KIP-595, KIP-996)."""
+"""Vote, versions 0 to 2: a candidate requests the vote of this node (KIP-595, KIP-996)."""
 
 from __future__ import annotations
 

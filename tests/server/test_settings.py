@@ -73,7 +73,7 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="is a directory"):
         read_file(tmp_path)
     (tmp_path / "broken.toml").write_text("listeners = 1\nlisteners.more = 2")
-    with pytest.raises(SettingError, match=r"not TOML: .*; names that go on .* need quotes"):
+    with pytest.raises(SettingError, match=r"not TOML: .*; quote names that extend another name"):
         read_file(tmp_path / "broken.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(SettingError, match="not UTF-8 text"):

@@ -1,12 +1,12 @@
 """Write src/riverrun/wire/messages: one version-independent class per Kafka message.
 
-kio has one class per message *and version*. Handlers want one: this program joins the versions of
-each message into a class that holds every field of every version, with plain Python types
-(milliseconds as int, error codes as our enum), and writes beside it the layout of each version,
-from which ``wire/compiler.py`` makes readers and writers. So kio is needed here and in the tests that
-hold the codec equal to it, not in a running node.
+kio has one class per message *and version*; handlers need one class per message. This program
+merges the versions of each message into a class with the fields of all versions and plain Python
+types (milliseconds as int, error codes as our enum). It also writes the layout of each version,
+which ``wire/compiler.py`` compiles into readers and writers. So only this program and the tests that
+compare the codecs need kio, not a running node.
 
-Run ``python tools/generate_messages.py`` after kio changes; a test compares its output to the tree.
+Run ``python tools/generate_messages.py`` after kio changes; a test compares its output with the tree.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEADER = (
 
 @dataclasses.dataclass
 class Column:
-    """One field of a message, as the newest version that has it declares it."""
+    """A field of a message, as declared in the newest version that has it."""
 
     type_text: str
     default: str | None
@@ -50,7 +50,7 @@ class Column:
 
 
 def plain_type(hint: object, nested: dict[str, type]) -> str:
-    """The Python type we show for a type of kio's."""
+    """Our Python type for a type of kio."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [plain_type(a, nested) for a in typing.get_args(hint) if a is not type(None)]
         assert len(inner) == 1, hint
@@ -123,7 +123,7 @@ def union_name(kio_name: str, type_text: str) -> str:
 
 
 def columns_of(classes: list[type]) -> tuple[dict[str, Column], dict[str, list[type]]]:
-    """Join the versions of one class, oldest first; also give the versions of its nested classes."""
+    """Merge the versions of a class, oldest first. Also returns the versions of its nested classes."""
     columns: dict[str, Column] = {}
     children: dict[str, list[type]] = {}
     for cls in classes:
@@ -153,7 +153,7 @@ def columns_of(classes: list[type]) -> tuple[dict[str, Column], dict[str, list[t
 
 
 def merged_order(orders: list[list[str]]) -> list[str]:
-    """One order of all names that agrees with the order of each version."""
+    """An order of all names that is consistent with each version."""
     merged: list[str] = []
     for order in orders:
         place = 0
@@ -170,7 +170,7 @@ def merged_order(orders: list[list[str]]) -> list[str]:
 
 
 def kind_of(hint: object, kafka_type: str | None) -> tuple[str, bool]:
-    """A field's kind as the layout spells it, and whether it may be null."""
+    """The kind of a field in the layout, and whether it is nullable."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = next(a for a in typing.get_args(hint) if a is not type(None))
         kind, _ = kind_of(inner, kafka_type)
@@ -186,7 +186,7 @@ def kind_of(hint: object, kafka_type: str | None) -> tuple[str, bool]:
 
 
 def layout_of(classes: list[type]) -> list[str]:
-    """The rows of a class's layout: field, kind, may be null, tag, first and last version."""
+    """The source lines of a class layout."""
     orders: list[list[str]] = []
     spans: dict[str, list[tuple[str, bool, int | None, int, int]]] = {}
     for cls in classes:
@@ -195,23 +195,23 @@ def layout_of(classes: list[type]) -> list[str]:
         orders.append([])
         for field in dataclasses.fields(cls):
             name = union_name(field.name, plain_type(hints[field.name], {}))
-            kind, may_be_null = kind_of(hints[field.name], field.metadata.get("kafka_type"))
+            kind, is_nullable = kind_of(hints[field.name], field.metadata.get("kafka_type"))
             tag = field.metadata.get("tag")
             orders[-1].append(name)
             known = spans.setdefault(name, [])
-            if known and known[-1][:3] == (kind, may_be_null, tag) and known[-1][4] == version - 1:
+            if known and known[-1][:3] == (kind, is_nullable, tag) and known[-1][4] == version - 1:
                 known[-1] = (*known[-1][:4], version)
             else:
-                known.append((kind, may_be_null, tag, version, version))
+                known.append((kind, is_nullable, tag, version, version))
     return [
-        "        " + field_text(name, kind, may_be_null, tag, first, last)
+        "        " + field_text(name, kind, is_nullable, tag, first, last)
         for name in merged_order(orders)
-        for kind, may_be_null, tag, first, last in spans[name]
+        for kind, is_nullable, tag, first, last in spans[name]
     ]
 
 
 def reachable(classes: list[type]) -> dict[str, list[type]]:
-    """All classes of a message by name, nested ones first, each in all versions that use it."""
+    """All classes of a message by name, nested classes first, in all versions that use them."""
     found: dict[str, list[type]] = {}
 
     def visit(group: list[type]) -> None:
@@ -236,8 +236,8 @@ def emit_class(name: str, classes: list[type]) -> list[str]:
 
 
 def emit_layout(name: str, classes: list[type]) -> list[str]:
-    rows = layout_of(classes)
-    return [f'    "{name}": (', *rows, "    ),"] if rows else [f'    "{name}": (),']
+    lines = layout_of(classes)
+    return [f'    "{name}": (', *lines, "    ),"] if lines else [f'    "{name}": (),']
 
 
 def module_text(classes: list[type], what: str) -> str:

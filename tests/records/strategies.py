@@ -1,4 +1,4 @@
-"""Batches for the tests of everything that reads them."""
+"""Hypothesis strategies for records and codecs."""
 
 from hypothesis import strategies as st
 

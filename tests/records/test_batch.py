@@ -1,4 +1,4 @@
-"""The header in place: what it says, what may be stamped, and where batches end."""
+"""Reading and stamping batch headers, and finding batches in a buffer."""
 
 import struct
 
@@ -39,13 +39,13 @@ RECORDS = [
         base_sequence=INT32, count=INT32,
     )
 )  # fmt: skip
-def test_header_survives_the_round_trip(header: BatchHeader) -> None:
+def test_header_round_trips(header: BatchHeader) -> None:
     packed = HEADER.pack(*header)
     assert len(packed) == HEADER_BYTES
     assert read_header(b"before" + packed, 6) == header
 
 
-def test_header_says_what_was_built() -> None:
+def test_header_has_the_values_of_the_built_batch() -> None:
     batch = build_batch(
         RECORDS, base_offset=70, leader_epoch=3, producer_id=8, producer_epoch=2, base_sequence=40,
         transactional=True, control=True, delete_horizon_ms=5000,
@@ -77,12 +77,12 @@ def test_sequences_wrap_around() -> None:
 
 
 @pytest.mark.parametrize("size", range(HEADER_BYTES))
-def test_too_few_bytes_are_no_header(size: int) -> None:
+def test_truncated_header_is_corrupt(size: int) -> None:
     with pytest.raises(CorruptBatch):
         read_header(build_batch(RECORDS)[:size])
 
 
-def test_every_changed_bit_after_the_crc_shows() -> None:
+def test_crc_detects_every_changed_bit_after_it() -> None:
     batch = bytearray(build_batch(RECORDS))
     assert crc_matches(batch, 0, len(batch))
     for place in range(17, len(batch)):
@@ -105,7 +105,7 @@ def test_stamping_leaves_the_crc_valid() -> None:
     ]  # fmt: skip
 
 
-def test_log_append_time_overrides_the_records_own() -> None:
+def test_log_append_time_overrides_timestamps_of_records() -> None:
     batch = build_batch(RECORDS)
     buffer = bytearray(b"xx" + batch)
     stamp_log_append_time(buffer, 2, len(batch), 123_456)
@@ -116,14 +116,14 @@ def test_log_append_time_overrides_the_records_own() -> None:
     assert {record.timestamp for record in read_records(buffer[2:])} == {123_456}
 
 
-def test_batches_are_found_one_after_the_other() -> None:
+def test_batches_are_found_in_order() -> None:
     parts = [build_batch(RECORDS[:count], base_offset=10 * count) for count in (1, 2, 3)]
     found = list(batches(b"".join(parts)))
     assert [position for position, _ in found] == [0, len(parts[0]), len(parts[0]) + len(parts[1])]
     assert [header.base_offset for _, header in found] == [10, 20, 30]
 
 
-def test_partial_batch_at_the_end_is_left_out_wherever_it_is_cut() -> None:
+def test_partial_batch_at_the_end_is_ignored_for_every_truncation() -> None:
     first, second = build_batch(RECORDS[:1]), build_batch(RECORDS, base_offset=1)
     whole = first + second
     for cut in range(len(whole)):
@@ -137,7 +137,9 @@ def test_partial_batch_at_the_end_is_left_out_wherever_it_is_cut() -> None:
     [(8, ">i", 48), (8, ">i", 0), (8, ">i", -1), (8, ">i", -(2**31)), (16, ">b", 1), (16, ">b", 3)],
 )
 @pytest.mark.parametrize("cut", [17, 40, 61, 1000])
-def test_nonsense_is_never_a_partial_batch(at: int, code: str, value: int, cut: int) -> None:
+def test_invalid_length_or_magic_is_corrupt_even_if_truncated(
+    at: int, code: str, value: int, cut: int
+) -> None:
     batch = bytearray(build_batch(RECORDS))
     struct.pack_into(code, batch, at, value)
     with pytest.raises(CorruptBatch):

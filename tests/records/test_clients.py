@@ -1,4 +1,4 @@
-"""Batches as the clients' own libraries write and read them."""
+"""Batches are compatible with aiokafka, kafka-python and the Java client."""
 
 import base64
 from pathlib import Path
@@ -34,7 +34,7 @@ def as_read(batch: object) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_what_aiokafka_builds_is_accepted_and_read(codec: Compression) -> None:
+def test_batch_of_aiokafka_is_accepted_and_read(codec: Compression) -> None:
     builder = AioBuilder(
         magic=2, compression_type=codec, is_transactional=0, producer_id=12, producer_epoch=1,
         base_sequence=5, batch_size=999_999,
@@ -51,7 +51,7 @@ def test_what_aiokafka_builds_is_accepted_and_read(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_what_we_build_is_read_by_aiokafka(codec: Compression) -> None:
+def test_aiokafka_reads_our_batches(codec: Compression) -> None:
     batch = build_batch(RECORDS, base_offset=500, compression=codec)
     read = AioRecords(batch).next_batch()
     assert read is not None
@@ -64,7 +64,7 @@ def test_what_we_build_is_read_by_aiokafka(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
-def test_kafka_python_and_we_read_each_other(codec: Compression) -> None:
+def test_kafka_python_reads_our_batches_and_we_read_its_batches(codec: Compression) -> None:
     builder = PythonBuilder(
         magic=2, compression_type=codec, is_transactional=False, producer_id=-1,
         producer_epoch=-1, base_sequence=-1, batch_size=999_999,
@@ -82,9 +82,7 @@ def test_kafka_python_and_we_read_each_other(codec: Compression) -> None:
 
 @pytest.mark.parametrize("source", list(Compression))
 @pytest.mark.parametrize("target", list(Compression))
-def test_recompressed_batches_are_read_by_aiokafka(
-    source: Compression, target: Compression
-) -> None:
+def test_aiokafka_reads_recompressed_batches(source: Compression, target: Compression) -> None:
     batch = bytearray(build_batch(RECORDS, compression=source))
     stored, _ = check_produced(batch, Limits(bytes_max=1_000_000, compression=target), 0)
     read = AioRecords(bytes(stored)).next_batch()
@@ -93,7 +91,7 @@ def test_recompressed_batches_are_read_by_aiokafka(
     assert as_read(read) == EXPECTED
 
 
-def test_stamped_batch_is_read_by_aiokafka() -> None:
+def test_aiokafka_reads_stamped_batches() -> None:
     batch = bytearray(build_batch(RECORDS))
     stamp(batch, 0, 1000, 4)
     stamp_log_append_time(batch, 0, len(batch), 77)
@@ -105,7 +103,7 @@ def test_stamped_batch_is_read_by_aiokafka() -> None:
 
 
 @pytest.mark.parametrize("control", [ControlType.COMMIT, ControlType.ABORT])
-def test_control_batch_is_understood_by_kafka_python(control: ControlType) -> None:
+def test_kafka_python_reads_control_batches(control: ControlType) -> None:
     marker = NewRecord(b"\0\0\0\0\0\1", control.key(), 5)
     batch = build_batch([marker], transactional=True, control=True, producer_id=3, producer_epoch=0)
     assert crc_matches(batch, 0, len(batch))
@@ -121,11 +119,11 @@ def test_control_batch_is_understood_by_kafka_python(control: ControlType) -> No
 KAFKA_BATCHES = dict(
     line.split() for line in (Path(__file__).parent / "kafka_batches.txt").read_text().splitlines()
 )
-"""Name of a codec -> what Apache Kafka 4.3.1's MemoryRecords.withRecords made, in base64."""
+"""Name of a codec -> base64 of a batch built by MemoryRecords.withRecords of Apache Kafka 4.3.1."""
 
 
 @pytest.mark.parametrize("name", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_the_java_client_builds_is_accepted_and_read(name: str) -> None:
+def test_batch_of_the_java_client_is_accepted_and_read(name: str) -> None:
     batch = bytearray(base64.b64decode(KAFKA_BATCHES[name]))
     assert read_header(batch).base_offset == 5000
     expected = [

@@ -1,4 +1,4 @@
-"""Codecs: Kafka's framing both ways, and a limit that no input gets around."""
+"""Codecs use Kafka's framing in both directions and limit the decompressed size."""
 
 import contextlib
 import gzip
@@ -20,14 +20,14 @@ MiB = 1024 * 1024
 
 
 @given(codecs, st.binary(max_size=3000))
-def test_data_survives_the_round_trip(codec: Compression, data: bytes) -> None:
+def test_data_round_trips(codec: Compression, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
     assert decompress(codec, memoryview(bytearray(compress(codec, bytearray(data))))) == data
 
 
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("size", [1, 32 * 1024, 32 * 1024 + 1, 128 * 1024 + 1, 5 * MiB])
-def test_sizes_around_the_borders_of_blocks(codec: Compression, size: int) -> None:
+def test_sizes_around_block_boundaries_round_trip(codec: Compression, size: int) -> None:
     data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     assert decompress(codec, compress(codec, data), limit_bytes=size) == data
     with pytest.raises(CorruptBatch):
@@ -46,7 +46,7 @@ def test_levels_are_used(codec: Compression, levels: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
-def test_bomb_costs_no_more_than_the_limit(codec: Compression) -> None:
+def test_memory_for_a_decompression_bomb_is_limited(codec: Compression) -> None:
     bomb = compress(codec, bytes(64 * MiB))
     tracemalloc.start()
     with pytest.raises(CorruptBatch):
@@ -56,7 +56,7 @@ def test_bomb_costs_no_more_than_the_limit(codec: Compression) -> None:
     assert peak < len(bomb) * 2 + 4 * MiB
 
 
-def test_snappy_that_declares_too_much_is_refused_before_allocation() -> None:
+def test_snappy_with_a_large_declared_size_is_rejected_before_allocation() -> None:
     with pytest.raises(CorruptBatch, match="more than"):
         decompress(Compression.SNAPPY, b"\xff\xff\xff\xff\x0f\x00a", limit_bytes=MiB)
 
@@ -66,19 +66,19 @@ def test_every_truncation_is_corrupt(codec: Compression) -> None:
     packed = compress(codec, b"some text, some more text, and more of the text" * 3)
     for cut in range(len(packed)):
         if codec is Compression.SNAPPY and cut == 16:
-            continue  # a stream of no blocks
+            continue  # an empty stream is valid
         with pytest.raises(CorruptBatch):
             decompress(codec, packed[:cut])
 
 
 @given(codecs, st.binary(max_size=200))
-def test_garbage_is_corrupt(codec: Compression, data: bytes) -> None:
+def test_garbage_raises_only_corrupt_batch(codec: Compression, data: bytes) -> None:
     with contextlib.suppress(CorruptBatch):
         decompress(codec, data, limit_bytes=MiB)
 
 
 @given(st.sampled_from(REAL_CODECS), st.data())
-def test_damage_is_corrupt_or_goes_unnoticed(codec: Compression, data: st.DataObject) -> None:
+def test_damaged_data_raises_only_corrupt_batch(codec: Compression, data: st.DataObject) -> None:
     packed = bytearray(compress(codec, b"some text, some more text, and more of the text" * 3))
     for _ in range(data.draw(st.integers(1, 3))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
@@ -86,12 +86,12 @@ def test_damage_is_corrupt_or_goes_unnoticed(codec: Compression, data: st.DataOb
         decompress(codec, packed, limit_bytes=MiB)
 
 
-def test_bare_snappy_block_is_read() -> None:
+def test_snappy_block_without_framing_is_decompressed() -> None:
     data = b"librdkafka writes snappy like this" * 10
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
 
 
-def test_snappy_is_written_as_snappy_java_does() -> None:
+def test_snappy_has_the_framing_of_snappy_java() -> None:
     packed = compress(Compression.SNAPPY, b"x" * 70_000)
     assert packed[:16] == b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
     sizes, at = [], 16
@@ -102,7 +102,7 @@ def test_snappy_is_written_as_snappy_java_does() -> None:
     assert sizes == [32 * 1024, 32 * 1024, 70_000 - 64 * 1024]
 
 
-def test_concatenated_snappy_streams_are_read() -> None:
+def test_concatenated_snappy_streams_are_decompressed() -> None:
     packed = compress(Compression.SNAPPY, b"one") + compress(Compression.SNAPPY, b"two")
     assert decompress(Compression.SNAPPY, packed) == b"onetwo"
 
@@ -110,22 +110,22 @@ def test_concatenated_snappy_streams_are_read() -> None:
 def test_lz4_blocks_are_independent() -> None:
     packed = compress(Compression.LZ4, b"x" * 200_000)
     assert packed[:4] == b"\x04\x22\x4d\x18"
-    assert packed[4] & 0x20, "Kafka's readers refuse linked blocks"
+    assert packed[4] & 0x20, "Kafka's readers reject linked blocks"
 
 
-def test_linked_lz4_blocks_of_others_are_read() -> None:
+def test_linked_lz4_blocks_are_decompressed() -> None:
     data = bytes(range(256)) * 1000
     assert decompress(Compression.LZ4, bytes(cramjam.lz4.compress(data))) == data
 
 
-def test_concatenated_members_and_frames_are_read() -> None:
+def test_concatenated_gzip_members_and_zstd_frames_are_decompressed() -> None:
     one, two = b"one" * 10, b"two" * 10
     assert decompress(Compression.GZIP, gzip.compress(one) + gzip.compress(two)) == one + two
     frames = bytes(cramjam.zstd.compress(one)) + bytes(cramjam.zstd.compress(two))
     assert decompress(Compression.ZSTD, frames) == one + two
 
 
-def test_zstd_with_and_without_a_declared_size_is_read() -> None:
+def test_zstd_with_and_without_a_declared_size_is_decompressed() -> None:
     data = b"streamed" * 100_000
     streamed = cramjam.zstd.Compressor()
     streamed.compress(data)

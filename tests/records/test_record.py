@@ -1,4 +1,4 @@
-"""Records: what goes in comes out, and whatever is no batch is a CorruptBatch."""
+"""Records round-trip; invalid batches raise CorruptBatch."""
 
 import contextlib
 import struct
@@ -26,7 +26,7 @@ from .strategies import codecs, new_records, record_lists
 
 
 @given(record_lists, codecs, st.integers(0, 2**50), st.none() | st.integers(0, 2**45))
-def test_records_survive_the_round_trip(
+def test_records_round_trip(
     records: list[NewRecord], codec: Compression, base_offset: int, delete_horizon: int | None
 ) -> None:
     batch = build_batch(
@@ -40,18 +40,18 @@ def test_records_survive_the_round_trip(
     ]
 
 
-def test_batch_without_records() -> None:
+def test_empty_batch_has_no_records() -> None:
     for codec in Compression:
         batch = build_batch([], compression=codec)
         assert read_records(batch) == []
 
 
-def test_log_append_time_is_built_and_honoured() -> None:
+def test_log_append_time_replaces_timestamps() -> None:
     batch = build_batch([NewRecord(b"v", timestamp=5)], log_append_time_ms=99)
     assert [record.timestamp for record in read_records(batch)] == [99]
 
 
-def test_header_names_survive_even_when_they_are_no_text() -> None:
+def test_header_names_that_are_not_utf8_round_trip() -> None:
     batch = build_batch([NewRecord(b"v", headers=(("\udcff", b"1"),))])
     assert b"\xff" in batch
     assert read_records(batch)[0].headers == (("\udcff", b"1"),)
@@ -60,7 +60,7 @@ def test_header_names_survive_even_when_they_are_no_text() -> None:
 @given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=3))
 @example(-1, b"")
 @example(2**63 - 1, b"")
-def test_timestamps_of_any_size(timestamp: int, key: bytes) -> None:
+def test_timestamps_of_any_size_round_trip(timestamp: int, key: bytes) -> None:
     records = [NewRecord(b"", key, 0), NewRecord(b"", key, timestamp)]
     assert read_records(build_batch(records))[1].timestamp == timestamp
 
@@ -73,7 +73,7 @@ def test_every_truncation_is_corrupt(codec: Compression) -> None:
     for cut in range(len(batch)):
         with pytest.raises(CorruptBatch):
             read_records(batch[:cut])
-        if cut >= 61:  # also when the length agrees with the truncation
+        if cut >= 61:  # also with a length field that matches the truncation
             shorter = bytearray(batch[:cut])
             struct.pack_into(">i", shorter, 8, cut - 12)
             with pytest.raises(CorruptBatch):
@@ -89,7 +89,7 @@ def test_trailing_bytes_are_corrupt(codec: Compression) -> None:
 
 
 @given(record_lists, codecs, st.data())
-def test_damaged_batches_are_read_or_corrupt(
+def test_damaged_batches_raise_only_corrupt_batch(
     records: list[NewRecord], codec: Compression, data: st.DataObject
 ) -> None:
     batch = bytearray(build_batch(records, compression=codec))
@@ -101,7 +101,9 @@ def test_damaged_batches_are_read_or_corrupt(
 
 
 @given(st.binary(max_size=200), st.integers(-2, 30), st.integers(0, 7))
-def test_garbage_behind_a_header_is_read_or_corrupt(data: bytes, count: int, codec: int) -> None:
+def test_garbage_after_a_header_raises_only_corrupt_batch(
+    data: bytes, count: int, codec: int
+) -> None:
     header = read_header(build_batch([NewRecord(b"v")]))
     batch = bytearray(rebuild_batch(header._replace(count=count), data))
     batch[22] = codec
@@ -110,21 +112,21 @@ def test_garbage_behind_a_header_is_read_or_corrupt(data: bytes, count: int, cod
 
 
 @pytest.mark.parametrize("count", [-1, -(2**31), 2, 1000, 2**31 - 1])
-def test_count_must_be_what_is_there(count: int) -> None:
+def test_wrong_record_count_is_corrupt(count: int) -> None:
     batch = bytearray(build_batch([NewRecord(b"v" * 100)]))
     struct.pack_into(">i", batch, 57, count)
     with pytest.raises(CorruptBatch):
         read_records(batch)
 
 
-def test_endless_number_is_corrupt() -> None:
+def test_varint_of_more_than_ten_bytes_is_corrupt() -> None:
     header = read_header(build_batch([NewRecord(b"v")]))
     with pytest.raises(CorruptBatch, match="more than 10 bytes"):
         read_records(rebuild_batch(header, b"\xff" * 40))
 
 
 @given(st.lists(new_records, max_size=6))
-def test_spans_lie_one_after_the_other(records: list[NewRecord]) -> None:
+def test_spans_are_adjacent(records: list[NewRecord]) -> None:
     batch = build_batch(records)
     payload = payload_of(batch, read_header(batch))
     at = 0
@@ -144,13 +146,13 @@ def test_spans_lie_one_after_the_other(records: list[NewRecord]) -> None:
      (2**31 - 1, "feffffff0f"), (-(2**31), "ffffffff0f"), (2**63 - 1, "feffffffffffffffff01"),
      (-(2**63), "ffffffffffffffffff01")],
 )  # fmt: skip
-def test_varints_are_those_of_protocol_buffers(value: int, encoded: str) -> None:
+def test_varints_are_encoded_like_protocol_buffers(value: int, encoded: str) -> None:
     output = bytearray()
     write_varint(output, value)
     assert output.hex() == encoded
 
 
-def test_control_types_are_named_by_their_keys() -> None:
+def test_control_types_round_trip_through_keys() -> None:
     assert ControlType.COMMIT.key() == b"\0\0\0\1"
     for control in ControlType:
         assert ControlType.of(control.key()) is control
@@ -159,7 +161,7 @@ def test_control_types_are_named_by_their_keys() -> None:
 
 
 @given(record_lists)
-def test_a_header_apart_is_that_of_the_whole_batch(records: list[NewRecord]) -> None:
+def test_separate_header_equals_the_header_of_the_batch(records: list[NewRecord]) -> None:
     batch = build_batch(records, producer_id=7, producer_epoch=2, base_sequence=5)
     body = memoryview(batch)[HEADER_BYTES:]
     header = read_header(batch, 0)._replace(length=0, crc=0)

@@ -1,4 +1,4 @@
-"""What a producer may send, and the error code for everything else."""
+"""Valid produced batches are accepted; others are rejected with Kafka's error codes."""
 
 import struct
 
@@ -23,25 +23,25 @@ RECORDS = [
 ]
 
 
-def changed(batch: bytes, at: int, code: str, value: int, *, sealed: bool = True) -> bytearray:
+def changed(batch: bytes, at: int, code: str, value: int, *, with_crc: bool = True) -> bytearray:
     buffer = bytearray(batch)
     struct.pack_into(code, buffer, at, value)
-    if sealed:
+    if with_crc:
         write_crc(buffer, 0, len(buffer))
     return buffer
 
 
-def refusal(batch: bytes | bytearray, limits: Limits = LIMITS) -> KafkaError:
+def rejection(batch: bytes | bytearray, limits: Limits = LIMITS) -> KafkaError:
     before = bytearray(batch)
     given = bytearray(batch)
     with pytest.raises(KafkaError) as raised:
         check_produced(given, limits, NOW)
-    assert given == before, "a refused batch must be left alone"
+    assert given == before, "a rejected batch must not change"
     return raised.value
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_good_batch_passes_untouched(codec: Compression) -> None:
+def test_valid_batch_is_accepted_unchanged(codec: Compression) -> None:
     batch = bytearray(
         build_batch(RECORDS, compression=codec, producer_id=4, producer_epoch=0, base_sequence=0)
     )
@@ -71,36 +71,38 @@ def test_good_batch_passes_untouched(codec: Compression) -> None:
 def test_inconsistent_header_is_an_invalid_record(
     field: str, at: int, code: str, value: int
 ) -> None:
-    assert refusal(changed(build_batch(RECORDS), at, code, value)).code == ErrorCode.INVALID_RECORD
+    assert (
+        rejection(changed(build_batch(RECORDS), at, code, value)).code == ErrorCode.INVALID_RECORD
+    )
 
 
 def test_empty_batch_is_an_invalid_record() -> None:
-    assert refusal(build_batch([])).code == ErrorCode.INVALID_RECORD
+    assert rejection(build_batch([])).code == ErrorCode.INVALID_RECORD
 
 
-def test_no_bytes_at_all_are_an_invalid_record() -> None:
-    assert refusal(b"").code == ErrorCode.INVALID_RECORD
+def test_no_bytes_are_an_invalid_record() -> None:
+    assert rejection(b"").code == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(
     ("at", "code", "value"), [(16, ">b", 3), (16, ">b", -1), (8, ">i", 13), (8, ">i", -9)]
 )
-def test_nonsense_is_corrupt(at: int, code: str, value: int) -> None:
-    batch = changed(build_batch(RECORDS), at, code, value, sealed=False)
-    assert refusal(batch).code == ErrorCode.CORRUPT_MESSAGE
-    assert refusal(batch[:40]).code == ErrorCode.CORRUPT_MESSAGE
+def test_invalid_length_or_magic_is_corrupt(at: int, code: str, value: int) -> None:
+    batch = changed(build_batch(RECORDS), at, code, value, with_crc=False)
+    assert rejection(batch).code == ErrorCode.CORRUPT_MESSAGE
+    assert rejection(batch[:40]).code == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_invalid(magic: int) -> None:
-    batch = changed(build_batch(RECORDS), 16, ">b", magic, sealed=False)
-    assert refusal(batch).code == ErrorCode.INVALID_RECORD
+def test_old_formats_are_invalid_records(magic: int) -> None:
+    batch = changed(build_batch(RECORDS), 16, ">b", magic, with_crc=False)
+    assert rejection(batch).code == ErrorCode.INVALID_RECORD
 
 
-def test_every_truncation_is_refused() -> None:
+def test_every_truncation_is_rejected() -> None:
     batch = build_batch(RECORDS)
     for cut in range(len(batch)):
-        assert refusal(batch[:cut]).code == ErrorCode.INVALID_RECORD
+        assert rejection(batch[:cut]).code == ErrorCode.INVALID_RECORD
 
 
 def test_wrong_crc_is_corrupt() -> None:
@@ -108,36 +110,36 @@ def test_wrong_crc_is_corrupt() -> None:
     for place in range(17, len(batch)):
         damaged = bytearray(batch)
         damaged[place] ^= 0x10
-        assert refusal(damaged).code == ErrorCode.CORRUPT_MESSAGE
+        assert rejection(damaged).code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_second_batch_is_refused_and_a_fragment_ignored() -> None:
+def test_second_batch_is_rejected_and_a_fragment_ignored() -> None:
     batch = build_batch(RECORDS)
-    assert refusal(batch + batch).code == ErrorCode.INVALID_RECORD
-    assert refusal(batch + bytes(30)).code == ErrorCode.CORRUPT_MESSAGE
+    assert rejection(batch + batch).code == ErrorCode.INVALID_RECORD
+    assert rejection(batch + bytes(30)).code == ErrorCode.CORRUPT_MESSAGE
     for fragment in (b"\0", batch[:-1]):
         stored, header = check_produced(bytearray(batch + fragment), LIMITS, NOW)
         assert bytes(stored) == batch
         assert header.size == len(batch)
 
 
-def test_too_large_batch() -> None:
+def test_batch_over_the_limit_is_too_large() -> None:
     batch = build_batch(RECORDS)
     assert check_produced(bytearray(batch), Limits(bytes_max=len(batch)), NOW)
-    assert refusal(batch, Limits(bytes_max=len(batch) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejection(batch, Limits(bytes_max=len(batch) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_unknown_compression(codec: int) -> None:
+def test_unknown_compression_is_unsupported(codec: int) -> None:
     batch = changed(build_batch(RECORDS), 21, ">h", codec)
-    assert refusal(batch).code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert rejection(batch).code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_keyless_records_of_a_compacted_topic_are_named(codec: Compression) -> None:
+def test_records_without_keys_are_listed_for_a_compacted_topic(codec: Compression) -> None:
     records = [NewRecord(b"a", b"k"), NewRecord(b"b"), NewRecord(b"c", b""), NewRecord(b"d")]
     limits = Limits(bytes_max=10_000, is_compacted=True)
-    error = refusal(build_batch(records, compression=codec), limits)
+    error = rejection(build_batch(records, compression=codec), limits)
     assert isinstance(error, InvalidRecord)
     assert error.code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in error.record_errors] == [1, 3]
@@ -145,12 +147,12 @@ def test_keyless_records_of_a_compacted_topic_are_named(codec: Compression) -> N
     assert check_produced(batch, limits, NOW)[0] is batch
 
 
-def test_timestamps_out_of_range_are_named() -> None:
+def test_records_with_timestamps_out_of_range_are_listed() -> None:
     limits = Limits(bytes_max=10_000, timestamp_before_max_ms=100, timestamp_after_max_ms=50)
     good = [NewRecord(b"a", timestamp=NOW - 100), NewRecord(b"b", timestamp=NOW + 50)]
     assert check_produced(bytearray(build_batch(good)), limits, NOW)
     for bad in (NOW - 101, NOW + 51):
-        error = refusal(build_batch([NewRecord(b"c", timestamp=bad), *good]), limits)
+        error = rejection(build_batch([NewRecord(b"c", timestamp=bad), *good]), limits)
         assert isinstance(error, InvalidRecord)
         assert error.code == ErrorCode.INVALID_TIMESTAMP
         assert [index for index, _ in error.record_errors] == [0]
@@ -161,9 +163,9 @@ def test_records_without_a_timestamp_are_not_too_old() -> None:
     assert check_produced(bytearray(build_batch([NewRecord(b"a")])), limits, NOW)
 
 
-def test_declared_timestamp_that_no_record_has_is_refused() -> None:
+def test_max_timestamp_that_no_record_has_is_rejected() -> None:
     limits = Limits(bytes_max=10_000, timestamp_after_max_ms=50)
-    error = refusal(changed(build_batch(RECORDS), 35, ">q", NOW + 51), limits)
+    error = rejection(changed(build_batch(RECORDS), 35, ">q", NOW + 51), limits)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
 
 
@@ -178,9 +180,9 @@ def test_log_append_time_is_stamped() -> None:
     assert read_records(batch)[0].timestamp == NOW
 
 
-def test_only_the_broker_says_log_append_time() -> None:
+def test_producers_cannot_set_log_append_time() -> None:
     batch = build_batch(RECORDS, log_append_time_ms=NOW)
-    error = refusal(batch, Limits(bytes_max=10_000, log_append_time=True))
+    error = rejection(batch, Limits(bytes_max=10_000, log_append_time=True))
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     stored, header = check_produced(bytearray(batch), LIMITS, NOW)
     assert not header.has_log_append_time
@@ -189,7 +191,7 @@ def test_only_the_broker_says_log_append_time() -> None:
 
 
 @given(record_lists, codecs, codecs, st.booleans())
-def test_recompression_changes_nothing_but_the_codec(
+def test_recompression_changes_only_the_codec(
     records: list[NewRecord], source: Compression, target: Compression, log_append_time: bool
 ) -> None:
     batch = build_batch(
@@ -217,25 +219,25 @@ def test_recompression_changes_nothing_but_the_codec(
 def test_recompression_may_make_a_batch_too_large() -> None:
     batch = build_batch([NewRecord(b"x" * 5000)], compression=Compression.ZSTD)
     limits = Limits(bytes_max=1000, compression=Compression.NONE)
-    assert refusal(batch, limits).code == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejection(batch, limits).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_recompression_refuses_what_cannot_be_read() -> None:
+def test_recompression_rejects_unreadable_records() -> None:
     header = read_header(build_batch([NewRecord(b"v")]))
     for codec in Compression:
         batch = bytearray(rebuild_batch(header, b"\x99" * 30))
         struct.pack_into(">h", batch, 21, codec)
         write_crc(batch, 0, len(batch))
         target = Compression.NONE if codec else Compression.LZ4
-        error = refusal(batch, Limits(bytes_max=10_000, compression=target))
+        error = rejection(batch, Limits(bytes_max=10_000, compression=target))
         assert error.code == ErrorCode.INVALID_RECORD
 
 
-def test_bomb_is_an_invalid_record() -> None:
+def test_decompression_bomb_is_an_invalid_record() -> None:
     header = read_header(build_batch([NewRecord(b"v")], compression=Compression.ZSTD))
     bomb = rebuild_batch(header, bytes(129 * 1024 * 1024))
     assert len(bomb) < 100_000
-    assert refusal(bomb, Limits(bytes_max=100_000, is_compacted=True)).code == (
+    assert rejection(bomb, Limits(bytes_max=100_000, is_compacted=True)).code == (
         ErrorCode.INVALID_RECORD
     )
 
@@ -253,11 +255,11 @@ def test_bomb_is_an_invalid_record() -> None:
         log_append_time=st.booleans(),
     ),
 )
-def test_garbage_passes_or_costs_a_kafka_error(data: bytes, at: int, limits: Limits) -> None:
+def test_garbage_raises_only_kafka_error(data: bytes, at: int, limits: Limits) -> None:
     batch = bytearray(build_batch(RECORDS))
     batch[at : at + len(data)] = data
-    for is_sealed in (False, True):
-        if is_sealed and len(batch) > 61:
+    for has_crc in (False, True):
+        if has_crc and len(batch) > 61:
             struct.pack_into(">i", batch, 8, len(batch) - 12)
             write_crc(batch, 0, len(batch))
         try:

@@ -1,4 +1,4 @@
-"""Arbitrary messages of any API and version, and the same messages as kio's classes."""
+"""Random messages of any API and version, and their conversion to kio's classes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ YEAR_9000_S = 221_845_392_000
 
 
 def message(rnd: random.Random, module: MessageModule, version: int) -> Any:
-    """A message with every field of the version set, and nothing that the version lacks."""
+    """A message with every field of the version, and no other field."""
     return _struct(rnd, module, module.MESSAGE.__name__, version)
 
 
 def _struct(rnd: random.Random, module: MessageModule, name: str, version: int) -> Any:
-    values = {}
-    for field, kind, first, last, may_be_null, tag in module.LAYOUTS[name]:
+    values: dict[str, Any] = {}
+    for field, kind, first, last, is_nullable, tag in module.LAYOUTS[name]:
         if first <= version <= last:
             if tag is not None and rnd.random() < 0.5:
                 continue
-            if may_be_null and rnd.random() < 0.3:
+            if is_nullable and rnd.random() < 0.3:
                 values[field] = None
             else:
                 values[field] = _value(rnd, module, kind, version, field)
@@ -46,7 +46,7 @@ def _value(rnd: random.Random, module: MessageModule, kind: str, version: int, f
         return tuple(_value(rnd, module, kind[2:], version, field) for _ in range(count))
     if kind in INTEGERS:
         if kind == "int64" and field.endswith("_ms"):
-            return rnd.randrange(YEAR_9000_S) * 1000  # kio reads milliseconds by way of floats
+            return rnd.randrange(YEAR_9000_S) * 1000  # kio converts milliseconds to floats
         bits = INTEGERS[kind]
         return rnd.choice((0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)), rnd.randrange(128)))
     match kind:

@@ -1,4 +1,4 @@
-"""The table of APIs agrees with kio's schemas, and the checked-in messages with their generator."""
+"""The table of APIs matches kio's schemas, and the checked-in messages match their generator."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from riverrun.wire.apis import ALL_APIS, APIS, ApiKey
 ROOT = Path(__file__).parents[2]
 
 
-def test_names_versions_and_flexibility_are_kafkas() -> None:
+def test_names_versions_and_flexibility_match_kio() -> None:
     assert {key: api.name for key, api in ALL_APIS.items()} == dict(api_key_map)
     for key, api in ALL_APIS.items():
         versions = sorted(schema_name_map[api.name])
         if key == ApiKey.INIT_PRODUCER_ID:
-            assert versions.pop() == 6, "the version that Kafka holds unstable"
+            assert versions.pop() == 6, "the version that is unstable in Kafka"
         assert (api.min_version, api.max_version) == (versions[0], versions[-1])
         for version in versions:
             assert load_request_schema(key, version).__flexible__ == api.is_flexible(version)
@@ -35,12 +35,12 @@ def test_produce_is_advertised_from_zero_and_served_from_three() -> None:
     assert all(api.advertised_min_version == api.min_version for api in others)
 
 
-def test_titles_are_those_of_kafkas_documentation() -> None:
+def test_titles_match_kafkas_documentation() -> None:
     assert APIS[ApiKey.LIST_OFFSETS].title == "ListOffsets"
     assert APIS[ApiKey.OFFSET_FOR_LEADER_EPOCH].title == "OffsetForLeaderEpoch"
 
 
-def test_messages_are_what_the_generator_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_messages_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
     path = ROOT / "tools" / "generate_messages.py"
     spec = importlib.util.spec_from_file_location("generate_messages", path)

@@ -1,4 +1,4 @@
-"""The codec agrees with kio, message by message; bad bytes give nothing but MalformedRequest."""
+"""The codec matches kio for every message. Invalid bytes raise only MalformedRequest."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def decode(key: ApiKey, version: int, side: str, data: bytes | memoryview, at: i
 
 
 def decode_exactly(key: ApiKey, version: int, data: bytes) -> Any:
-    """A request that fills the data to its last byte, as Produce and Fetch must."""
+    """Decode a request without extra bytes, as Produce and Fetch require."""
     read = decode(key, version, "request", data)
     _, stop = compile_reader(module_of(key, "request"), version)(data, 0, len(data))
     if stop != len(data):
@@ -66,7 +66,7 @@ def kio_bytes(made: Any) -> bytes:
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("api", ALL_APIS.values(), ids=lambda api: api.name)
-def test_every_message_is_read_and_written_as_kio_does(api: Any, side: str) -> None:
+def test_every_message_is_encoded_and_decoded_like_kio(api: Any, side: str) -> None:
     for version in range(api.min_version, api.max_version + 1):
         rnd = random.Random(f"{api.name} {version} {side}")
         for _ in range(6):
@@ -81,7 +81,7 @@ def test_every_message_is_read_and_written_as_kio_does(api: Any, side: str) -> N
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_mutated_and_truncated_messages_are_malformed_or_read(api: Any, side: str) -> None:
+def test_mutated_and_truncated_messages_raise_only_malformed_request(api: Any, side: str) -> None:
     for version in range(api.min_version, api.max_version + 1):
         rnd = random.Random(f"{api.name} {version} {side} broken")
         good = encode(api.key, version, side, message(rnd, module_of(api.key, side), version))
@@ -106,12 +106,14 @@ def test_mutated_and_truncated_messages_are_malformed_or_read(api: Any, side: st
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(SERVED), st.binary(max_size=200))
-def test_garbage_is_malformed_or_read(case: tuple[ApiKey, int, str], garbage: bytes) -> None:
+def test_garbage_raises_only_malformed_request(
+    case: tuple[ApiKey, int, str], garbage: bytes
+) -> None:
     with contextlib.suppress(MalformedRequest):
         decode(*case, garbage)
 
 
-def test_an_array_longer_than_the_frame_is_refused_before_it_is_allocated() -> None:
+def test_array_longer_than_the_frame_is_rejected_before_allocation() -> None:
     for count in (2**31 - 1, 10**8, 1000):
         with pytest.raises(MalformedRequest, match="array of"):
             codec.decode_request(ApiKey.METADATA, 1, count.to_bytes(4, "big") + b"\0\1a" * 10)
@@ -129,13 +131,13 @@ def test_unknown_tagged_fields_are_skipped() -> None:
         codec.decode_request(ApiKey.HEARTBEAT, 4, data[:-1] + b"\x01\x05\x63abc")
 
 
-def test_what_librdkafka_sends_for_all_topics_is_read() -> None:
+def test_metadata_request_of_librdkafka_for_all_topics_is_decoded() -> None:
     sent = bytes.fromhex("00000000010000")  # captured from librdkafka 2.16.0, Metadata v13
     read = codec.decode_request(ApiKey.METADATA, 13, sent)
     assert read.topics is None
 
 
-def test_times_are_whole_milliseconds_however_extreme() -> None:
+def test_extreme_times_round_trip_as_milliseconds() -> None:
     for retention in (-1, -2, -(2**63), 2**63 - 1, 2**53 + 1):
         made = OffsetCommitRequest(
             group_id="g", member_id="", topics=(), retention_time_ms=retention
@@ -144,19 +146,19 @@ def test_times_are_whole_milliseconds_however_extreme() -> None:
         assert codec.decode_request(ApiKey.OFFSET_COMMIT, 3, data) == made
 
 
-def test_fields_that_a_version_lacks_are_left_out_and_come_back_as_defaults() -> None:
+def test_fields_that_a_version_lacks_decode_as_defaults() -> None:
     made = HeartbeatRequest(group_id="g", generation_id=3, member_id="m", group_instance_id="i")
     data = codec.encode_request(ApiKey.HEARTBEAT, 2, made)
     read = codec.decode_request(ApiKey.HEARTBEAT, 2, data)
     assert read == HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
 
 
-def test_an_error_code_that_we_do_not_know_is_an_unknown_server_error() -> None:
+def test_unknown_error_code_decodes_as_unknown_server_error() -> None:
     read = codec.decode_response(ApiKey.API_VERSIONS, 0, b"\x7f\xff\0\0\0\0")
     assert read == ApiVersionsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, api_keys=())
 
 
-def test_what_cannot_be_written_is_a_bug_of_ours() -> None:
+def test_message_that_cannot_be_encoded_fails_an_assertion() -> None:
     for made in (
         HeartbeatRequest(group_id=None, generation_id=3, member_id="m"),  # type: ignore[arg-type]
         HeartbeatRequest(group_id="g", generation_id=2**31, member_id="m"),
@@ -165,7 +167,7 @@ def test_what_cannot_be_written_is_a_bug_of_ours() -> None:
             codec.encode_request(ApiKey.HEARTBEAT, 4, made)
 
 
-def test_the_source_of_a_codec_can_be_dumped() -> None:
+def test_generated_source_can_be_dumped() -> None:
     module = module_of(ApiKey.HEARTBEAT, "request")
     for text in (reader_source(module, 4), writer_source(module, 4)):
         compile(text, "dumped", "exec")

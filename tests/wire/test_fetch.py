@@ -1,4 +1,4 @@
-"""The hand-written Fetch agrees with the generated codec and with kio, in every version."""
+"""The hand-written Fetch codec matches the generated one and kio in every version."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def expected(made: fetch_request.FetchRequest, version: int) -> FetchCall:
 
 @settings(max_examples=200, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS))
-def test_requests_are_parsed_as_kio_reads_them(seed: int, version: int) -> None:
-    made = message(random.Random(seed), fetch_request, version)  # type: ignore[arg-type]
+def test_requests_are_parsed_like_kio(seed: int, version: int) -> None:
+    made = message(random.Random(seed), fetch_request, version)
     data = b"head" + kio_bytes(as_kio(ApiKey.FETCH, version, "request", made))
     assert parse_fetch(data, 4, version) == expected(made, version)
     assert parse_fetch(memoryview(bytearray(data)), 4, version) == expected(made, version)
@@ -87,10 +87,10 @@ def test_requests_are_parsed_as_kio_reads_them(seed: int, version: int) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS), st.data())
-def test_broken_requests_are_malformed_or_read_like_the_codec_does(
+def test_mutated_requests_are_parsed_like_the_generated_codec(
     seed: int, version: int, data: st.DataObject
 ) -> None:
-    made = message(random.Random(seed), fetch_request, version)  # type: ignore[arg-type]
+    made = message(random.Random(seed), fetch_request, version)
     bad = bytearray(codec.encode_request(ApiKey.FETCH, version, made))
     for _ in range(data.draw(st.integers(0, 3))):
         bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
@@ -107,17 +107,17 @@ def test_broken_requests_are_malformed_or_read_like_the_codec_does(
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
-def test_garbage_is_malformed_or_read(version: int, garbage: bytes) -> None:
+def test_garbage_raises_only_malformed_request(version: int, garbage: bytes) -> None:
     with contextlib.suppress(MalformedRequest):
         parse_fetch(garbage, 0, version)
 
 
 @settings(max_examples=200, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS))
-def test_responses_are_written_as_the_codec_writes_them(seed: int, version: int) -> None:
-    made = message(random.Random(seed), fetch_response, version)  # type: ignore[arg-type]
+def test_responses_are_encoded_like_kio(seed: int, version: int) -> None:
+    made = message(random.Random(seed), fetch_response, version)
     topics = {}
-    for topic in made.responses:  # equal neighbours would be written as one
+    for topic in made.responses:  # adjacent results of a topic would be grouped
         topics[topic_of(topic, version)] = topic
     topics = {key: topic for key, topic in topics.items() if topic.partitions}
     made = fetch_response.FetchResponse(

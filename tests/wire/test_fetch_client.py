@@ -1,4 +1,4 @@
-"""Fetch as a follower speaks it agrees with the generated codec, and refuses what is none."""
+"""The Fetch codec of followers matches the generated one and rejects invalid bytes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ PARTITIONS = st.lists(
     st.sampled_from(VERSIONS),
     CLUSTERS,
 )
-def test_what_a_follower_asks_is_read_as_it_was_meant(
+def test_encoded_request_is_parsed_back(
     request: FollowerFetchRequest,
     partitions: list[FetchPartition],
     forgotten: list[tuple[UUID, int]],
@@ -92,8 +92,8 @@ def test_what_a_follower_asks_is_read_as_it_was_meant(
     assert header[:4] == (ApiKey.FETCH, version, 77, "me")
     at = body_position(ALL_APIS[ApiKey.FETCH], version, body, header.at)
     call = parse_fetch(body, at, version)
-    said = (call.replica_id, call.replica_epoch, call.max_wait_ms, call.min_bytes, call.max_bytes)
-    assert said == request[:5]
+    parsed = (call.replica_id, call.replica_epoch, call.max_wait_ms, call.min_bytes, call.max_bytes)
+    assert parsed == request[:5]
     assert (call.session_id, call.session_epoch) == request[5:]
     assert call.cluster_id == (cluster_id if call.session_epoch == 0 else None)
     assert (call.isolation_level, call.rack_id) == (0, "")
@@ -139,35 +139,35 @@ def expected(made: fetch_response.FetchResponse, version: int) -> FollowerFetchR
 
 @settings(max_examples=200, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS))
-def test_answers_are_read_as_kio_writes_them(seed: int, version: int) -> None:
-    made: Any = message(random.Random(seed), fetch_response, version)  # type: ignore[arg-type]
+def test_responses_of_kio_are_parsed(seed: int, version: int) -> None:
+    made: Any = message(random.Random(seed), fetch_response, version)
     data = b"head" + kio_bytes(as_kio(ApiKey.FETCH, version, "response", made))
     assert parse_fetch_response(memoryview(data), 4, version) == expected(made, version)
 
 
 @settings(max_examples=250, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS), st.data())
-def test_broken_answers_are_malformed_or_read_like_the_codec_does(
+def test_mutated_responses_are_parsed_like_the_generated_codec(
     seed: int, version: int, data: st.DataObject
 ) -> None:
-    made: Any = message(random.Random(seed), fetch_response, version)  # type: ignore[arg-type]
+    made: Any = message(random.Random(seed), fetch_response, version)
     bad = bytearray(codec.encode_response(ApiKey.FETCH, version, made))
     for _ in range(data.draw(st.integers(0, 3))):
         bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
     del bad[data.draw(st.integers(0, len(bad))) :]
     try:
-        answer = parse_fetch_response(memoryview(bytes(bad)), 0, version)
+        response = parse_fetch_response(memoryview(bytes(bad)), 0, version)
     except MalformedRequest:
         return
     read = codec.decode_response(ApiKey.FETCH, version, bytes(bad), 0)
-    assert [r.records for r in answer.results] == [
+    assert [r.records for r in response.results] == [
         part.records for topic in read.responses for part in topic.partitions
     ]
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
-def test_garbage_is_malformed_or_read(version: int, garbage: bytes) -> None:
+def test_garbage_raises_only_malformed_request(version: int, garbage: bytes) -> None:
     try:
         parse_fetch_response(memoryview(garbage), 0, version)
     except MalformedRequest:
@@ -178,7 +178,7 @@ def test_garbage_is_malformed_or_read(version: int, garbage: bytes) -> None:
 def test_records_are_not_copied(version: int) -> None:
     results = [FetchResult(UUID(int=3), i, records=bytes([i]) * 10_000) for i in range(3)]
     frame = bytearray(b"".join(map(bytes, encode_fetch_response(version, results))))
-    answer = parse_fetch_response(memoryview(frame), 0, version)
-    for result in answer.results:
+    response = parse_fetch_response(memoryview(frame), 0, version)
+    for result in response.results:
         assert isinstance(result.records, memoryview)
         assert result.records.obj is frame

@@ -1,4 +1,4 @@
-"""Headers are Kafka's: two versions each, with the exceptions that Kafka makes."""
+"""Request and response headers match kio, including Kafka's exceptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from riverrun.wire.primitives import read_varint, write_varint
 
 @pytest.mark.parametrize("client_id", [None, "", "me", "ü" * 200])
 @pytest.mark.parametrize("version", [1, 12])
-def test_request_headers_are_kios(version: int, client_id: str | None) -> None:
+def test_request_headers_match_kio(version: int, client_id: str | None) -> None:
     api = ALL_APIS[ApiKey.METADATA]
     made = (KioHeader2 if version >= 9 else KioHeader1)(
         request_api_key=3,  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def test_tagged_fields_of_a_header_are_skipped() -> None:
     assert data[body_position(ALL_APIS[ApiKey.METADATA], 12, data, at) :] == b"body"
 
 
-def test_the_answer_to_api_versions_always_has_the_oldest_header() -> None:
+def test_api_versions_response_always_has_header_0() -> None:
     flexible = [has_flexible_response_header(ALL_APIS[ApiKey.API_VERSIONS], v) for v in range(5)]
     assert flexible == [False] * 5
     assert has_flexible_response_header(ALL_APIS[ApiKey.METADATA], 9)
@@ -69,7 +69,7 @@ def test_response_headers_round_trip(is_flexible: bool) -> None:
         read_response_header(b"\0\0", is_flexible=is_flexible)
 
 
-def test_varints_are_of_31_bits() -> None:
+def test_varints_have_at_most_31_bits() -> None:
     for value in (0, 1, 127, 128, 300, 2**14, 2**21 - 1, 2**28, 2**31 - 1):
         out = bytearray()
         write_varint(out, value)

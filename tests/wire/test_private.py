@@ -1,4 +1,4 @@
-"""Messages of our own APIs: read as they were written, refused when they are cut or made up."""
+"""Messages of riverrun's own APIs round-trip; truncated or invalid ones are rejected."""
 
 import contextlib
 from typing import Any
@@ -22,7 +22,7 @@ from riverrun.wire.private.form_cluster_request import FirstVoter, FormClusterRe
 from riverrun.wire.private.form_cluster_response import FormClusterResponse
 
 DISCOVER, FORM = ApiKey.DISCOVER_NODE, ApiKey.FORM_CLUSTER
-PLACE = NodeAddress(host="node-1", port=65535)
+ADDRESS = NodeAddress(host="node-1", port=65535)
 MESSAGES: list[tuple[ApiKey, str, Any]] = [
     (DISCOVER, "request", DiscoverNodeRequest(node_id=-1, directory_id=None)),
     (DISCOVER, "request", DiscoverNodeRequest(node_id=3, directory_id=UUID(int=7))),
@@ -40,10 +40,10 @@ MESSAGES: list[tuple[ApiKey, str, Any]] = [
             is_controller=True,
             cluster_id="one",
             promised="two",
-            controller=(PLACE,),
+            controller=(ADDRESS,),
             named=(NamedNode(node_id=1, directory_id=UUID(int=7)),),
-            controllers=(PLACE, PLACE),
-            namesakes=(PLACE,),
+            controllers=(ADDRESS, ADDRESS),
+            namesakes=(ADDRESS,),
         ),
     ),
     (
@@ -72,7 +72,7 @@ def functions(side: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("key", "side", "message"), MESSAGES)
-def test_a_message_is_read_as_it_was_written_or_not_at_all(
+def test_messages_round_trip_and_truncated_ones_are_rejected(
     key: ApiKey, side: str, message: Any
 ) -> None:
     encode, decode = functions(side)
@@ -85,12 +85,12 @@ def test_a_message_is_read_as_it_was_written_or_not_at_all(
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([DISCOVER, FORM]), st.binary(max_size=100))
-def test_garbage_is_malformed_or_read(key: ApiKey, garbage: bytes) -> None:
+def test_garbage_raises_only_malformed_request(key: ApiKey, garbage: bytes) -> None:
     with contextlib.suppress(MalformedRequest):
         codec.decode_request(key, 0, garbage)
 
 
-def test_what_is_ours_alone_is_never_advertised() -> None:
+def test_private_apis_are_not_advertised() -> None:
     for key in PRIVATE_APIS:
         assert key not in ALL_APIS
         assert key not in APIS

@@ -1,4 +1,4 @@
-"""The hand-written Produce agrees with the generated codec and with kio, in every version."""
+"""The hand-written Produce codec matches the generated one and kio in every version."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_ID = UUID(int=0)
 
 
 def plain(call: ProduceCall, buffer: bytes) -> tuple[Any, ...]:
-    """The call with its records cut out, to compare it with a message."""
+    """The call with its records as bytes, to compare it with a message."""
     return (
         call.transactional_id,
         call.acks,
@@ -59,15 +59,15 @@ def expected(made: produce_request.ProduceRequest, version: int) -> tuple[Any, .
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS))
-def test_requests_are_parsed_as_kio_reads_them(seed: int, version: int) -> None:
-    made = message(random.Random(seed), produce_request, version)  # type: ignore[arg-type]
+def test_requests_are_parsed_like_kio(seed: int, version: int) -> None:
+    made = message(random.Random(seed), produce_request, version)
     data = b"head" + kio_bytes(as_kio(ApiKey.PRODUCE, version, "request", made))
     assert plain(parse_produce(data, 4, version), data) == expected(made, version)
     view = memoryview(bytearray(data))
     assert plain(parse_produce(view, 4, version), data) == expected(made, version)
 
 
-def test_batches_lie_where_the_call_says() -> None:
+def test_positions_of_batches_are_right() -> None:
     batch = bytes(range(61))
     data = produce_request.PartitionProduceData(index=7, records=batch)
     for version in VERSIONS:
@@ -88,24 +88,24 @@ def test_batches_lie_where_the_call_says() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_oldest_versions_are_read_so_that_they_can_be_refused(version: int) -> None:
+def test_versions_0_to_2_are_parsed_and_rejected(version: int) -> None:
     body = struct.pack(">hii", 1, 30000, 1) + b"\0\1t" + struct.pack(">iii", 1, 7, 3) + b"old"
     call = parse_produce(body, 0, version)
     assert plain(call, body) == (None, 1, 30000, [("t", 7, b"old")])
-    answer = encode_produce_response(
+    response = encode_produce_response(
         version, [ProduceResult("t", 7, ErrorCode.UNSUPPORTED_VERSION)]
     )
     partition = struct.pack(">iihq", 1, 7, ErrorCode.UNSUPPORTED_VERSION, -1)
     tail = {0: b"", 1: struct.pack(">i", 0), 2: struct.pack(">qi", -1, 0)}[version]
-    assert answer == struct.pack(">i", 1) + b"\0\1t" + partition + tail
+    assert response == struct.pack(">i", 1) + b"\0\1t" + partition + tail
 
 
 @settings(max_examples=200, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS), st.data())
-def test_broken_requests_are_malformed_or_read_like_the_codec_does(
+def test_mutated_requests_are_parsed_like_the_generated_codec(
     seed: int, version: int, data: st.DataObject
 ) -> None:
-    made = message(random.Random(seed), produce_request, version)  # type: ignore[arg-type]
+    made = message(random.Random(seed), produce_request, version)
     bad = bytearray(codec.encode_request(ApiKey.PRODUCE, version, made))
     for _ in range(data.draw(st.integers(0, 3))):
         bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
@@ -122,17 +122,17 @@ def test_broken_requests_are_malformed_or_read_like_the_codec_does(
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 13), st.binary(max_size=200))
-def test_garbage_is_malformed_or_read(version: int, garbage: bytes) -> None:
+def test_garbage_raises_only_malformed_request(version: int, garbage: bytes) -> None:
     with contextlib.suppress(MalformedRequest):
         parse_produce(garbage, 0, version)
 
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from(VERSIONS))
-def test_responses_are_written_as_the_codec_writes_them(seed: int, version: int) -> None:
-    made = message(random.Random(seed), produce_response, version)  # type: ignore[arg-type]
+def test_responses_are_encoded_like_kio(seed: int, version: int) -> None:
+    made = message(random.Random(seed), produce_response, version)
     topics = {}
-    for topic in made.responses:  # equal neighbours would be written as one
+    for topic in made.responses:  # adjacent results of a topic would be grouped
         topics[topic.topic_id or NO_ID if version >= 13 else topic.name] = topic
     topics = {key: topic for key, topic in topics.items() if topic.partition_responses}
     made = produce_response.ProduceResponse(
@@ -163,38 +163,38 @@ def test_responses_are_written_as_the_codec_writes_them(seed: int, version: int)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_common_answer_has_a_short_way_to_the_same_bytes(version: int) -> None:
+def test_fast_path_of_the_common_response_gives_the_same_bytes(version: int) -> None:
     topic = UUID(int=9) if version >= 13 else "t" * 200
-    fine = ProduceResult(topic, 3, ErrorCode.NONE, 77, -1, 5)
-    odd = [
-        fine,
-        fine._replace(error_message="words"),
-        fine._replace(record_errors=[(1, None)]),
-        fine._replace(leader=(4, 5)),
-        fine._replace(error_code=ErrorCode.INVALID_RECORD),
+    success = ProduceResult(topic, 3, ErrorCode.NONE, 77, -1, 5)
+    results = [
+        success,
+        success._replace(error_message="message"),
+        success._replace(record_errors=[(1, None)]),
+        success._replace(leader=(4, 5)),
+        success._replace(error_code=ErrorCode.INVALID_RECORD),
     ]
-    for result in odd:
+    for result in results:
         read = codec.decode_response(
             ApiKey.PRODUCE, version, encode_produce_response(version, [result], throttle_ms=6)
         )
-        (answer,) = read.responses[0].partition_responses
-        assert (answer.index, answer.error_code, answer.base_offset) == (3, result.error_code, 77)
+        (part,) = read.responses[0].partition_responses
+        assert (part.index, part.error_code, part.base_offset) == (3, result.error_code, 77)
         if version >= 5:
-            assert answer.log_start_offset == 5
+            assert part.log_start_offset == 5
         if version >= 8:
-            assert answer.error_message == result.error_message
-            assert len(answer.record_errors) == len(result.record_errors)
+            assert part.error_message == result.error_message
+            assert len(part.record_errors) == len(result.record_errors)
         if version >= 10:
-            assert answer.current_leader.leader_id == (-1 if result.leader is None else 4)
+            assert part.current_leader.leader_id == (-1 if result.leader is None else 4)
         assert read.throttle_time_ms == 6
 
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("size", [61, 126, 127, 128, 20_000])
-def test_a_request_around_a_batch_is_what_the_codec_writes(version: int, size: int) -> None:
+def test_bytes_around_a_batch_match_the_generated_codec(version: int, size: int) -> None:
     topic = UUID(int=7) if version >= 13 else "topic"
     batch = bytes(size)
-    before, behind = produce_request_around(
+    before, after = produce_request_around(
         version, acks=-1, timeout_ms=30_000, topic=topic, partition=3, size=size
     )
     data = produce_request.TopicProduceData(
@@ -204,4 +204,4 @@ def test_a_request_around_a_batch_is_what_the_codec_writes(version: int, size: i
     )
     whole = produce_request.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(data,))
     expected = codec.encode_request(ApiKey.PRODUCE, version, whole)
-    assert before + batch + behind == expected
+    assert before + batch + after == expected

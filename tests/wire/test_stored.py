@@ -1,4 +1,4 @@
-"""Every generated record round-trips at every version, and junk is refused."""
+"""Every generated record round-trips in every version; invalid bytes are rejected."""
 
 import importlib
 import pkgutil
@@ -75,10 +75,10 @@ def values(module: MessageModule, kind: str, version: int) -> st.SearchStrategy[
 
 def records(module: MessageModule, name: str, version: int) -> st.SearchStrategy[typing.Any]:
     drawn = {}
-    for field, kind, first, last, may_be_null, _ in module.LAYOUTS[name]:
+    for field, kind, first, last, is_nullable, _ in module.LAYOUTS[name]:
         if first <= version <= last:
             strategy = values(module, kind, version)
-            drawn[field] = st.none() | strategy if may_be_null else strategy
+            drawn[field] = st.none() | strategy if is_nullable else strategy
     cls = getattr(module, name)
     for field, default in defaults(cls).items():
         if field not in drawn:
@@ -98,14 +98,14 @@ def test_every_version_round_trips(
     assert read == (record, 2 + len(written))
 
 
-def test_an_old_value_is_read_with_the_defaults_of_the_new() -> None:
+def test_old_value_is_read_with_defaults_for_new_fields() -> None:
     old = OffsetCommitValue(offset=7, metadata="m", commit_timestamp=1, expire_timestamp=2)
     assert read_value(OffsetCommitValue, write_value(old, 1)) == old
     assert read_value(OffsetCommitValue, write_value(old, 3)).expire_timestamp == -1
     assert (old.leader_epoch, old.topic_id) == (-1, None)
 
 
-def test_a_value_can_be_written_at_any_version() -> None:
+def test_value_can_be_written_in_any_version() -> None:
     member = MemberMetadata(
         member_id="m",
         client_id="c",
@@ -122,7 +122,7 @@ def test_a_value_can_be_written_at_any_version() -> None:
     assert read.members == (replace(member, rebalance_timeout=-1),)
 
 
-def test_keys_begin_with_the_number_of_their_record() -> None:
+def test_keys_begin_with_their_record_type() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     written = write_key(key)
     assert written == b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x03"
@@ -130,7 +130,7 @@ def test_keys_begin_with_the_number_of_their_record() -> None:
     assert read_key(OffsetCommitKey, written) == key
 
 
-def test_a_tagged_struct_that_may_be_null_is_written_as_kafka_does() -> None:
+def test_nullable_tagged_struct_is_encoded_like_kafka() -> None:
     value = ConsumerGroupMemberMetadataValue(
         instance_id=None,
         rack_id=None,
@@ -141,13 +141,13 @@ def test_a_tagged_struct_that_may_be_null_is_written_as_kafka_does() -> None:
         server_assignor=None,
         classic_member_metadata=ClassicMemberMetadata(session_timeout_ms=5, supported_protocols=()),
     )
-    # What Kafka 4.3.1 writes for the same value (MessageUtil.toVersionPrefixedBytes).
+    # The bytes that Kafka 4.3.1 writes for this value (MessageUtil.toVersionPrefixedBytes).
     written = bytes.fromhex("00000000026302680100ffffffff0001000701000000050100")
     assert write_value(value, 0) == written
     assert read_value(ConsumerGroupMemberMetadataValue, written) == value
 
 
-def test_control_records_are_those_of_kio() -> None:
+def test_control_records_match_kio() -> None:
     from io import BytesIO
 
     from kio.schema.leader_change_message.v0.data import LeaderChangeMessage as KioMessage
@@ -167,7 +167,9 @@ def test_control_records_are_those_of_kio() -> None:
     assert written == out.getvalue()
 
 
-@pytest.mark.parametrize("junk", [b"", b"\x00", b"\x00\x09rest", b"\x00\x04\x00", b"\x00\x03\xff"])
-def test_what_cannot_be_read_is_refused(junk: bytes) -> None:
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\x00", b"\x00\x09rest", b"\x00\x04\x00", b"\x00\x03\xff"]
+)
+def test_invalid_bytes_are_rejected(garbage: bytes) -> None:
     with pytest.raises(UnknownRecord):
-        read_value(OffsetCommitValue, junk)
+        read_value(OffsetCommitValue, garbage)

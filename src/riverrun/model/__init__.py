@@ -1,1 +1,1 @@
-"""The words everything else is made of: ids, errors, settings. Imports nothing of riverrun."""
+"""Ids, errors, settings and shared names. Imports no other package of riverrun."""

@@ -1,8 +1,8 @@
 """Settings, declared once beside the code that reads them.
 
-A ``Settings`` subclass is a frozen dataclass whose fields are made by ``setting``. Parsing, bounds,
-help, documentation and DescribeConfigs are derived from the declarations; nothing is listed twice.
-Where the values come from (file, flags, metadata) is left to the server.
+A ``Settings`` subclass is a frozen dataclass with fields made by ``setting``. Parsing, bounds,
+help, documentation and DescribeConfigs derive from the declarations. The server collects the values
+from files, flags and metadata.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Value = bool | int | float | str | tuple[str, ...]
 
 
 class SettingKind(IntEnum):
-    """Kafka's types of settings, with the numbers that DescribeConfigs uses."""
+    """Kafka's types of settings, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -43,7 +43,7 @@ class SettingKind(IntEnum):
 
 
 class SettingError(ValueError):
-    """A value that cannot be used, in words for the person who wrote it."""
+    """An invalid value, with a message for the user who wrote it."""
 
     def __init__(self, name: str, text: str, reason: str) -> None:
         super().__init__(f"Invalid value {text} for configuration {name}: {reason}")
@@ -52,7 +52,7 @@ class SettingError(ValueError):
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One declaration."""
+    """The declaration of one setting."""
 
     field: str
     name: str
@@ -66,7 +66,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     doc: str
 
     def parse(self, text: str) -> Value:
-        """The value that a text means; raises ``SettingError``."""
+        """Parse a text; raises ``SettingError``."""
         text = text.strip()
         match self.kind:
             case SettingKind.BOOLEAN:
@@ -100,7 +100,7 @@ class Setting(Struct, frozen=True, kw_only=True):
             raise SettingError(self.name, text, f"String must be one of: {', '.join(self.choices)}")
 
     def render(self, value: Value) -> str:
-        """The text of a value, as Kafka writes it."""
+        """Format a value as Kafka does."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
@@ -134,9 +134,9 @@ def setting(
     choices: tuple[str, ...] | None = None,
     live: bool = False,
 ) -> Any:
-    """Declare a setting of a node; ``topic`` names its form that a topic may override.
+    """Declare a setting of a node. ``topic`` is the name of the topic setting that overrides it.
 
-    ``live`` says that a change takes effect without a restart.
+    ``live``: a change takes effect without a restart.
     """
     if kind is None:
         kind = _KINDS[type(default)]
@@ -158,7 +158,7 @@ def setting(
 
 
 class Settings:
-    """Base of the frozen dataclasses that hold settings."""
+    """Base class of groups of settings. Subclasses are frozen dataclasses."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -173,11 +173,11 @@ class Settings:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
-        """Settings from texts by the settings' node-level names; other names are left to others."""
+        """Parse texts by node-level names. Ignores names of other groups."""
         return cls().changed(texts)
 
     def changed(self, texts: Mapping[str, str], *, by_topic_name: bool = False) -> Self:
-        """These settings with some replaced, by their node-level or their topic-level names."""
+        """A copy with new values, by node-level or topic-level names."""
         values: dict[str, Any] = {}
         for declared in self.declared():
             name = declared.topic if by_topic_name else declared.name

@@ -1,4 +1,5 @@
-"""What the world gives us (time, chance, files, a place for numbers), each with its real form.
+"""Ports to the outside world: clock, randomness, files and metrics, with their real versions.
 
-The simulation has other forms of the same protocols; nothing above this package knows which it has.
+The simulation has its own versions of the same protocols. No package above this one can tell them
+apart.
 """

@@ -1,4 +1,4 @@
-"""Time. Wall clock for what users see, monotonic clock for every wait."""
+"""Clocks: wall-clock time for users, monotonic time for deadlines."""
 
 import time
 from typing import Protocol
@@ -6,11 +6,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Milliseconds since 1970; may jump."""
+        """Milliseconds since 1970. May jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary moment. Never goes back."""
         ...
 
 

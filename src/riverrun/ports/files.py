@@ -1,8 +1,8 @@
-"""Files. Positions are explicit, nothing is buffered in the process, errors are ``OSError``.
+"""Files. Positions are explicit, the process buffers nothing, and errors are ``OSError``.
 
-Calls that may wait for a disk (``sync``, ``read_at`` of cold data, everything on directories)
-belong in a thread once the node serves clients; ``write_at`` goes to the page cache and
-``read_cached_at`` never waits, so both may be called from the event loop.
+Calls that may block on the disk (``sync``, ``read_at`` of cold data, all directory operations) run
+in a thread once the node serves clients. ``write_at`` writes to the page cache and
+``read_cached_at`` never blocks, so the event loop may call both.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file. May wait for the disk."""
+        """Up to ``length`` bytes; fewer only at the end of the file. May block on the disk."""
         ...
 
     def read_cached_at(self, position: int, length: int) -> Buffer | None:
-        """As ``read_at``, but None when (some of) it would have to come from the disk.
+        """Like ``read_at``, but None if part of the data is not in the page cache.
 
-        The memory is used again once nobody holds the result or a view of it. For the loop only.
+        The buffer is reused when no reference to the result or a view of it remains. Only the event
+        loop may call this.
         """
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """All of it. When that fails the file is cut back to the size it had, and OSError
-        raised.
-        """
+        """Write all of the data. On OSError the file is truncated to its previous size."""
         ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Make content and size durable. After an OSError nothing is known: never call it again."""
+        """Make content and size durable. Do not retry: an error leaves the disk state unknown."""
         ...
 
     def close(self) -> None: ...
@@ -54,10 +53,10 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """One node's file system. Paths are absolute."""
+    """The file system of a node. Paths are absolute."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; raises FileNotFoundError unless ``create``."""
+        """Open for reading and writing. Raises FileNotFoundError unless ``create`` is true."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -69,25 +68,25 @@ class Files(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def list_directory(self, path: str) -> list[str]:
-        """Names, sorted."""
+        """The names in a directory, sorted."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """With its parents; no error when it is there."""
+        """Create a directory and its parents. It may exist already."""
         ...
 
     def remove_directory(self, path: str) -> None:
-        """An empty one."""
+        """Remove an empty directory."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces ``new``. Durable only after ``sync_directory``."""
+        """Rename atomically, replacing ``new``. Durable only after ``sync_directory``."""
         ...
 
     def unlink(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in it durable."""
+        """Make created, renamed and removed entries durable."""
         ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -95,11 +94,11 @@ class Files(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
     def identity(self, path: str) -> str:
-        """Tells a file that nobody has touched from all others, and from its copies."""
+        """A value that differs for every other file, for copies, and after any change."""
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file for this process; BlockingIOError when another holds it."""
+        """Lock a file for this process. Raises BlockingIOError if another process has locked it."""
         ...
 
 
@@ -109,7 +108,7 @@ def read_whole(files: Files, path: str) -> bytes:
 
 
 def write_atomically(files: Files, path: str, data: bytes, *, sync: bool = True) -> None:
-    """Replace a small file as a whole: whoever reads it sees the old or the new content."""
+    """Replace a small file. Readers see the old or the new content, never a mixture."""
     beside = path + ".tmp"
     if files.exists(beside):
         files.unlink(beside)
@@ -123,7 +122,7 @@ def write_atomically(files: Files, path: str, data: bytes, *, sync: bool = True)
 
 
 def _write_fully(write: Callable[[memoryview, int], int], data: Buffer, position: int) -> None:
-    """A write may be short, for lack of room or beyond the kernel's limit: go on until it fails."""
+    """Repeat short writes, which a full disk or a kernel limit causes, until all is written."""
     view = memoryview(data)
     while view:
         written = write(view, position)
@@ -132,23 +131,23 @@ def _write_fully(write: Callable[[memoryview, int], int], data: Buffer, position
 
 
 class ReadBuffers:
-    """Memory for large reads, used again as soon as nobody holds it.
+    """Buffers for large reads, reused when no reference to them remains.
 
-    A fetch of a megabyte into fresh memory costs more in page faults than the copy itself. Whoever
-    got a buffer, a transport under backpressure for one, keeps it alive by holding a view of it, so
-    the number of references tells which are free; no one has to give anything back.
+    Reading a megabyte into fresh memory costs more in page faults than the copy itself. Users of a
+    buffer, such as a transport under backpressure, hold a view of it. The reference count shows
+    which buffers are free, so no user has to return one.
     """
 
     SIZE = 1 << 20
     COUNT_MAX = 32
     READ_BYTES_MIN = 16 * 1024
-    _UNUSED = 3  # the list, the loop's variable and the argument of getrefcount
+    _UNUSED = 3  # the list, the loop variable and the argument of getrefcount
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
 
     def take(self, length: int) -> bytearray:
-        """At least that many bytes, of whatever content."""
+        """At least ``length`` bytes with arbitrary content."""
         if not self.READ_BYTES_MIN <= length <= self.SIZE:
             return bytearray(length)
         for buffer in self._buffers:
@@ -161,12 +160,12 @@ class ReadBuffers:
 
 
 class OsFile:
-    __slots__ = ("_buffers", "_descriptor", "_may_not_wait")
+    __slots__ = ("_buffers", "_descriptor", "_has_nowait")
 
     def __init__(self, descriptor: int, buffers: ReadBuffers) -> None:
         self._descriptor = descriptor
         self._buffers = buffers
-        self._may_not_wait = True
+        self._has_nowait = True
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -181,7 +180,7 @@ class OsFile:
         return data
 
     def read_cached_at(self, position: int, length: int) -> Buffer | None:
-        if self._may_not_wait:
+        if self._has_nowait:
             view = memoryview(self._buffers.take(length))[:length]
             try:
                 count = os.preadv(self._descriptor, [view], position, os.RWF_NOWAIT)
@@ -190,7 +189,7 @@ class OsFile:
             except OSError as error:
                 if error.errno not in (errno.ENOTSUP, errno.EINVAL):
                     raise
-                self._may_not_wait = False  # tmpfs, for one: its files are memory anyway
+                self._has_nowait = False  # for example tmpfs, whose files are in memory
             else:
                 if count < length and position + count < self.size():
                     return None
@@ -202,16 +201,16 @@ class OsFile:
             if os.pwrite(self._descriptor, data, position) == len(data):
                 return
         except OSError:
-            self._cut_back(position)
+            self._truncate_tail(position)
             raise
         try:
             _write_fully(lambda view, at: os.pwrite(self._descriptor, view, at), data, position)
         except OSError:
-            self._cut_back(position)
+            self._truncate_tail(position)
             raise
 
-    def _cut_back(self, position: int) -> None:
-        # Only writes at the end grow a file, and only those leave a torn tail to be cut.
+    def _truncate_tail(self, position: int) -> None:
+        # Only writes at the end extend a file, so only they leave a partial write to truncate.
         if self.size() > position:
             os.ftruncate(self._descriptor, position)
 
@@ -287,7 +286,7 @@ class OsFiles:
 
     def identity(self, path: str) -> str:
         status = os.stat(path)
-        # Numbers of files are given again; the time of the last change cannot be put back.
+        # Inode numbers are reused; the change time cannot be set back.
         return f"{status.st_dev}:{status.st_ino}:{status.st_ctime_ns}"
 
     def lock(self, path: str) -> OsLock:

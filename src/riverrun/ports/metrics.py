@@ -1,7 +1,7 @@
-"""Numbers about the node. Counting is an integer addition; all formatting happens at scrape.
+"""Metrics of a node. Counting is an integer addition; values are formatted when scraped.
 
-The hot path holds on to a ``Counter`` and adds to its ``value``; gauges are functions that are
-asked only when somebody looks. ``server/network/http.py`` writes them in Prometheus' form.
+The hot path keeps a ``Counter`` and adds to its ``value``. Gauges are functions that are called
+only by a scrape. ``server/network/http.py`` writes the Prometheus text format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Sample = tuple[Labels, float]
 
 
 class Counter:
-    """``counter.value += 1`` is all it takes."""
+    """Increment it with ``counter.value += 1``."""
 
     __slots__ = ("value",)
 
@@ -23,7 +23,7 @@ class Counter:
 
 
 class Histogram:
-    """Durations in seconds, counted in buckets."""
+    """Counts durations in buckets."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -47,7 +47,7 @@ SECONDS_BOUNDS = tuple(bound / 1000 for bound in MILLISECONDS_BOUNDS)
 
 @dataclass(slots=True)
 class Family:
-    """All series of one name."""
+    """All series with one name."""
 
     name: str
     doc: str
@@ -58,7 +58,7 @@ class Family:
 
 
 class Metrics:
-    """The registry of one node."""
+    """The metrics registry of one node."""
 
     def __init__(self) -> None:
         self.families: dict[str, Family] = {}
@@ -69,7 +69,7 @@ class Metrics:
         return family
 
     def counter(self, name: str, doc: str, **labels: str) -> Counter:
-        """The counter of that name and labels; the same one when asked again."""
+        """The counter with this name and these labels; created by the first call."""
         assert name.endswith("_total"), f"{name}: a counter's name ends in _total"
         known = self._family(name, doc, "counter").counters
         return known.setdefault(tuple(sorted(labels.items())), Counter())
@@ -82,5 +82,5 @@ class Metrics:
         self._family(name, doc, "gauge").gauges.append(lambda: ((labels, read()),))
 
     def gauges(self, name: str, doc: str, read: Callable[[], Iterable[Sample]]) -> None:
-        """Many series at once, for things that come and go, such as partitions."""
+        """Several series at once, for objects that come and go, such as partitions."""
         self._family(name, doc, "gauge").gauges.append(read)

@@ -1,4 +1,4 @@
-"""Chance: ids and jitter. Seeded in the simulation, so that a run can be repeated."""
+"""Randomness for ids and jitter. The simulation uses a seed, so a run can be repeated."""
 
 import os
 import random
@@ -25,8 +25,8 @@ class SystemRandomness:
     def uuid(self) -> uuid.UUID:
         while True:
             drawn = uuid.UUID(bytes=os.urandom(16))
-            # Kafka reserves ids up to 100 and refuses base64 forms that begin with a dash, for its
-            # command line tools would take them for an option.
+            # Kafka reserves ids up to 100. It rejects ids whose base64 form begins with a dash,
+            # because its command-line tools would take them for options.
             if drawn.int > 100 and drawn.bytes[0] >> 2 != 62:
                 return drawn
 

@@ -1,7 +1,8 @@
 """The header of a record batch, read and stamped in place.
 
-These are the hot functions of the broker: they take a buffer and a position and allocate little.
-What lies behind the header is left to ``record``; whether a batch is acceptable to ``validate``.
+These functions are the hot path of the broker. They take a buffer and a position and allocate
+little. ``record`` reads the records after the header; ``validate`` decides whether a batch is
+accepted.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES = 61
 OVERHEAD_BYTES = 12
-"""Base offset and length: what comes before the bytes that the length counts."""
+"""Base offset and length field: the bytes that the length does not count."""
 CRC_START = 21
-"""The CRC covers everything from the attributes on, so offset and epoch may change freely."""
+"""The CRC starts at the attributes, so base offset and leader epoch can change."""
 LENGTH_MIN = HEADER_BYTES - OVERHEAD_BYTES
 MAGIC = 2
 
@@ -45,7 +46,7 @@ _make = tuple.__new__
 
 
 class CorruptBatch(Exception):
-    """Bytes that are not a record batch, or not the one that was written."""
+    """Bytes that are not a record batch, or whose content has changed."""
 
 
 class BatchHeader(NamedTuple):
@@ -63,11 +64,11 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used here
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return self.length + OVERHEAD_BYTES
 
     @property
@@ -80,7 +81,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences start again at 0 after 2**31 - 1."""
+        """Sequences wrap to 0 after 2**31 - 1."""
         if self.base_sequence < 0:
             return self.base_sequence
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -103,44 +104,44 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """When its tombstones may go (KIP-534); it is kept in the base timestamp's place."""
+        """When tombstones may be removed (KIP-534). It is stored in the base timestamp field."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """The header at a position. Its values are not judged."""
+    """The header at a position. Its values are not validated."""
     try:
         return _make(BatchHeader, _unpack_header(buffer, at))
     except struct.error:
-        raise CorruptBatch(f"{len(buffer) - at} bytes are no batch header") from None
+        raise CorruptBatch(f"{len(buffer) - at} bytes are too few for a batch header") from None
 
 
 def crc_matches(buffer: Buffer, at: int, size: int) -> bool:
-    """Whether the batch in [at, at + size) is what its producer checksummed."""
+    """Whether the batch in [at, at + size) matches its CRC."""
     stored: int = _CRC.unpack_from(buffer, at + _CRC_AT)[0]
     return crc32c(memoryview(buffer)[at + CRC_START : at + size]) == stored
 
 
 def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log. Both fields lie outside the CRC."""
+    """Set base offset and leader epoch. The CRC does not cover them."""
     _BASE_OFFSET.pack_into(buffer, at, base_offset)
     _LEADER_EPOCH.pack_into(buffer, at + 12, leader_epoch)
 
 
 def write_crc(buffer: bytearray | memoryview, at: int, size: int) -> None:
-    """Write the CRC of what is there now."""
+    """Write the CRC of the current content."""
     _CRC.pack_into(buffer, at + _CRC_AT, crc32c(memoryview(buffer)[at + CRC_START : at + size]))
 
 
 def write_split_crc(header: bytearray, body: Buffer) -> None:
-    """Write the CRC of a header and of records that lie elsewhere."""
+    """Write the CRC of a header and of records in another buffer."""
     _CRC.pack_into(header, _CRC_AT, crc32c(body, crc32c(memoryview(header)[CRC_START:])))
 
 
 def stamp_log_append_time(
     buffer: bytearray | memoryview, at: int, size: int, timestamp: int
 ) -> None:
-    """Let all records of a batch have this time: readers then ignore the records' own."""
+    """Set one timestamp for all records. Readers then ignore the timestamps of the records."""
     attributes: int = _ATTRIBUTES.unpack_from(buffer, at + CRC_START)[0]
     _ATTRIBUTES.pack_into(buffer, at + CRC_START, attributes | LOG_APPEND_TIME_BIT)
     _MAX_TIMESTAMP.pack_into(buffer, at + _MAX_TIMESTAMP_AT, timestamp)
@@ -148,16 +149,16 @@ def stamp_log_append_time(
 
 
 def clear_log_append_time(buffer: bytearray | memoryview, at: int, size: int) -> None:
-    """Undo a timestamp type that only the broker may set."""
+    """Clear the LogAppendTime flag of a producer; only the broker may set it."""
     attributes: int = _ATTRIBUTES.unpack_from(buffer, at + CRC_START)[0]
     _ATTRIBUTES.pack_into(buffer, at + CRC_START, attributes & ~LOG_APPEND_TIME_BIT)
     write_crc(buffer, at, size)
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every whole batch.
+    """Position and header of every complete batch.
 
-    A partial batch at the end is left out, for a read by size ends anywhere. CRCs are not checked.
+    Ignores a partial batch at the end, because a read by size ends anywhere. Does not check CRCs.
     """
     at = 0
     end = len(buffer)
@@ -173,7 +174,7 @@ def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_remainder(buffer: Buffer, at: int) -> None:
-    """What is too short for a header must at least begin like one."""
+    """Check the start of a remainder that is too short for a header."""
     if len(buffer) - at < _FRAME.size:
         return
     _, length, _, magic = _FRAME.unpack_from(buffer, at)

@@ -1,8 +1,8 @@
-"""The codecs, with the framing that Kafka's clients use, and with a limit on what comes out.
+"""Codecs with the framing of Kafka's clients and a limit on the decompressed size.
 
-A producer names a codec and sends bytes that may be anything. Before anything is decompressed an
-upper bound of its size is taken from the frames (snappy says it, lz4 and zstd bound it per block),
-so that a few bytes never make the broker allocate more than the limit.
+A producer may send arbitrary bytes. An upper bound of the decompressed size is computed from the
+frames before decompression: snappy stores the size, lz4 and zstd bound it per block. So a few bytes
+never make the broker allocate more than the limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from riverrun.records.batch import Buffer, CorruptBatch
 
 
 class Compression(IntEnum):
-    """By the numbers in a batch's attributes."""
+    """Codecs by their numbers in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -34,7 +34,8 @@ _GZIP_LEVEL = 6
 _LZ4_LEVEL = 1
 _ZSTD_LEVEL = 3
 
-# snappy-java's stream: this header with two version numbers, then blocks behind their sizes.
+# The stream format of snappy-java: a header with two version numbers, then blocks, each after its
+# size.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
@@ -61,7 +62,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
         case Compression.SNAPPY:
             return _compress_snappy(data)
         case Compression.LZ4:
-            # Kafka's readers refuse blocks that refer to earlier blocks.
+            # Kafka's readers reject blocks that refer to earlier blocks.
             frame = cramjam.lz4.Compressor(
                 level=_LZ4_LEVEL if level is None else level,
                 content_checksum=False,
@@ -80,9 +81,9 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 def decompress(
     codec: Compression, data: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """What was compressed; raises ``CorruptBatch`` for nonsense and beyond the limit."""
+    """The decompressed data; raises ``CorruptBatch`` if it is invalid or exceeds the limit."""
     if not data and codec is not Compression.NONE:
-        raise CorruptBatch(f"nothing to decompress by {codec.name.lower()}")
+        raise CorruptBatch(f"no data to decompress with {codec.name.lower()}")
     try:
         match codec:
             case Compression.NONE:
@@ -106,9 +107,9 @@ def decompress(
             case _:
                 assert_never(codec)
     except (cramjam.DecompressionError, zlib.error) as error:
-        raise CorruptBatch(f"cannot be decompressed by {codec.name.lower()}: {error}") from None
+        raise CorruptBatch(f"cannot be decompressed with {codec.name.lower()}: {error}") from None
     except (struct.error, IndexError):
-        raise CorruptBatch(f"cut short inside {codec.name.lower()}") from None
+        raise CorruptBatch(f"truncated {codec.name.lower()}") from None
 
 
 def _too_large(limit_bytes: int) -> CorruptBatch:
@@ -121,14 +122,14 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
     rest: Buffer = data
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW_BITS)
-        # One byte more than there is room for, since a length of 0 would mean no limit.
+        # One byte more than the remaining limit, because a length of 0 means no limit.
         part = member.decompress(rest, room + 1)
         room -= len(part)
         if room < 0:
             raise _too_large(limit_bytes)
         parts.append(part)
         if not member.eof:
-            raise CorruptBatch("cut short inside gzip")
+            raise CorruptBatch("truncated gzip")
         rest = member.unused_data
         if not rest:
             return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -146,23 +147,23 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 def _decompress_snappy(data: bytes, limit_bytes: int) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
-        # librdkafka and others write one bare block; snappy checks the size that it begins with.
+        # librdkafka and others write one block without framing. Snappy checks its declared size.
         if _snappy_bytes(data) > limit_bytes:
             raise _too_large(limit_bytes)
         return bytes(cramjam.snappy.decompress_raw(data))
     if len(data) < len(_XERIAL_HEADER):
-        raise CorruptBatch("cut short inside snappy")
+        raise CorruptBatch("truncated snappy")
     parts: list[bytes] = []
     room = limit_bytes
     at = len(_XERIAL_HEADER)
     while at < len(data):
-        if data.startswith(_XERIAL_MAGIC, at):  # a stream may begin anew inside a stream
+        if data.startswith(_XERIAL_MAGIC, at):  # streams may be concatenated
             at += len(_XERIAL_HEADER)
             continue
         size = _BIG_INT32.unpack_from(data, at)[0]
         at += _BIG_INT32.size
         if not 0 <= size <= len(data) - at:
-            raise CorruptBatch(f"a snappy block of {size} bytes among {len(data) - at}")
+            raise CorruptBatch(f"snappy block of {size} bytes with {len(data) - at} left")
         block = data[at : at + size]
         room -= _snappy_bytes(block)
         if room < 0:
@@ -177,9 +178,9 @@ def _snappy_bytes(block: bytes) -> int:
 
 
 def _lz4_bytes_at_most(data: bytes) -> int:
-    """An upper bound of the size, from the headers of the blocks."""
+    """An upper bound of the size, computed from the block headers."""
     if _LITTLE_UINT32.unpack_from(data)[0] != _LZ4_MAGIC:
-        raise CorruptBatch("no lz4 frame")
+        raise CorruptBatch("not an lz4 frame")
     flags = data[4]
     block_bytes = _LZ4_BLOCK_BYTES.get(data[5] >> 4 & 7, 0)
     at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
@@ -195,7 +196,7 @@ def _lz4_bytes_at_most(data: bytes) -> int:
 
 
 def _zstd_bytes_at_most(data: bytes) -> int:
-    """An upper bound of the size: no zstd block holds more than 128 KiB (RFC 8878, 3.1.1.2)."""
+    """An upper bound of the size: a zstd block has at most 128 KiB (RFC 8878, 3.1.1.2)."""
     bound = 0
     at = 0
     while at < len(data):
@@ -205,7 +206,7 @@ def _zstd_bytes_at_most(data: bytes) -> int:
             at += 4 + _LITTLE_UINT32.unpack_from(data, at)[0]
             continue
         if magic != _ZSTD_MAGIC:
-            raise CorruptBatch("no zstd frame")
+            raise CorruptBatch("not a zstd frame")
         descriptor = data[at]
         is_single_segment = descriptor >> 5 & 1
         content_size_bytes = (is_single_segment, 2, 4, 8)[descriptor >> 6]

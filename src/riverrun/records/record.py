@@ -1,8 +1,8 @@
-"""The records inside a batch: reading them, and building batches of them.
+"""Reads the records inside a batch and builds batches.
 
-``spans`` walks over the records without copying them, for whoever needs keys only; ``read_records``
-gives values; ``build_batch`` makes batches of new records, ``rebuild_batch`` of bytes that a walk
-chose to keep. All readers raise ``CorruptBatch`` for whatever is not a batch.
+``spans`` iterates over the records without copying them, for callers that need only keys.
+``read_records`` returns records. ``build_batch`` builds a batch from new records, ``rebuild_batch``
+from encoded records. All readers raise ``CorruptBatch`` for invalid input.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ Headers = tuple[tuple[str, bytes | None], ...]
 Span = tuple[int, int, int, int, int, int, int, int]
 """start, end, timestamp delta, offset delta, key at, key length, value at, value length.
 
-Lengths of -1 mean null. ``start`` is where the record's own length begins.
+A length of -1 means null. ``start`` is the position of the record's length field.
 """
 
 RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, two null lengths and no headers: a byte each."""
+"""One byte each: length, attributes, two deltas, two null lengths, and the count of headers."""
 
 _CONTROL_KEY = struct.Struct(">hh")
 
 
 class Record(Struct, frozen=True):
-    """A record as a reader sees it."""
+    """A stored record."""
 
     offset: int
     timestamp: int
@@ -64,7 +64,7 @@ class Record(Struct, frozen=True):
 
 
 class NewRecord(Struct, frozen=True):
-    """A record that has no place yet."""
+    """A record that has no offset yet."""
 
     value: bytes | None
     key: bytes | None = None
@@ -73,7 +73,7 @@ class NewRecord(Struct, frozen=True):
 
 
 class ControlType(IntEnum):
-    """What a control record says; its key is a version and this number."""
+    """Types of control records. The key of a control record is a version and this number."""
 
     ABORT = 0
     COMMIT = 1
@@ -88,7 +88,7 @@ class ControlType(IntEnum):
 
     @classmethod
     def of(cls, key: bytes | None) -> ControlType | None:
-        """The type that a key names, or None for one that we do not know."""
+        """The type of a control record with this key; None if it is unknown."""
         if key is None or len(key) < _CONTROL_KEY.size:
             return None
         number = _CONTROL_KEY.unpack_from(key)[1]
@@ -98,7 +98,7 @@ class ControlType(IntEnum):
 def payload_of(
     batch: Buffer, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """The records of a whole batch as bytes, decompressed."""
+    """The encoded records of a batch, decompressed."""
     codec = header.attributes & COMPRESSION_MASK
     if codec > Compression.ZSTD:
         raise CorruptBatch(f"unknown compression {codec}")
@@ -109,7 +109,7 @@ def payload_of(
 
 
 def spans(payload: bytes, count: int) -> Iterator[Span]:
-    """Where the parts of each record lie. Checks what it passes, so no reader need check again."""
+    """The positions of the parts of each record, validated."""
     size = len(payload)
     if not 0 <= count <= size // RECORD_BYTES_MIN:
         raise CorruptBatch(f"{count} records in {size} bytes")
@@ -120,7 +120,7 @@ def spans(payload: bytes, count: int) -> Iterator[Span]:
             length, at = _varint(payload, at)
             end = at + length
             if length < RECORD_BYTES_MIN - 1 or end > size:
-                raise CorruptBatch(f"a record of {length} bytes at {start} of {size}")
+                raise CorruptBatch(f"record of {length} bytes at {start} of {size}")
             timestamp_delta, at = _varint(payload, at + 1)
             offset_delta, at = _varint(payload, at)
             key_length, key_at = _varint(payload, at)
@@ -135,13 +135,13 @@ def spans(payload: bytes, count: int) -> Iterator[Span]:
             )  # fmt: skip
             at = end
     except IndexError:
-        raise CorruptBatch(f"a record is cut short at {at} of {size}") from None
+        raise CorruptBatch(f"truncated record at {at} of {size}") from None
     if at != size:
         raise CorruptBatch(f"{size - at} bytes follow the last record")
 
 
 def read_records(batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """All records of one whole batch. The CRC is not checked here."""
+    """All records of a batch. Does not check the CRC."""
     header = read_header(batch)
     check_frame(header, len(batch))
     payload = payload_of(batch, header, limit_bytes)
@@ -165,15 +165,15 @@ def read_records(batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> li
 
 
 def check_frame(header: BatchHeader, size: int) -> None:
-    """A buffer that should hold one whole batch must hold one."""
+    """Check that a buffer of this size contains exactly the batch."""
     if header.magic != MAGIC or header.length < LENGTH_MIN or header.size != size:
         raise CorruptBatch(
-            f"{size} bytes are no batch: length {header.length}, magic {header.magic}"
+            f"{size} bytes are not a batch: length {header.length}, magic {header.magic}"
         )
 
 
 def read_headers(payload: bytes, at: int, end: int) -> Headers:
-    """The headers of one record, which must fill it to its end."""
+    """The headers of a record. They must end where the record ends."""
     try:
         count, at = _varint(payload, at)
         if count == 0 and at == end:
@@ -184,23 +184,23 @@ def read_headers(payload: bytes, at: int, end: int) -> Headers:
         for _ in range(count):
             length, at = _varint(payload, at)
             if not 0 <= length <= end - at:
-                raise CorruptBatch(f"a header's name of {length} bytes")
+                raise CorruptBatch(f"header name of {length} bytes")
             name = payload[at : at + length].decode("utf-8", "surrogateescape")
             at += length
             length, at = _varint(payload, at)
             if not -1 <= length <= end - at:
-                raise CorruptBatch(f"a header's value of {length} bytes")
+                raise CorruptBatch(f"header value of {length} bytes")
             headers.append((name, payload[at : at + length] if length >= 0 else None))
             at += max(length, 0)
     except IndexError:
-        raise CorruptBatch("headers are cut short") from None
+        raise CorruptBatch("truncated headers") from None
     if at != end:
-        raise CorruptBatch(f"a record ends at {at}, not at {end}")
+        raise CorruptBatch(f"record ends at {at}, not at {end}")
     return tuple(headers)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint and what follows it. Raises IndexError at the end of the data."""
+    """A zigzag varint and the position after it. Raises IndexError at the end of the data."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -242,7 +242,7 @@ def build_batch(
     control: bool = False,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One batch of these records, at consecutive offsets."""
+    """A batch of these records at consecutive offsets."""
     if delete_horizon_ms is not None:
         base_timestamp = delete_horizon_ms
     else:
@@ -277,7 +277,7 @@ def build_batch(
 
 
 def rebuild_batch(header: BatchHeader, payload: Buffer, level: int | None = None) -> bytearray:
-    """A batch with this header's fields and these records: compressed as it says, sized, sealed."""
+    """A batch of encoded records: compressed as the header says, with length and CRC."""
     if not payload:
         header = header._replace(attributes=header.attributes & ~COMPRESSION_MASK)
     codec = header.attributes & COMPRESSION_MASK
@@ -291,7 +291,7 @@ def rebuild_batch(header: BatchHeader, payload: Buffer, level: int | None = None
 
 
 def header_of(header: BatchHeader, body: Buffer) -> bytes:
-    """The first 61 bytes of a batch whose records, compressed as the header says, lie elsewhere."""
+    """The encoded header of a batch whose compressed records are in another buffer."""
     start = bytearray(HEADER_BYTES)
     size = HEADER_BYTES + len(body)
     HEADER.pack_into(start, 0, *header[:1], size - OVERHEAD_BYTES, *header[2:])
@@ -300,7 +300,7 @@ def header_of(header: BatchHeader, body: Buffer) -> bytes:
 
 
 def shifted(payload: bytes, span: Span, shift: int) -> bytes:
-    """One record with its timestamp delta changed, as a new base timestamp asks for."""
+    """A record with a changed timestamp delta, for a batch with another base timestamp."""
     start, end, timestamp_delta = span[:3]
     _, at = _varint(payload, start)
     attributes = payload[at]
@@ -316,7 +316,7 @@ def shifted(payload: bytes, span: Span, shift: int) -> bytes:
 def _write_record(
     output: bytearray, record: NewRecord, offset_delta: int, timestamp_delta: int
 ) -> None:
-    body = bytearray(1)  # attributes: none are in use
+    body = bytearray(1)  # attributes: none are defined
     write_varint(body, timestamp_delta)
     write_varint(body, offset_delta)
     _write_bytes(body, record.key)

@@ -1,9 +1,9 @@
-"""Judges a batch that a producer sent, with the error codes of Apache Kafka.
+"""Validates batches from producers, with the error codes of Apache Kafka.
 
-A batch is judged by its header and its CRC; nothing is done per record unless it must be: keys on
-compacted topics, and recompression. So what a producer checksummed wrongly *inside* a batch (a
-record count that does not hold, a maximal timestamp that is not the maximum) reaches its readers.
-Sequences of idempotent producers are the log's affair.
+Validation reads the header and the CRC. It reads records only if it must: to check keys on
+compacted topics, and to recompress. So errors that a producer made *inside* a batch with a valid
+CRC (a wrong record count, a wrong maximum timestamp) reach the consumers. The log checks sequences
+of idempotent producers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from riverrun.records.record import Span, payload_of, read_headers, rebuild_batc
 
 UNLIMITED_MS = 2**63 - 1
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
-"""What one batch of a producer may unfold to, where we have to look inside."""
+"""The maximum decompressed size of a produced batch, where its records are read."""
 
 _RECORD_ERRORS_SHOWN = 3
 _ODD_BITS = CONTROL_BIT | LOG_APPEND_TIME_BIT
 
 
 class InvalidRecord(KafkaError):
-    """A refusal for the sake of single records, named by their indexes in the batch (KIP-467)."""
+    """A batch rejected because of some records, given by their indexes in the batch (KIP-467)."""
 
     def __init__(
         self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...] = ()
@@ -53,14 +53,14 @@ class InvalidRecord(KafkaError):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """A topic's settings as far as they bear on what may be appended to it."""
+    """The topic settings that produced batches are checked against."""
 
     bytes_max: int
     timestamp_before_max_ms: int = UNLIMITED_MS
     timestamp_after_max_ms: int = UNLIMITED_MS
     is_compacted: bool = False
     compression: Compression | None = None
-    """The codec to store by; None keeps the producer's."""
+    """The codec of stored batches; None keeps the producer's codec."""
     level: int | None = None
     log_append_time: bool = False
 
@@ -68,12 +68,12 @@ class Limits(Struct, frozen=True, kw_only=True):
 def check_produced(
     batch: bytearray | memoryview, limits: Limits, now_ms: int
 ) -> tuple[Buffer, BatchHeader]:
-    """The batch as it is to be stored, with its header; raises ``KafkaError``.
+    """Validate a batch. Returns the batch to store and its header; raises ``KafkaError``.
 
-    The same buffer, changed in place where only the header changes, or a new one.
+    The result is the same buffer, possibly with a changed header, or a new buffer.
     """
     if len(batch) < HEADER_BYTES:
-        _refuse_fragment(batch)
+        _reject_fragment(batch)
     header = read_header(batch)
     (
         base_offset, length, _, magic, crc, attributes, last_offset_delta, base_timestamp,
@@ -97,7 +97,7 @@ def check_produced(
         or (producer_id >= 0 and base_sequence < 0)
         or codec > Compression.ZSTD
     ):
-        batch, header = _judge_oddities(batch, header, limits)
+        batch, header = _check_rare_cases(batch, header, limits)
     if limits.log_append_time:
         stamp_log_append_time(view, 0, size, now_ms)
         header = read_header(view)
@@ -122,8 +122,8 @@ def _too_large(size: int, limits: Limits) -> KafkaError:
     )
 
 
-def _refuse_fragment(data: Buffer) -> NoReturn:
-    """Less than a header: nonsense if its length or magic says so, else a batch cut short."""
+def _reject_fragment(data: Buffer) -> NoReturn:
+    """Reject less than a header: corrupt by its length or magic, otherwise truncated."""
     if len(data) >= OVERHEAD_BYTES:
         length = int.from_bytes(data[8:12], "big", signed=True)
         magic = data[16] if len(data) > 16 else MAGIC
@@ -132,7 +132,7 @@ def _refuse_fragment(data: Buffer) -> NoReturn:
 
 
 def _check_shape(length: int, magic: int) -> None:
-    """As Kafka reads on: what has no old format's length or magic is corrupt, the rest too old."""
+    """Reject other formats, like Kafka: an unknown magic or length is corrupt, others too old."""
     if not 0 <= magic <= MAGIC or length < (LENGTH_MIN if magic == MAGIC else 14):
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"No record batch: length {length}, magic {magic}"
@@ -142,7 +142,7 @@ def _check_shape(length: int, magic: int) -> None:
 
 
 def _only_batch(view: memoryview, header: BatchHeader) -> memoryview:
-    """The first batch, if no other follows it. Kafka ignores a fragment behind it, and so do we."""
+    """The first batch, if no other follows it. Like Kafka, ignores a fragment after it."""
     if header.length + OVERHEAD_BYTES > len(view) and header.magic == MAGIC:
         raise _invalid("Produce requests must have at least one record batch")
     _check_shape(header.length, header.magic)
@@ -150,16 +150,16 @@ def _only_batch(view: memoryview, header: BatchHeader) -> memoryview:
     if len(rest) >= OVERHEAD_BYTES:
         length = int.from_bytes(rest[8:12], "big", signed=True)
         if length < 14 or (len(rest) > 16 and rest[16] > MAGIC):
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "Nonsense follows the record batch")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "Invalid data follows the record batch")
         if length + OVERHEAD_BYTES <= len(rest):
             raise _invalid("Produce requests may contain one record batch per partition only")
     return view[: header.size]
 
 
-def _judge_oddities(
+def _check_rare_cases(
     batch: bytearray | memoryview, header: BatchHeader, limits: Limits
 ) -> tuple[bytearray | memoryview, BatchHeader]:
-    """Name what is wrong with a header; a few odd ones may pass."""
+    """Raise the error for an unusual header; a few of them are valid."""
     if header.last_offset_delta < 0:
         raise _invalid(f"Batch has an invalid offset range: [0, {header.last_offset_delta}]")
     if header.count <= 0:
@@ -204,8 +204,8 @@ def _rejected(code: ErrorCode, errors: list[tuple[int, str]]) -> InvalidRecord:
     return InvalidRecord(code, message, tuple(errors))
 
 
-def _look_inside(batch: Buffer, header: BatchHeader) -> tuple[bytes, list[Span]]:
-    """The decompressed records and where they lie, checked to the last byte."""
+def _read_spans(batch: Buffer, header: BatchHeader) -> tuple[bytes, list[Span]]:
+    """The decompressed records and their spans, fully validated."""
     try:
         payload = payload_of(batch, header, DECOMPRESSED_BYTES_MAX)
         found = list(spans(payload, header.count))
@@ -219,10 +219,10 @@ def _look_inside(batch: Buffer, header: BatchHeader) -> tuple[bytes, list[Span]]
 
 
 def _check_timestamps(batch: Buffer, header: BatchHeader, limits: Limits, now_ms: int) -> None:
-    """The header has a time out of range: say which records do."""
+    """Report the records whose timestamps are out of range, after the header's was."""
     earliest = now_ms - limits.timestamp_before_max_ms
     latest = now_ms + limits.timestamp_after_max_ms
-    _, found = _look_inside(batch, header)
+    _, found = _read_spans(batch, header)
     errors = []
     for index, span in enumerate(found):
         timestamp = header.base_timestamp + span[2]
@@ -246,8 +246,8 @@ def _check_timestamps(batch: Buffer, header: BatchHeader, limits: Limits, now_ms
 def _check_records(
     batch: bytearray | memoryview, header: BatchHeader, limits: Limits
 ) -> tuple[Buffer, BatchHeader]:
-    """Every record of a compacted topic has a key; the topic's own codec is applied."""
-    payload, found = _look_inside(batch, header)
+    """Check that records of a compacted topic have keys, and apply the topic's codec."""
+    payload, found = _read_spans(batch, header)
     if limits.is_compacted:
         message = "Compacted topic cannot accept message without key"
         errors = [(index, message) for index, span in enumerate(found) if span[5] < 0]
@@ -255,7 +255,7 @@ def _check_records(
             raise _rejected(ErrorCode.INVALID_RECORD, errors)
     if limits.compression is None or limits.compression == header.compression:
         return batch, header
-    # The bytes of the records do not depend on the codec, so only their wrapping changes.
+    # Encoded records do not depend on the codec, so they are only compressed again.
     attributes = header.attributes & ~COMPRESSION_MASK | limits.compression
     rebuilt = rebuild_batch(header._replace(attributes=attributes), payload, limits.level)
     if len(rebuilt) > limits.bytes_max:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class ApiKey(IntEnum):
-    """The number that a request begins with."""
+    """The API number at the start of a request."""
 
     PRODUCE = 0
     FETCH = 1
@@ -110,7 +110,7 @@ class ApiKey(IntEnum):
 
 
 class Api(Struct, frozen=True):
-    """One API at the versions that Kafka 4.3 has. Positional, for the table below."""
+    """An API with its versions in Kafka 4.3."""
 
     key: ApiKey
     min_version: int
@@ -120,18 +120,21 @@ class Api(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As modules are named: ``list_offsets``."""
+        """The name of its modules: ``list_offsets``."""
         return self.key.name.lower()
 
     @property
     def title(self) -> str:
-        """As Kafka's documentation names it: ``ListOffsets``."""
+        """The name in Kafka's documentation: ``ListOffsets``."""
         return "".join(word.capitalize() for word in self.key.name.split("_"))
 
     @property
     def advertised_min_version(self) -> int:
-        """Produce 0 to 2 are advertised and refused, for older librdkafka takes their absence for
-        a broker without compression (KAFKA-18659)."""
+        """The first version in ApiVersions responses.
+
+        Produce 0 to 2 are advertised but rejected: without them older librdkafka assumes that the
+        broker cannot compress (KAFKA-18659).
+        """
         return 0 if self.key is ApiKey.PRODUCE else self.min_version
 
     def serves(self, version: int) -> bool:
@@ -234,7 +237,7 @@ _TABLE: Final = (
 )
 
 ALL_APIS: Final[Mapping[int, Api]] = MappingProxyType({api.key: api for api in _TABLE})
-"""Every API that Kafka knows, for a client may meet brokers that serve more than we do."""
+"""Every API of Kafka. Our client also connects to brokers that serve more than we do."""
 
 PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
     {
@@ -242,7 +245,7 @@ PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.FORM_CLUSTER: Api(ApiKey.FORM_CLUSTER, 0, 0, 0),
     }
 )
-"""What only nodes of riverrun say to each other, before they are a cluster. Never advertised."""
+"""APIs between riverrun nodes that form a cluster. Not advertised."""
 
 KNOWN_APIS: Final[Mapping[int, Api]] = MappingProxyType({**ALL_APIS, **PRIVATE_APIS})
 
@@ -315,16 +318,16 @@ _SERVED_BY_CONTROLLERS: Final = (
 )
 
 APIS: Final[Mapping[int, Api]] = MappingProxyType({key: ALL_APIS[key] for key in _SERVED})
-"""The APIs that a riverrun broker serves to clients, each by ``server/requests/<name>.py``."""
+"""APIs advertised to clients. ``server/requests/<name>.py`` serves each."""
 
 CONTROLLER_APIS: Final[Mapping[int, Api]] = MappingProxyType(
     {key: ALL_APIS[key] for key in _SERVED_BY_CONTROLLERS}
 )
-"""The APIs of the listener that nodes use among themselves."""
+"""APIs of the controller listener, which only nodes use."""
 
 _ROUTED: Final[Mapping[int, Api]] = {ApiKey.DISCOVER_NODE: PRIVATE_APIS[ApiKey.DISCOVER_NODE]}
 ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**APIS, **_ROUTED})
-"""What the clients' listener answers, with what it does not tell of."""
+"""APIs served to clients, including ones we do not advertise."""
 CONTROLLER_ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**CONTROLLER_APIS, **_ROUTED})
 
 FORWARDED: Final = frozenset(
@@ -342,4 +345,4 @@ FORWARDED: Final = frozenset(
         ApiKey.REMOVE_RAFT_VOTER,
     }
 )
-"""What a broker passes on to the active controller, in an envelope (KIP-590)."""
+"""APIs that a broker forwards to the active controller in an Envelope request (KIP-590)."""

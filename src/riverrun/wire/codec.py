@@ -1,8 +1,8 @@
-"""Messages to bytes and back, for every API and version.
+"""Encodes and decodes messages of every API and version.
 
-Bytes from the network are bad input at worst: all that reading raises is ``MalformedRequest``. A
-message that cannot be written is our bug: a failed assertion. Headers are left to
-``wire/headers.py``, the two hot messages to ``wire/produce.py`` and ``wire/fetch.py``.
+Decoding raises only ``MalformedRequest``, whatever the input. A message that cannot be encoded is
+our bug and fails an assertion. ``wire/headers.py`` has the headers, ``wire/produce.py`` and
+``wire/fetch.py`` have the two hot messages.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ RESPONSE: Final = "response"
 
 
 def decode_request(key: ApiKey, version: int, buffer: Buffer, at: int = 0) -> Any:
-    """The request in ``buffer`` from ``at`` on.
+    """Decode the request that starts at ``at``.
 
-    Bytes behind it are ignored, as Kafka ignores them: librdkafka 2.16 sends three too many when it
-    asks for the metadata of all topics.
+    Like Kafka, ignores bytes after it: librdkafka 2.16 sends three extra bytes when it requests
+    the metadata of all topics.
     """
     return _decode(key, version, REQUEST, buffer, at)
 
@@ -80,7 +80,7 @@ def join_response(
 
 
 def message_class(key: ApiKey, side: str) -> type[Any]:
-    """The dataclass of an API's request or response."""
+    """The class of an API's request or response."""
     return _module(key, side).MESSAGE
 
 

@@ -1,5 +1,7 @@
-"""Fetch on the wire, by hand: versions 4 to 18. The response is a list of buffers, so that what was
-read from a log goes to the socket as it is. Property tests hold this equal to kio.
+"""A hand-written codec for Fetch, versions 4 to 18, as brokers use it.
+
+A response is a list of buffers, so that records read from a log are sent without a copy. Property
+tests compare this codec with kio.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
 REPLICA_STATE_FROM = 15
 OWN_BUFFER_BYTES_MIN = 4096
-"""Records below this are copied: a buffer of their own costs the kernel more than the copy."""
+"""Smaller records are copied, because a separate buffer costs the kernel more than the copy."""
 
 _START_BEFORE_STATE = struct.Struct(">iiiib")
 _START = struct.Struct(">iiib")
@@ -54,7 +56,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 class FetchPartition(NamedTuple):
-    """What is wanted of one partition."""
+    """A partition in a Fetch request."""
 
     topic: str | UUID
     partition: int
@@ -65,7 +67,7 @@ class FetchPartition(NamedTuple):
     log_start_offset: int = -1
     replica_directory_id: UUID | None = None
     high_watermark: int = OFFSET_MAX
-    """The high watermark that a follower knows (KIP-1166)."""
+    """The high watermark of the follower (KIP-1166)."""
 
 
 class FetchCall(NamedTuple):
@@ -84,7 +86,7 @@ class FetchCall(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """The answer for one partition. Pairs are as named; None where there is nothing to say."""
+    """The result for one partition."""
 
     topic: str | UUID
     partition: int
@@ -105,7 +107,7 @@ class FetchResult(NamedTuple):
 
 
 def parse_fetch(buffer: Buffer, at: int, version: int) -> FetchCall:
-    """Read the request that fills ``buffer`` from ``at`` to its end."""
+    """Parse the request between ``at`` and the end of the buffer."""
     try:
         if version >= FLEXIBLE_FROM:
             call, stop = _parse_flexible(buffer, at, version)
@@ -298,7 +300,7 @@ def _read_request_tags(
 
 def _check_size(what: str, declared: int, actual: int) -> None:
     if declared != actual:
-        raise MalformedRequest(f"{what} is not of its declared size")
+        raise MalformedRequest(f"wrong size of {what}")
 
 
 def encode_fetch_response(
@@ -310,7 +312,7 @@ def encode_fetch_response(
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """The body of the response; large records are in the list as they were given."""
+    """The body of the response. Large records are buffers of their own, not copies."""
     out = bytearray(INT32.pack(throttle_ms))
     if version >= 7:
         out += struct.pack(">hi", error_code, session_id)

@@ -1,9 +1,8 @@
-"""Fetch as a follower speaks it, by hand: versions 15 to 18, requests out and responses in.
+"""A hand-written codec for Fetch, versions 15 to 18, as followers use it.
 
-The other side of ``wire/fetch.py``. Records of a response are views of the frame that it came in:
-between the socket's buffer and the log's file there is no copy. Property tests hold this equal to
-the generated codec. Below version 15 a follower cannot say its epoch, and would not be counted
-(KIP-903).
+This is the other side of ``wire/fetch.py``. Records of a response are views of its frame, so they
+are not copied between socket buffer and log file. Property tests compare this codec with the
+generated one. Versions below 15 lack the follower's broker epoch, which the leader needs (KIP-903).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _ONE_TOPIC = _ONE_PARTITION = b"\x02"
 
 
 class FollowerFetchRequest(NamedTuple):
-    """All of a request but its partitions."""
+    """A request without its partitions."""
 
     replica_id: int
     replica_epoch: int
@@ -65,7 +64,7 @@ class FollowerFetchRequest(NamedTuple):
 
 
 class FollowerFetchResponse(NamedTuple):
-    """A response; the records of ``results`` are views of its frame."""
+    """A response. The records of ``results`` are views of its frame."""
 
     throttle_ms: int
     error_code: int
@@ -75,12 +74,12 @@ class FollowerFetchResponse(NamedTuple):
 
 
 class FetchEncoder:
-    """Writes requests of one version and client: most of their bytes are always the same."""
+    """Encodes requests of one client in one version. Most of their bytes never change."""
 
     __slots__ = ("_end", "_end_with_cluster", "_head", "_replica", "version")
 
     def __init__(self, version: int, client_id: str, cluster_id: str | None = None) -> None:
-        assert VERSION_MIN <= version <= VERSION_MAX, f"fetch v{version} is not for followers"
+        assert VERSION_MIN <= version <= VERSION_MAX, f"followers do not use fetch v{version}"
         self.version = version
         head = bytearray()
         write_text(head, client_id)
@@ -103,14 +102,14 @@ class FetchEncoder:
         partitions: Sequence[FetchPartition],
         forgotten: Sequence[tuple[UUID, int]] = (),
     ) -> bytes:
-        """A whole frame, with its length in front. Neighbours of one topic are written together.
+        """A request frame, including its length field. Adjacent partitions of a topic are grouped.
 
-        The cluster is named with the first request of a session.
+        Only the first request of a session contains the cluster id.
         """
         replica_id, replica_epoch, wait_ms, min_bytes, max_bytes, session_id, epoch = request
         body = bytearray(self._head)
         body += _START.pack(wait_ms, min_bytes, max_bytes, _READ_UNCOMMITTED, session_id, epoch)
-        if len(partitions) == 1:  # one busy partition is the common case
+        if len(partitions) == 1:  # the common case
             p = partitions[0]
             body += _ONE_TOPIC
             body += p.topic.bytes  # type: ignore[union-attr]
@@ -160,14 +159,14 @@ def _write_forgotten(out: bytearray, forgotten: Sequence[tuple[UUID, int]]) -> N
 
 
 def parse_fetch_response(frame: memoryview, at: int, version: int) -> FollowerFetchResponse:
-    """Read the response from ``at`` to the end of its frame; raises ``MalformedRequest``."""
+    """Parse the response between ``at`` and the end of the frame; raises ``MalformedRequest``."""
     try:
-        answer, stop = _parse(frame, at, version)
+        response, stop = _parse(frame, at, version)
         if stop != len(frame):
             raise MalformedRequest(f"{len(frame) - stop} bytes too many")
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"fetch v{version} response: {error}") from error
-    return answer
+    return response
 
 
 def _parse(frame: memoryview, at: int, version: int) -> tuple[FollowerFetchResponse, int]:
@@ -187,7 +186,7 @@ def _parse(frame: memoryview, at: int, version: int) -> tuple[FollowerFetchRespo
         at = skip_tagged_fields(frame, at, end) if frame[at] else at + 1
     endpoints: list[NodeEndpoint] = []
     if frame[at]:
-        at = _read_answer_tags(frame, at, end, version, endpoints)
+        at = _read_response_tags(frame, at, end, version, endpoints)
     else:
         at += 1
     return FollowerFetchResponse(throttle_ms, error_code, session_id, results, endpoints), at
@@ -247,13 +246,13 @@ def _read_result_tags(frame: memoryview, at: int, end: int) -> tuple[_Pair, _Pai
             layout = layouts[tag]
             first, second = layout.unpack_from(frame, at)
             if skip_tagged_fields(frame, at + layout.size, end) != stop:
-                raise MalformedRequest(f"tagged field {tag} is not of its declared size")
+                raise MalformedRequest(f"wrong size of tagged field {tag}")
             found[tag] = (first, second)
         at = stop
     return found[0], found[1], found[2], at
 
 
-def _read_answer_tags(
+def _read_response_tags(
     frame: memoryview, at: int, end: int, version: int, endpoints: list[NodeEndpoint]
 ) -> int:
     tags, at = read_tag_count(frame, at)
@@ -264,7 +263,7 @@ def _read_answer_tags(
         if stop > end:
             raise MalformedRequest("tagged field beyond the end")
         if tag == 0 and version >= 16 and _read_endpoints(frame, at, end, endpoints) != stop:
-            raise MalformedRequest("node endpoints are not of their declared size")
+            raise MalformedRequest("wrong size of node endpoints")
         at = stop
     return at
 

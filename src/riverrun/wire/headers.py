@@ -1,8 +1,8 @@
-"""Headers of requests and responses, and the four bytes of length in front of each frame.
+"""Headers of requests and responses, and the length field of a frame.
 
-Requests have headers 1 and 2 (flexible: with tagged fields), responses 0 and 1. Two exceptions are
-Kafka's own: a client id is written with a two-byte length in both, and the answer to ApiVersions
-always has header 0, since a client that asks does not know yet what the broker speaks (KIP-511).
+Requests have headers 1 and 2 (flexible, with tagged fields), responses 0 and 1. Kafka makes two
+exceptions: the client id has a two-byte length in both request headers, and an ApiVersions response
+always has header 0, because the client does not know the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLEXIBLE_RESPONSE = struct.Struct(">iib")
 
 
 class RequestHeader(NamedTuple):
-    """The part that needs no knowledge of the API; ``at`` is the position behind the client id."""
+    """The fields common to all APIs. ``at`` is the position after the client id."""
 
     api_key: int
     api_version: int
@@ -36,7 +36,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(buffer: Buffer, at: int = 0) -> RequestHeader:
-    """Read as far as all versions agree; ``body_position`` goes on from there."""
+    """Read the fields that all versions share; ``body_position`` skips the rest."""
     try:
         api_key, api_version, correlation_id = _START.unpack_from(buffer, at)
         client_id, at = read_text_or_null(buffer, at + 8, len(buffer))
@@ -46,7 +46,7 @@ def read_request_header(buffer: Buffer, at: int = 0) -> RequestHeader:
 
 
 def body_position(api: Api, version: int, buffer: Buffer, at: int) -> int:
-    """Where the body begins, given the position behind the client id."""
+    """The position of the body, given the position after the client id."""
     if version < api.flexible_from:
         return at
     try:
@@ -58,14 +58,14 @@ def body_position(api: Api, version: int, buffer: Buffer, at: int) -> int:
 def request_frame(
     api: Api, version: int, correlation_id: int, client_id: str | None, body: bytes
 ) -> bytes:
-    """A whole request, with its length in front."""
+    """A request frame, including its length field."""
     return request_start(api, version, correlation_id, client_id, len(body)) + body
 
 
 def request_start(
     api: Api, version: int, correlation_id: int, client_id: str | None, body_bytes: int
 ) -> bytes:
-    """Length and header of a request whose body has so many bytes."""
+    """Length field and header of a request with a body of this size."""
     header = bytearray(_START.pack(api.key, version, correlation_id))
     write_text_or_null(header, client_id)
     if version >= api.flexible_from:
@@ -74,7 +74,7 @@ def request_start(
 
 
 def flexible_header_from(api: Api) -> int:
-    """The first version whose response has header 1."""
+    """The first version with response header 1."""
     return 2**15 if api.key is ApiKey.API_VERSIONS else api.flexible_from
 
 
@@ -83,14 +83,14 @@ def has_flexible_response_header(api: Api, version: int) -> bool:
 
 
 def response_start(correlation_id: int, body_bytes: int, *, is_flexible: bool) -> bytes:
-    """Length and header of a response whose body has so many bytes."""
+    """Length field and header of a response with a body of this size."""
     if is_flexible:
         return _FLEXIBLE_RESPONSE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)
 
 
 def read_response_header(buffer: Buffer, *, is_flexible: bool) -> tuple[int, int]:
-    """The correlation id of a response frame (without its length), and where its body begins."""
+    """Correlation id and body position of a response frame without its length field."""
     try:
         correlation_id: int = LENGTH.unpack_from(buffer, 0)[0]
         at = 4

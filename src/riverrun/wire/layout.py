@@ -39,5 +39,5 @@ class MessageModule(Protocol):
 
 
 def defaults(cls: type[Struct]) -> dict[str, Any]:
-    """The default values of a message's optional fields."""
+    """The default values of the optional fields of a message."""
     return {field.name: field.default for field in fields(cls) if not field.required}

@@ -1,8 +1,8 @@
-"""Kafka's types on the wire that have no fixed size: varints, strings, bytes, array lengths.
+"""Kafka's wire types of variable size: varints, strings, bytes, array lengths.
 
-Readers take (buffer, position, end) and give (value, position behind it). ``end`` is the end of the
-frame; a declared length is checked against it before anything is allocated, so that a small frame
-never costs more than its own size. Writers append to a bytearray.
+Readers take (buffer, position, end) and return (value, position after it). ``end`` is the end of
+the frame. A declared length is checked against it before memory is allocated, so a small frame
+never costs more memory than its own size. Writers append to a bytearray.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 
 ITEMS_MAX = 100_000
-"""Items of all arrays of a request together. Each costs microseconds of a loop that serves others:
-95 MB of nothing but empty names would stop a node for minutes."""
+"""The maximum number of items in all arrays of a request. Each item costs microseconds on the event
+loop: 95 MB of empty names would block a node for minutes."""
 TAGS_MAX = 64
-"""Tagged fields in one place. Kafka has no message with more than a few."""
+"""The maximum number of tagged fields of a struct. Kafka's messages have only a few."""
 
 
 class MalformedRequest(Exception):
-    """Bytes that are no message of the version that they claim to be."""
+    """Bytes that are not a message of their declared version."""
 
 
 def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
-    """An unsigned varint of 31 bits; more is never meant for a length, a count or a tag."""
+    """An unsigned varint of at most 31 bits, as lengths, counts and tags have."""
     value = buffer[at]
     at += 1
     if value < 0x80:
@@ -63,7 +63,7 @@ def read_compact_text_or_null(buffer: Buffer, at: int, end: int) -> tuple[str | 
 def read_compact_text(buffer: Buffer, at: int, end: int) -> tuple[str, int]:
     value, at = read_compact_text_or_null(buffer, at, end)
     if value is None:
-        raise MalformedRequest("null for a string that must be there")
+        raise MalformedRequest("null for a string that is not nullable")
     return value, at
 
 
@@ -81,7 +81,7 @@ def read_text_or_null(buffer: Buffer, at: int, end: int) -> tuple[str | None, in
 def read_text(buffer: Buffer, at: int, end: int) -> tuple[str, int]:
     value, at = read_text_or_null(buffer, at, end)
     if value is None:
-        raise MalformedRequest("null for a string that must be there")
+        raise MalformedRequest("null for a string that is not nullable")
     return value, at
 
 
@@ -98,7 +98,7 @@ def read_compact_bytes_or_null(buffer: Buffer, at: int, end: int) -> tuple[bytes
 def read_compact_bytes(buffer: Buffer, at: int, end: int) -> tuple[bytes, int]:
     value, at = read_compact_bytes_or_null(buffer, at, end)
     if value is None:
-        raise MalformedRequest("null for bytes that must be there")
+        raise MalformedRequest("null for bytes that are not nullable")
     return value, at
 
 
@@ -116,12 +116,12 @@ def read_bytes_or_null(buffer: Buffer, at: int, end: int) -> tuple[bytes | None,
 def read_bytes(buffer: Buffer, at: int, end: int) -> tuple[bytes, int]:
     value, at = read_bytes_or_null(buffer, at, end)
     if value is None:
-        raise MalformedRequest("null for bytes that must be there")
+        raise MalformedRequest("null for bytes that are not nullable")
     return value, at
 
 
 def read_count(buffer: Buffer, at: int, end: int, item_bytes_min: int) -> tuple[int, int]:
-    """The length of an array; -1 for null. Never more than what the rest of the frame can hold."""
+    """The length of an array, -1 for null. Rejects more items than the frame can contain."""
     count = INT32.unpack_from(buffer, at)[0]
     at += 4
     if count * item_bytes_min > end - at:
@@ -138,7 +138,7 @@ def read_compact_count(buffer: Buffer, at: int, end: int, item_bytes_min: int) -
 
 
 def check_items(count: int) -> None:
-    """Refuse a request that names more than any client has reason to."""
+    """Reject a request with too many items."""
     if count > ITEMS_MAX:
         raise MalformedRequest(f"{count} items, more than {ITEMS_MAX}")
 
@@ -151,7 +151,7 @@ def read_tag_count(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(buffer: Buffer, at: int, end: int) -> int:
-    """Pass over tagged fields that nobody here knows (KIP-482); the position behind them."""
+    """Skip unknown tagged fields (KIP-482). Returns the position after them."""
     count, at = read_tag_count(buffer, at)
     for _ in range(count):
         _, at = read_varint(buffer, at)
@@ -227,5 +227,5 @@ def write_count(out: bytearray, count: int) -> None:
 
 
 def write_compact_count(out: bytearray, count: int) -> None:
-    """The length of an array, -1 for null."""
+    """Write the length of an array, -1 for null."""
     write_varint(out, count + 1)

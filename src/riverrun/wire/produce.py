@@ -1,8 +1,8 @@
-"""Produce on the wire, by hand: the request is taken apart in place and its batches stay where they
-are, for the hot path handles bytes and never records.
+"""A hand-written codec for Produce. It parses requests in place and does not copy batches, because
+the hot path handles bytes and never records.
 
-Versions 0 to 13 are read; 0 to 2 only so that they can be refused in their own form (KAFKA-18659).
-Property tests hold this equal to kio.
+Versions 0 to 13 are parsed; 0 to 2 only to reject them in their own version (KAFKA-18659). Property
+tests compare this codec with kio.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _ACKS = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihq")
 _INT64 = struct.Struct(">q")
-_ONE_FINE = struct.Struct(">BihqqqBBBBiB")
-"""The common answer: one partition, written, nothing to add."""
-_NOTHING_TO_ADD = ((), None, None)
+_ONE_SUCCESS = struct.Struct(">BihqqqBBBBiB")
+"""The common response: one partition, no error, no optional fields."""
+_NO_DETAILS = ((), None, None)
 
 
 class ProducePartition(NamedTuple):
-    """One partition's batch: ``buffer[start:end]``; ``start`` is -1 when the client sent null."""
+    """The batch of a partition: ``buffer[start:end]``; ``start`` is -1 for null."""
 
     topic: str | UUID
     partition: int
@@ -67,7 +67,7 @@ class ProduceCall(NamedTuple):
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a leader is, for clients that asked the wrong node (KIP-951)."""
+    """The address of a leader, for clients that used another node (KIP-951)."""
 
     node_id: int
     host: str
@@ -76,7 +76,7 @@ class NodeEndpoint(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """The answer for one partition, in the order of the call."""
+    """The result for one partition, in the order of the request."""
 
     topic: str | UUID
     partition: int
@@ -87,12 +87,12 @@ class ProduceResult(NamedTuple):
     record_errors: Sequence[tuple[int, str | None]] = ()
     error_message: str | None = None
     leader: tuple[int, int] | None = None
-    """The leader's id and epoch, when the client should go there."""
+    """Id and epoch of the leader that the client should use instead."""
 
 
 @lru_cache(maxsize=4096)
 def topic_id_of(raw: bytes) -> UUID:
-    """UUIDs are dear to make, and a client names the same few topics again and again."""
+    """Cached, because constructing a UUID is slow and clients repeat the same few topics."""
     return UUID(bytes=raw)
 
 
@@ -106,10 +106,11 @@ def read_topic_id(buffer: Buffer, at: int) -> tuple[UUID, int]:
 def produce_request_around(
     version: int, *, acks: int, timeout_ms: int, topic: str | UUID, partition: int, size: int
 ) -> tuple[bytes, bytes]:
-    """What stands before and behind one batch of so many bytes in a request with nothing else, so
-    that whoever sends it need not copy the batch.
+    """The bytes before and after a batch of this size in a request with no other batch.
+
+    The caller can send the batch without copying it.
     """
-    assert version >= SERVED_FROM, f"version {version} takes no batches"
+    assert version >= SERVED_FROM, f"version {version} does not support batches"
     out = bytearray()
     if version < FLEXIBLE_FROM:
         assert isinstance(topic, str), f"topic {topic} by id in version {version}"
@@ -131,7 +132,7 @@ def produce_request_around(
 
 
 def parse_produce(buffer: Buffer, at: int, version: int) -> ProduceCall:
-    """Read the request that fills ``buffer`` from ``at`` to its end."""
+    """Parse the request between ``at`` and the end of the buffer."""
     try:
         if version >= FLEXIBLE_FROM:
             call, stop = _parse_flexible(buffer, at, version)
@@ -177,8 +178,8 @@ def _parse_plain(buffer: Buffer, at: int, version: int) -> tuple[ProduceCall, in
 
 
 def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[ProduceCall, int]:
-    # Most lengths take one byte and most optional things are absent: those cases are written out
-    # here, for a call costs more than the reading.
+    # Most lengths take one byte and most optional fields are absent. These cases are inlined,
+    # because a function call costs more than the parsing.
     end = len(buffer)
     transactional_id = None
     if buffer[at]:
@@ -222,7 +223,7 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[ProduceCall,
 
 
 def by_topic(results: Sequence[ProduceResult]) -> list[tuple[str | UUID, list[ProduceResult]]]:
-    """Neighbours of one topic together, as the request named them."""
+    """Group adjacent results of a topic."""
     groups: list[tuple[str | UUID, list[ProduceResult]]] = []
     for result in results:
         if groups and groups[-1][0] == result.topic:
@@ -234,7 +235,7 @@ def by_topic(results: Sequence[ProduceResult]) -> list[tuple[str | UUID, list[Pr
 
 @lru_cache(maxsize=4096)
 def _topic_start(topic: str | UUID, version: int) -> bytes:
-    """An array of one topic, up to its partitions, in a flexible version."""
+    """A topic array with one item, up to its partitions, in a flexible version."""
     out = bytearray(b"\x02")
     _write_topic(out, topic, version)
     return bytes(out)
@@ -259,8 +260,8 @@ def encode_produce_response(
     """The body of the response."""
     if len(results) == 1 and version >= FLEXIBLE_FROM and not node_endpoints:
         result = results[0]
-        if result[2] == 0 and result[6:] == _NOTHING_TO_ADD:
-            return _topic_start(result.topic, version) + _ONE_FINE.pack(
+        if result[2] == 0 and result[6:] == _NO_DETAILS:
+            return _topic_start(result.topic, version) + _ONE_SUCCESS.pack(
                 2, result.partition, 0, result.base_offset, result.log_append_time_ms,
                 result.log_start_offset, 1, 0, 0, 0, throttle_ms, 0,
             )  # fmt: skip
@@ -327,7 +328,7 @@ def _encode_flexible(
 
 
 def write_node_endpoints(out: bytearray, node_endpoints: Sequence[NodeEndpoint]) -> None:
-    """The tagged fields of a response, with this one in them (tag 0 in Produce and in Fetch)."""
+    """Write the tagged fields of a Produce or Fetch response: tag 0, the node endpoints."""
     value = bytearray()
     write_compact_count(value, len(node_endpoints))
     for endpoint in node_endpoints:

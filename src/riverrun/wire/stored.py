@@ -1,9 +1,9 @@
-"""Records that Kafka stores by schema: the classes that tools/generate_records.py makes, as bytes.
+"""Encodes and decodes the records that Kafka stores by schema (see tools/generate_records.py).
 
-Each class stands for all versions of its record. Reading takes any version, and what an older one
-lacks has its default; writing names the version. Keys of ``__consumer_offsets`` and
-``__transaction_state`` begin with the int16 that tells which record they belong to, their values
-with the int16 of their version. Metadata records have a frame of their own (``metadata/records``).
+A class covers all versions of its record. Readers accept any version; fields that it lacks have
+their defaults. Writers take the version as an argument. In ``__consumer_offsets`` and
+``__transaction_state`` a key begins with an int16 for the type of record, a value with an int16 for
+its version. Metadata records have their own frame (``metadata/records.py``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _INT16 = struct.Struct(">h")
 
 
 class UnknownRecord(ValueError):
-    """A record or version that this program does not know, or bytes that are none."""
+    """An unknown record or version, or invalid bytes."""
 
 
 class Key(Protocol):
-    """What a coordinator's key has."""
+    """A key of a coordinator record."""
 
     API_KEY: ClassVar[int]
 
@@ -36,7 +36,7 @@ K = TypeVar("K", bound=Key)
 
 
 def read_body(cls: type[T], version: int, buffer: bytes | memoryview, at: int = 0) -> tuple[T, int]:
-    """The record at a position and the position behind it."""
+    """The record at a position, and the position after it."""
     try:
         found: tuple[T, int] = _reader(cast(Any, cls), version)(buffer, at, len(buffer))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
@@ -54,15 +54,15 @@ def write_body(record: object, version: int) -> bytes:
 
 
 def read_int16(buffer: bytes | memoryview) -> int:
-    """The number in front of a key (which record) or of a value (which version)."""
+    """The number at the start of a key (record type) or value (version)."""
     if len(buffer) < 2:
-        raise UnknownRecord(f"{len(buffer)} bytes are no coordinator record")
+        raise UnknownRecord(f"{len(buffer)} bytes are not a coordinator record")
     number: int = _INT16.unpack_from(buffer)[0]
     return number
 
 
 def read_key(cls: type[K], buffer: bytes | memoryview) -> K:
-    """A coordinator's key of a class that ``read_int16`` has told."""
+    """A coordinator key, of the class that ``read_int16`` identified."""
     assert read_int16(buffer) == cls.API_KEY, f"{read_int16(buffer)} is not {cls.__name__}"
     return read_body(cls, 0, buffer, 2)[0]
 
@@ -72,7 +72,7 @@ def write_key(record: Key) -> bytes:
 
 
 def read_value(cls: type[T], buffer: bytes | memoryview) -> T:
-    """A coordinator's value of any version."""
+    """A coordinator value of any version."""
     return read_body(cls, read_int16(buffer), buffer, 2)[0]
 
 
@@ -81,7 +81,7 @@ def write_value(record: object, version: int) -> bytes:
 
 
 def versions(cls: type[object]) -> range:
-    """The versions of a record that we know."""
+    """The known versions of a record."""
     first, last = _module(cls).VERSIONS
     return range(first, last + 1)
 

@@ -1,1 +1,1 @@
-"""Messages of our own APIs, written by hand in the form of the generated ones."""
+"""Messages of riverrun's own APIs, in the form of the generated ones."""

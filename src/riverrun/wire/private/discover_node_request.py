@@ -1,4 +1,4 @@
-"""DiscoverNode: who asks whom it has reached. Read only; anybody may ask."""
+"""DiscoverNode request: the id of the sender. The request is read-only and open to every peer."""
 
 from uuid import UUID
 

@@ -1,8 +1,7 @@
-"""DiscoverNode: what a node says of itself, blank or member of a cluster.
+"""DiscoverNode response: the state of a node, which is blank or a member of a cluster.
 
-``named`` are the controllers that a blank node finds behind its seeds, null while some of them are
-silent. ``namesakes`` are the addresses at which a cluster knows the id of whoever asked, with
-another directory.
+``named`` are the controllers that a blank node found at its seeds; null until all seeds responded.
+``namesakes`` are the addresses that a cluster has for the sender's id with another directory id.
 """
 
 from uuid import UUID

@@ -1,5 +1,5 @@
-"""FormCluster: the first voters of a cluster, to be promised and then, once all of them have
-promised, to be agreed on. On the controllers' listener of blank nodes only.
+"""FormCluster request: the first voters of a cluster. Each voter promises them first; when all have
+promised, they are agreed. Only blank nodes serve it, on the controller listener.
 """
 
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""FormCluster: NONE when it is promised, or agreed on, and durable; else why not, in words."""
+"""FormCluster response: NONE when the promise or agreement is durable, otherwise the error."""
 
 from msgspec import Struct
 

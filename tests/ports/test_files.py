@@ -1,4 +1,4 @@
-"""The real file system behind its port."""
+"""OsFiles, the real file system."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from riverrun.ports.files import OsFiles, ReadBuffers, read_whole, write_atomically
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_bytes_are_read_back(tmp_path: Path) -> None:
     file = OsFiles().open(str(tmp_path / "f"), create=True)
     file.write_at(0, b"0123456789")
     file.write_at(4, bytearray(b"xx"))
@@ -20,12 +20,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_missing_file_is_not_made_by_looking(tmp_path: Path) -> None:
+def test_open_does_not_create_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         OsFiles().open(str(tmp_path / "f"))
 
 
-def test_a_lock_is_held_until_released(tmp_path: Path) -> None:
+def test_lock_is_held_until_released(tmp_path: Path) -> None:
     files = OsFiles()
     lock = files.lock(str(tmp_path / ".lock"))
     with pytest.raises(BlockingIOError):
@@ -34,7 +34,7 @@ def test_a_lock_is_held_until_released(tmp_path: Path) -> None:
     files.lock(str(tmp_path / ".lock")).release()
 
 
-def test_small_files_are_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_write_atomically_replaces_the_file(tmp_path: Path) -> None:
     files, path = OsFiles(), str(tmp_path / "f")
     write_atomically(files, path, b"old and longer")
     write_atomically(files, path, b"new")
@@ -42,7 +42,7 @@ def test_small_files_are_replaced_as_a_whole(tmp_path: Path) -> None:
     assert files.list_directory(str(tmp_path)) == ["f"]
 
 
-def test_read_buffers_are_used_again_only_when_nobody_holds_a_view() -> None:
+def test_read_buffer_is_reused_when_no_view_of_it_remains() -> None:
     buffers = ReadBuffers()
     view = memoryview(buffers.take(100_000))[:10]
     first = id(view.obj)
@@ -53,7 +53,7 @@ def test_read_buffers_are_used_again_only_when_nobody_holds_a_view() -> None:
     assert id(buffers.take(100_000)) == first
 
 
-def test_reads_that_are_held_keep_their_bytes(tmp_path: Path) -> None:
+def test_results_of_reads_keep_their_bytes(tmp_path: Path) -> None:
     file = OsFiles().open(str(tmp_path / "f"), create=True)
     file.write_at(0, b"".join(bytes([n]) * 50_000 for n in range(20)))
     held = [file.read_cached_at(n * 50_000, 50_000) for n in range(20)]

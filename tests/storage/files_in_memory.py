@@ -1,4 +1,4 @@
-"""A file system that is a dict, for tests of what only reads and writes files."""
+"""A file system in a dict."""
 
 
 class MemoryFile:
@@ -33,7 +33,7 @@ class MemoryLock:
 
 
 class MemoryFiles:
-    """Directories are whatever paths have in common."""
+    """A directory exists if a path starts with it."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytearray] = {}

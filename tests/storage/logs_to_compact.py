@@ -1,4 +1,4 @@
-"""Writes segments for the tests of compaction, and reads what compaction makes of them."""
+"""Writes segments for the tests of compaction, and reads the compacted ones."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ DIRECTORY = "/data/topic-0"
 
 @dataclass
 class LogToCompact:
-    """Segments in memory, with a hand-made account of producers and transactions."""
+    """Segments in memory, with their own bookkeeping of producers and transactions."""
 
     files: MemoryFiles = field(default_factory=MemoryFiles)
     bases: list[int] = field(default_factory=lambda: [0])
@@ -51,7 +51,7 @@ class LogToCompact:
         compression: Compression = Compression.NONE,
         log_append_time_ms: int | None = None,
     ) -> int:
-        """Append a batch; its base offset."""
+        """Append a batch. Returns its base offset."""
         base = self.next_offset
         sequence = self.sequences.get(producer, 0) if producer >= 0 else -1
         batch = build_batch(
@@ -78,9 +78,14 @@ class LogToCompact:
         control = ControlType.COMMIT if commit else ControlType.ABORT
         marker = NewRecord(b"\0\0\0\0\0\0", control.key(), 0)
         batch = build_batch(
-            [marker], base_offset=offset, leader_epoch=1, producer_id=producer, producer_epoch=0,
-            transactional=True, control=True,
-        )  # fmt: skip
+            [marker],
+            base_offset=offset,
+            leader_epoch=1,
+            producer_id=producer,
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
         self._append(batch, offset + 1)
         start = self.opened.pop(producer, None)
         if start is not None and not commit:
@@ -109,16 +114,23 @@ class LogToCompact:
             if end > base
         )
         values: dict[str, object] = {
-            "directory": DIRECTORY, "sources": sources, "first_dirty_offset": first_dirty_offset,
-            "now_ms": now_ms, "delete_retention_ms": 1000, "segment_bytes_max": 1 << 20,
-            "index_bytes_max": 1 << 20, "index_interval_bytes": 100, "map_bytes_max": 1 << 20,
-            "map_load_factor": 0.9, "last_records": dict(self.last_records),
+            "directory": DIRECTORY,
+            "sources": sources,
+            "first_dirty_offset": first_dirty_offset,
+            "now_ms": now_ms,
+            "delete_retention_ms": 1000,
+            "segment_bytes_max": 1 << 20,
+            "index_bytes_max": 1 << 20,
+            "index_interval_bytes": 100,
+            "map_bytes_max": 1 << 20,
+            "map_load_factor": 0.9,
+            "last_records": dict(self.last_records),
             "aborted": tuple(self.aborted),
-        }  # fmt: skip
+        }
         return CompactionTask(**{**values, **changes})  # type: ignore[arg-type]
 
     def compact(self, task: CompactionTask) -> list[CompactionResult]:
-        """Compact and put the new segments in place, as the cleaner does."""
+        """Compact and swap in the new segments, as the cleaner does."""
         results = []
         for cleaned in compact(self.files, task):
             self.check_cleaned(cleaned)
@@ -173,7 +185,7 @@ class LogToCompact:
         ]
 
     def records(self, *, committed: bool = False) -> list[Record]:
-        """All records of data; committed ones only, as a reader with the index would see them."""
+        """All data records, or only the committed ones as read with the transaction index."""
         found = []
         for base in self.bases:
             data = bytes(self.files.contents.get(self.path(base), b""))
@@ -189,7 +201,7 @@ class LogToCompact:
         return found
 
     def latest(self) -> dict[bytes | None, bytes]:
-        """What a reader of the whole log ends up with."""
+        """The latest value of each key after a read of the whole log."""
         state: dict[bytes | None, bytes] = {}
         for record in self.records(committed=True):
             if record.value is None:

@@ -1,4 +1,4 @@
-"""A machine with a simulated disk, on which the tests of logs start, kill and cut the power."""
+"""A machine with a simulated disk, for tests of kills and power failures."""
 
 import random
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, T
 from riverrun.records.batch import batches
 from riverrun.records.record import NewRecord, build_batch, read_records
 from riverrun.simulation.disks.disk import Disk
+from riverrun.simulation.disks.inodes import Inode
 from riverrun.storage.append import Appended
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
@@ -23,7 +24,7 @@ EPOCH = LeaderEpoch(3)
 
 
 class Process:
-    """What the simulated disk asks of a node."""
+    """The part of a node that the simulated disk uses."""
 
     def __init__(self) -> None:
         self.is_halted = False
@@ -75,7 +76,7 @@ class SeededRandomness:
 
 
 class Machine:
-    """One disk, and one process at a time that uses it."""
+    """One disk, and one process at a time."""
 
     def __init__(self, seed: int = 0, *, cold_probability: float = 0.0) -> None:
         self.disk = Disk(World(seed), "host")  # type: ignore[arg-type]
@@ -104,7 +105,7 @@ class Machine:
         return directory, logs[0]
 
     def kill(self) -> None:
-        """The process dies; what it wrote stays in the page cache."""
+        """End the process. Its writes stay in the page cache."""
         self.process.is_halted = True
         self.disk.unmount(self.process)  # type: ignore[arg-type]
         self.process = Process()
@@ -115,10 +116,11 @@ class Machine:
         self.disk.lose_power()
 
     def find(self, name: str) -> bytearray:
-        """The content of a file of the partition, to be damaged in place."""
+        """The content of a file of the partition, for a test to damage."""
         node = self.disk.find(f"{DATA}/{PARTITION}/{name}")
         assert node is not None, f"there is no {name}"
-        return node.content  # type: ignore[union-attr,no-any-return]
+        assert isinstance(node, Inode)
+        return node.content
 
 
 def batch(
@@ -142,17 +144,15 @@ def batch(
 
 
 def append(log: Log, data: bytearray, now_ms: int = NOW_MS) -> Appended:
-    """Append as the leader, and let it be committed."""
+    """Append as the leader, and advance the high watermark."""
     appended = log.append_as_leader(data, leader_epoch=EPOCH, now_ms=now_ms)
     log.advance_high_watermark(log.end_offset)
     return appended
 
 
 def read(log: Log, offset: int, *, max_bytes: int = 1 << 20, end: int | None = None) -> Slice:
-    """Read, from the disk if need be."""
-    found = log.read(
-        offset, max_bytes=max_bytes, end=log.high_watermark if end is None else end
-    )  # fmt: skip
+    """Read, from the disk if necessary."""
+    found = log.read(offset, max_bytes=max_bytes, end=log.high_watermark if end is None else end)
     if isinstance(found, ColdRead):
         cold, found = found, found.load()
         cold.adopt()
@@ -202,4 +202,4 @@ def refusal(work: Callable[[], object]) -> KafkaError:
         work()
     except KafkaError as error:
         return error
-    raise AssertionError("nothing was refused")
+    raise AssertionError("no KafkaError was raised")

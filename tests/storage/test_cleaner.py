@@ -1,4 +1,4 @@
-"""The cleaner on real logs: what it chooses, what stays readable, and what a crash leaves."""
+"""The cleaner on real logs: the choice of a log, reads during compaction, and crashes."""
 
 import contextlib
 import errno
@@ -19,6 +19,7 @@ from riverrun.model.ids import (
     TopicName,
     TopicPartition,
 )
+from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import NewRecord, Record, build_batch, read_records
@@ -66,7 +67,7 @@ class SeededRandomness:
 class Node:
     """A data directory with one log and a cleaner."""
 
-    def __init__(self, files: MemoryFiles, log_settings: LogSettings = COMPACT) -> None:
+    def __init__(self, files: Files, log_settings: LogSettings = COMPACT) -> None:
         self.files = files
         self.clock = FixedClock()
         self.directory = LogDirectory.open(
@@ -77,7 +78,7 @@ class Node:
             self.log = self.directory.logs[PARTITION]
         else:
             self.log = self.directory.create(PARTITION, UUID(int=500), log_settings)
-        self.dropped: list[Segment] = []
+        self.discarded: list[Segment] = []
         self.metrics = Metrics()
         self.cleaner = Cleaner(
             files,
@@ -86,7 +87,7 @@ class Node:
             settings=CleanerSettings(),
             start_job=lambda task, _: InlineCompaction(files, task),
             metrics=self.metrics,
-            discard=lambda _, segments: self.dropped.extend(segments),
+            discard=lambda _, segments: self.discarded.extend(segments),
         )
         self.cleaner.load(self.directory.logs)
         self.log.advance_high_watermark(self.log.end_offset)
@@ -94,9 +95,11 @@ class Node:
     def put(self, key: str, value: str | None, *, producer: int = -1, sequence: int = -1) -> int:
         record = NewRecord(None if value is None else value.encode(), key.encode(), NOW)
         batch = build_batch(
-            [record], producer_id=producer, producer_epoch=0 if producer >= 0 else -1,
+            [record],
+            producer_id=producer,
+            producer_epoch=0 if producer >= 0 else -1,
             base_sequence=sequence,
-        )  # fmt: skip
+        )
         appended = self.log.append_as_leader(
             bytearray(batch), leader_epoch=LeaderEpoch(1), now_ms=self.clock.now_ms()
         )
@@ -117,7 +120,7 @@ class Node:
         return drive(self.cleaner.clean_once(self.directory.logs))
 
     def records(self) -> list[Record]:
-        """Everything, as a consumer would read it."""
+        """All records, as a consumer reads them."""
         found: list[Record] = []
         offset = self.log.start_offset
         while offset < self.log.high_watermark:
@@ -145,7 +148,7 @@ class Node:
 
 
 def drive(steps: Generator[Callable[[], object], object, bool]) -> bool:
-    """As the runner does, without waiting."""
+    """Run the steps as the log manager does, without threads."""
     result: object = None
     try:
         step = next(steps)
@@ -169,7 +172,7 @@ def filled(node: Node, *, keys: int = 5, rounds: int = 4) -> dict[bytes | None, 
     return node.latest()
 
 
-def test_log_is_compacted_and_readers_do_not_notice() -> None:
+def test_compaction_keeps_the_latest_records_readable() -> None:
     node = Node(MemoryFiles())
     before = filled(node)
     end, size = node.log.end_offset, node.log.size_bytes
@@ -181,12 +184,13 @@ def test_log_is_compacted_and_readers_do_not_notice() -> None:
     assert node.log.size_bytes == sum(segment.size for segment in node.log.segments)
     assert node.log.cleaned_to == 20
     assert [segment.base_offset for segment in node.log.segments] == [0, 20]
-    assert [segment.base_offset for segment in node.dropped] == [0, 5, 10, 15]
-    assert not node.clean(), "there is nothing new"
+    assert [segment.base_offset for segment in node.discarded] == [0, 5, 10, 15]
+    assert not node.clean(), "nothing was added"
 
 
-def test_names_of_files_are_in_order_afterwards() -> None:
-    node = Node(MemoryFiles())
+def test_compaction_leaves_the_final_file_names() -> None:
+    files = MemoryFiles()
+    node = Node(files)
     filled(node)
     node.clean()
     names = [name for name in node.files.list_directory("/data/t-0") if name[0] == "0"]
@@ -196,7 +200,7 @@ def test_names_of_files_are_in_order_afterwards() -> None:
         "00000000000000000000.timeindex",
         "00000000000000000020.log",
     ]
-    assert node.files.contents["/data/cleaner-offset-checkpoint"] == b"0\n1\nt 0 20\n"
+    assert files.contents["/data/cleaner-offset-checkpoint"] == b"0\n1\nt 0 20\n"
 
 
 def test_checkpoint_survives_a_restart() -> None:
@@ -210,20 +214,21 @@ def test_checkpoint_survives_a_restart() -> None:
     assert not again.clean()
 
 
-def test_damaged_checkpoint_means_that_all_is_dirty() -> None:
-    node = Node(MemoryFiles())
+def test_damaged_checkpoint_makes_the_whole_log_dirty() -> None:
+    files = MemoryFiles()
+    node = Node(files)
     before = filled(node)
     node.clean()
     node.flush()
-    node.files.contents["/data/cleaner-offset-checkpoint"][:] = b"nonsense"
-    again = Node(node.files)
+    files.contents["/data/cleaner-offset-checkpoint"][:] = b"invalid"
+    again = Node(files)
     assert again.log.cleaned_to == 0
     again.roll()
     assert again.clean()
     assert again.latest() == before
 
 
-def test_truncation_makes_dirty_again() -> None:
+def test_truncation_lowers_the_compacted_offset() -> None:
     node = Node(MemoryFiles())
     filled(node)
     node.clean()
@@ -236,7 +241,7 @@ def candidate_ratio(node: Node) -> float | None:
     return None if found is None else found.ratio
 
 
-def test_only_compacted_topics_and_never_the_active_segment() -> None:
+def test_candidates_are_closed_segments_of_compacted_topics() -> None:
     node = Node(MemoryFiles(), LogSettings(cleanup_policy=("delete",)))
     filled(node)
     assert candidate_ratio(node) is None
@@ -264,9 +269,12 @@ def test_compaction_stops_at_an_open_transaction() -> None:
     node.put("a", "1")
     node.roll()
     batch = build_batch(
-        [NewRecord(b"v", b"a", NOW)], producer_id=1, producer_epoch=0, base_sequence=0,
+        [NewRecord(b"v", b"a", NOW)],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
         transactional=True,
-    )  # fmt: skip
+    )
     node.log.append_as_leader(bytearray(batch), leader_epoch=LeaderEpoch(1), now_ms=NOW)
     node.log.advance_high_watermark(node.log.end_offset)
     node.roll()
@@ -276,7 +284,7 @@ def test_compaction_stops_at_an_open_transaction() -> None:
     assert [segment.base_offset for segment in found.segments] == [0]
 
 
-def test_young_records_wait_and_old_ones_do_not() -> None:
+def test_compaction_lag_limits_are_respected() -> None:
     lag = LogSettings(cleanup_policy=("compact",), min_compaction_lag_ms=1000)
     node = Node(MemoryFiles(), lag)
     filled(node)
@@ -293,7 +301,7 @@ def test_young_records_wait_and_old_ones_do_not() -> None:
     assert node.clean()
 
 
-def test_dirty_ratio_decides() -> None:
+def test_log_is_compacted_above_the_dirty_ratio() -> None:
     node = Node(MemoryFiles())
     filled(node, keys=20)
     assert node.clean()
@@ -307,8 +315,9 @@ def test_dirty_ratio_decides() -> None:
     assert node.clean()
 
 
-def test_producer_goes_on_where_it_was() -> None:
-    node = Node(MemoryFiles())
+def test_producer_state_survives_compaction() -> None:
+    files = MemoryFiles()
+    node = Node(files)
     for number in range(4):
         node.put("a", str(number), producer=5, sequence=number)
         node.roll()
@@ -317,29 +326,30 @@ def test_producer_goes_on_where_it_was() -> None:
     node.put("b", "active")
     assert node.clean()
     node.flush()
-    for path in [path for path in node.files.contents if path.endswith(".snapshot")]:
-        node.files.unlink(path)
-    again = Node(node.files)
+    for path in [path for path in files.contents if path.endswith(".snapshot")]:
+        files.unlink(path)
+    again = Node(files)
     last = again.put("a", "3", producer=5, sequence=3)
     assert last == 3, "a retry of the last batch is a duplicate"
     assert again.put("a", "4", producer=5, sequence=4) == again.log.end_offset - 1
 
 
-def test_damage_is_reported_once_and_nothing_changes() -> None:
-    node = Node(MemoryFiles())
+def test_damaged_log_is_not_compacted() -> None:
+    files = MemoryFiles()
+    node = Node(files)
     filled(node)
-    node.files.contents[node.log.segments[1].path][80] ^= 1
-    before = {path: bytes(content) for path, content in node.files.contents.items()}
+    files.contents[node.log.segments[1].path][80] ^= 1
+    before = {path: bytes(content) for path, content in files.contents.items()}
     assert not node.clean()
     assert list(node.cleaner.uncleanable) == [node.log]
-    assert node.files.contents == before
+    assert files.contents == before
     assert not node.clean()
     node.directory.logs.clear()
     node.clean()
     assert not node.cleaner.uncleanable
 
 
-def test_compaction_that_is_overtaken_by_truncation_is_given_up() -> None:
+def test_truncation_aborts_a_running_compaction() -> None:
     node = Node(MemoryFiles())
     filled(node)
     steps = node.cleaner.clean_once(node.directory.logs)
@@ -372,7 +382,7 @@ def test_abort_ends_a_compaction() -> None:
     assert node.latest() == before
 
 
-def test_cold_read_that_compaction_overtakes_is_not_believed() -> None:
+def test_cold_read_is_not_current_after_compaction() -> None:
     node = Node(MemoryFiles())
     before = filled(node)
     segment = node.log.segments[1]
@@ -386,7 +396,7 @@ def test_cold_read_that_compaction_overtakes_is_not_believed() -> None:
     assert node.latest() == before
 
 
-def test_cold_read_under_a_name_that_is_gone_begins_again() -> None:
+def test_cold_read_of_a_renamed_file_is_repeated() -> None:
     node = Node(MemoryFiles())
     before = filled(node)
     steps = node.cleaner.clean_once(node.directory.logs)
@@ -425,7 +435,7 @@ def test_full_disk_only_delays_compaction() -> None:
     assert node.latest() == before
 
 
-def test_disk_that_cannot_sync_is_not_trusted() -> None:
+def test_failed_sync_ends_compaction_with_the_error() -> None:
     node = Node(MemoryFiles())
     filled(node)
     steps = node.cleaner.clean_once(node.directory.logs)
@@ -435,7 +445,7 @@ def test_disk_that_cannot_sync_is_not_trusted() -> None:
         steps.throw(OSError(errno.EIO, "broken"))
 
 
-def test_active_segment_is_closed_in_time_for_the_longest_lag() -> None:
+def test_active_segment_rolls_at_the_maximum_compaction_lag() -> None:
     node = Node(MemoryFiles(), LogSettings(cleanup_policy=("compact",), max_compaction_lag_ms=5000))
     node.put("a", "1")
     node.clock.milliseconds += 5000
@@ -448,13 +458,16 @@ def test_active_segment_is_closed_in_time_for_the_longest_lag() -> None:
 
 
 SMALL = LogSettings(
-    cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=100,
-    delete_retention_ms=0, min_cleanable_dirty_ratio=0.0,
-)  # fmt: skip
+    cleanup_policy=("compact",),
+    segment_bytes=700,
+    index_interval_bytes=100,
+    delete_retention_ms=0,
+    min_cleanable_dirty_ratio=0.0,
+)
 
 
 def due_for_cleaning(seed: int) -> Node:
-    """A log of several segments, durable up to its end, on files that can fail."""
+    """A durable log of several segments, on files that can fail."""
     chance = random.Random(seed)
     files = VolatileFiles(chance)
     node = Node(files, SMALL)
@@ -469,7 +482,7 @@ def due_for_cleaning(seed: int) -> Node:
 
     write(keys=12, rounds=3)
     if chance.random() < 0.6:
-        assert node.clean()  # gives the tombstones their horizon
+        assert node.clean()  # sets the delete horizon of the tombstones
         node.clock.milliseconds += 10
         write(keys=6, rounds=4)
     node.flush()
@@ -479,7 +492,7 @@ def due_for_cleaning(seed: int) -> Node:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
-def test_no_crash_and_no_power_cut_loses_or_revives_anything(seed: int) -> None:
+def test_crash_during_compaction_neither_loses_nor_restores_records(seed: int) -> None:
     node = due_for_cleaning(seed)
     files = node.files
     assert isinstance(files, VolatileFiles)
@@ -487,7 +500,7 @@ def test_no_crash_and_no_power_cut_loses_or_revives_anything(seed: int) -> None:
     files.halt_after(random.Random(seed).randrange(operations_of_cleaning(seed)))
     with contextlib.suppress(Halt):
         node.clean()
-    files.go_on()
+    files.resume()
     if seed % 4:
         files.lose_power()
     again = Node(files, SMALL)
@@ -510,7 +523,7 @@ def operations_of_cleaning(seed: int) -> int:
     return 1000 - node.files.left
 
 
-def test_log_can_be_read_at_every_step_of_its_compaction() -> None:
+def test_log_is_readable_at_every_step_of_compaction() -> None:
     node = Node(MemoryFiles())
     before = filled(node)
     steps = node.cleaner.clean_once(node.directory.logs)

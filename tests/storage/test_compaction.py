@@ -1,4 +1,4 @@
-"""Compaction: the latest record of each key stays, and everything that must stay besides."""
+"""Compaction keeps the latest record of each key, and some records besides."""
 
 import pickle
 
@@ -26,7 +26,11 @@ def put(key: str, value: str | None, timestamp: int = 5) -> NewRecord:
 
 def values(log: LogToCompact) -> list[tuple[int, str, str | None]]:
     return [
-        (record.offset, (record.key or b"").decode(), record.value and record.value.decode())
+        (
+            record.offset,
+            (record.key or b"").decode(),
+            None if record.value is None else record.value.decode(),
+        )
         for record in log.records()
     ]
 
@@ -44,7 +48,7 @@ def test_latest_record_of_each_key_stays_at_its_offset() -> None:
     assert (cleaned.records_read, cleaned.records_kept) == (5, 3)
 
 
-def test_only_the_dirty_part_is_mapped_and_all_of_it_cleaned() -> None:
+def test_keys_of_the_dirty_part_remove_records_of_the_clean_part() -> None:
     log = LogToCompact()
     log.write(put("a", "old"), put("b", "old"))
     log.roll()
@@ -53,7 +57,7 @@ def test_only_the_dirty_part_is_mapped_and_all_of_it_cleaned() -> None:
     assert values(log) == [(1, "b", "old"), (2, "a", "new")]
 
 
-def test_untouched_batches_stay_byte_by_byte() -> None:
+def test_batches_with_all_records_kept_do_not_change() -> None:
     log = LogToCompact()
     log.write(put("a", "1"), put("b", "2"), compression=Compression.ZSTD)
     before = bytes(log.files.contents[log.path(0)])
@@ -83,7 +87,7 @@ def test_segments_are_grouped_up_to_their_size() -> None:
     assert len(values(log)) == 6
 
 
-def test_offsets_too_far_apart_do_not_share_a_segment() -> None:
+def test_offsets_beyond_the_index_range_do_not_share_a_segment() -> None:
     log = LogToCompact()
     log.write(put("a", "1"))
     log.next_offset = 2**31
@@ -93,7 +97,7 @@ def test_offsets_too_far_apart_do_not_share_a_segment() -> None:
     assert [cleaned.replaced for cleaned in results] == [(0,), (2**31,)]
 
 
-def test_tombstone_stays_until_its_horizon() -> None:
+def test_tombstone_stays_until_its_delete_horizon() -> None:
     log = LogToCompact()
     log.write(put("a", "1"), put("b", "1"))
     log.write(put("a", None, timestamp=7))
@@ -102,32 +106,32 @@ def test_tombstone_stays_until_its_horizon() -> None:
     assert values(log) == [(1, "b", "1"), (2, "a", None), (3, "z", "end")]
     tombstone = log.headers()[1]
     assert tombstone.delete_horizon == 11_000
-    assert log.records()[1].timestamp == 7, "its own time survives the new base timestamp"
+    assert log.records()[1].timestamp == 7, "its timestamp does not change with the base timestamp"
     assert tombstone.max_timestamp == 7
     log.compact(log.task(now_ms=10_999, first_dirty_offset=4))
     assert (2, "a", None) in values(log)
-    assert log.headers()[1].delete_horizon == 11_000, "cleaning again does not prolong it"
+    assert log.headers()[1].delete_horizon == 11_000, "another compaction does not extend it"
     log.compact(log.task(now_ms=11_000, first_dirty_offset=4))
     assert values(log) == [(1, "b", "1"), (3, "z", "end")]
 
 
-def test_tombstone_behind_the_mapped_part_stays() -> None:
+def test_expired_tombstone_leaves_an_empty_last_batch() -> None:
     log = LogToCompact()
     log.write(put("a", None))
     task = log.task(now_ms=99_000)
     log.compact(task)
     log.compact(log.task(now_ms=200_000, first_dirty_offset=1))
-    assert [header.count for header in log.headers()] == [0], "only its place is kept"
+    assert [header.count for header in log.headers()] == [0], "only the offsets are kept"
 
 
-def test_records_without_key_go() -> None:
+def test_records_without_key_are_removed() -> None:
     log = LogToCompact()
     log.write(NewRecord(b"no key"), put("a", "1"))
     log.compact(log.task())
     assert values(log) == [(1, "a", "1")]
 
 
-def test_last_batch_of_an_active_producer_stays_empty_with_its_sequences() -> None:
+def test_last_batch_of_an_active_producer_keeps_its_sequence_numbers() -> None:
     log = LogToCompact()
     log.write(put("a", "1"), put("a", "2"), producer=7)
     log.write(put("a", "3"), put("b", "1"), producer=7)
@@ -142,7 +146,7 @@ def test_last_batch_of_an_active_producer_stays_empty_with_its_sequences() -> No
     assert [header.base_offset for header in log.headers()] == [4]
 
 
-def test_aborted_records_go_and_supersede_nothing() -> None:
+def test_aborted_records_are_removed_and_supersede_nothing() -> None:
     log = LogToCompact()
     log.write(put("a", "good"))
     log.write(put("a", "aborted"), producer=1, transactional=True)
@@ -152,16 +156,16 @@ def test_aborted_records_go_and_supersede_nothing() -> None:
     log.compact(log.task(now_ms=100))
     assert values(log) == [(0, "a", "good"), (3, "z", "end")]
     marker = next(header for header in log.headers() if header.is_control)
-    assert marker.delete_horizon is None, "its records were there when it was passed"
+    assert marker.delete_horizon is None, "its records existed in this compaction"
     log.compact(log.task(now_ms=200, first_dirty_offset=4))
     marker = next(header for header in log.headers() if header.is_control)
-    assert marker.delete_horizon == 1200, "now nothing needs it"
+    assert marker.delete_horizon == 1200, "its records are removed"
     log.compact(log.task(now_ms=1200, first_dirty_offset=4))
     assert not any(header.is_control for header in log.headers())
     assert log.latest() == {b"a": b"good", b"z": b"end"}
 
 
-def test_transaction_after_an_aborted_one_of_the_same_producer_counts() -> None:
+def test_transaction_after_an_aborted_one_of_the_same_producer_is_kept() -> None:
     log = LogToCompact()
     log.write(put("a", "old"))
     log.write(put("a", "aborted"), producer=1, transactional=True)
@@ -173,7 +177,7 @@ def test_transaction_after_an_aborted_one_of_the_same_producer_counts() -> None:
     assert values(log) == [(3, "a", "committed"), (5, "z", "end")]
 
 
-def test_marker_stays_while_records_of_its_transaction_do() -> None:
+def test_marker_stays_as_long_as_records_of_its_transaction() -> None:
     log = LogToCompact()
     log.write(put("a", "1"), producer=1, transactional=True)
     log.end(1, commit=True)
@@ -188,7 +192,7 @@ def test_marker_stays_while_records_of_its_transaction_do() -> None:
     assert not any(header.is_control for header in log.headers())
 
 
-def test_marker_that_alone_tells_a_producers_epoch_stays() -> None:
+def test_marker_stays_if_only_it_has_the_producer_epoch() -> None:
     log = LogToCompact()
     log.end(1, commit=True)
     log.write(put("z", "end"))
@@ -201,7 +205,7 @@ def test_marker_that_alone_tells_a_producers_epoch_stays() -> None:
     ]
 
 
-def test_small_memory_cleans_in_several_rounds() -> None:
+def test_small_memory_compacts_in_several_rounds() -> None:
     log = LogToCompact()
     for number in range(40):
         log.write(put(f"k{number % 20}", str(number)))
@@ -219,7 +223,7 @@ def test_small_memory_cleans_in_several_rounds() -> None:
     assert len(values(log)) < 40
 
 
-def test_batch_with_more_keys_than_memory_is_cleaned_nevertheless() -> None:
+def test_batch_with_more_keys_than_memory_is_compacted() -> None:
     log = LogToCompact()
     log.write(*[put(f"k{number}", "old") for number in range(50)])
     log.write(*[put(f"k{number}", "new") for number in range(50)])
@@ -247,14 +251,14 @@ def test_damage_is_not_copied() -> None:
         list(compact(log.files, task))
 
 
-def test_unwanted_compaction_ends() -> None:
+def test_throttle_can_abort_a_compaction() -> None:
     log = LogToCompact()
     log.write(put("a", "1"))
     with pytest.raises(CompactionAborted):
         list(compact(log.files, log.task(), lambda _: False))
 
 
-def test_leftovers_of_an_earlier_attempt_do_no_harm() -> None:
+def test_leftovers_of_an_earlier_attempt_are_replaced() -> None:
     log = LogToCompact()
     log.write(put("a", "1"))
     log.files.open(log.path(0, ".log.cleaned"), create=True).write_at(0, b"x" * 1000)
@@ -263,7 +267,7 @@ def test_leftovers_of_an_earlier_attempt_do_no_harm() -> None:
     assert values(log) == [(0, "a", "1")]
 
 
-def test_batches_larger_than_a_read_are_cleaned() -> None:
+def test_batches_larger_than_a_read_are_compacted() -> None:
     log = LogToCompact()
     log.write(put("a", "1" * (1 << 20)), put("b", "2" * (1 << 20)))
     log.write(put("a", "3" * (1 << 20)))
@@ -273,7 +277,7 @@ def test_batches_larger_than_a_read_are_cleaned() -> None:
     assert len(values(log)) == 2
 
 
-def test_log_append_time_survives() -> None:
+def test_log_append_time_does_not_change() -> None:
     log = LogToCompact()
     log.write(put("a", "1"), put("a", None), log_append_time_ms=77)
     log.write(put("z", "end"))
@@ -308,12 +312,12 @@ ACTIONS = st.one_of(
     st.tuples(st.just("end"), st.sampled_from([11, 12]), st.booleans()),
     st.tuples(st.just("roll")),
     st.tuples(st.just("compact"), st.integers(0, 3000), st.sampled_from([24 * 4, 1 << 20])),
-    st.tuples(st.just("forget")),
+    st.tuples(st.just("expire")),
 )
 
 
 @given(st.lists(ACTIONS, max_size=30), st.sampled_from([1, 500, 1 << 20]))
-def test_reader_of_the_whole_log_never_notices(
+def test_compaction_never_changes_the_latest_values(
     actions: list[tuple[object, ...]], segment_bytes_max: int
 ) -> None:
     log = LogToCompact()
@@ -330,7 +334,7 @@ def test_reader_of_the_whole_log_never_notices(
                 log.end(producer, commit=is_commit)  # type: ignore[arg-type]
             case ("roll",):
                 log.roll()
-            case ("forget",):
+            case ("expire",):
                 log.last_records.clear()
             case ("compact", later, map_bytes_max) if log.next_offset:
                 for producer in list(log.opened):  # compaction stops at the last stable offset
@@ -339,9 +343,11 @@ def test_reader_of_the_whole_log_never_notices(
                 before, last_records = log.latest(), dict(log.last_records)
                 now_ms += later  # type: ignore[operator]
                 task = log.task(
-                    now_ms=now_ms, first_dirty_offset=first_dirty, map_bytes_max=map_bytes_max,
+                    now_ms=now_ms,
+                    first_dirty_offset=first_dirty,
+                    map_bytes_max=map_bytes_max,
                     segment_bytes_max=segment_bytes_max,
-                )  # fmt: skip
+                )
                 results = log.compact(task)
                 first_dirty = results[-1].cleaned_to
                 assert log.latest() == before
@@ -354,6 +360,6 @@ def test_reader_of_the_whole_log_never_notices(
                         for header in headers
                     )
                 clean = [r.key for r in log.records(committed=True) if r.offset < first_dirty]
-                assert len(clean) == len(set(clean)), "each key stays once"
+                assert len(clean) == len(set(clean)), "each key has one record"
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tool reads what compaction, in its worker process, leaves behind."""
+"""Apache Kafka's dump tool reads the segments that a worker process compacted."""
 
 import random
 import subprocess
@@ -15,6 +15,7 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.cleaning.cleaner import Cleaner
+from riverrun.storage.cleaning.compaction import CompactionResult
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.producers import AppendOrigin
@@ -35,11 +36,13 @@ def fill(log: Log, now_ms: int, sequences: dict[int, int]) -> None:
         producer = chance.choice([-1, 1, 2])
         records = [
             NewRecord(
-                chance.choice([None, b"v" * 80]), b"key-%d" % chance.randrange(200),
-                now_ms + number * 10 + place, (("h", b"1"),),
+                chance.choice([None, b"v" * 80]),
+                b"key-%d" % chance.randrange(200),
+                now_ms + number * 10 + place,
+                (("h", b"1"),),
             )
             for place in range(10)
-        ]  # fmt: skip
+        ]
         batch = build_batch(
             records,
             compression=chance.choice(list(Compression)),
@@ -54,9 +57,12 @@ def fill(log: Log, now_ms: int, sequences: dict[int, int]) -> None:
         if producer == 2:
             control = chance.choice([ControlType.COMMIT, ControlType.ABORT])
             marker = build_batch(
-                [NewRecord(b"\0\0\0\0\0\0", control.key(), now_ms)], producer_id=2,
-                producer_epoch=0, transactional=True, control=True,
-            )  # fmt: skip
+                [NewRecord(b"\0\0\0\0\0\0", control.key(), now_ms)],
+                producer_id=2,
+                producer_epoch=0,
+                transactional=True,
+                control=True,
+            )
             log.append_as_leader(
                 bytearray(marker),
                 leader_epoch=EPOCH,
@@ -74,14 +80,22 @@ def test_kafka_reads_compacted_segments(tmp_path: Path) -> None:
         files, str(tmp_path), node_id=NodeId(1), clock=clock, randomness=SystemRandomness()
     )
     settings = LogSettings(
-        cleanup_policy=("compact",), segment_bytes=16_000, delete_retention_ms=0,
-        min_cleanable_dirty_ratio=0.0, timestamp_after_max_ms=2**40,
-    )  # fmt: skip
+        cleanup_policy=("compact",),
+        segment_bytes=16_000,
+        delete_retention_ms=0,
+        min_cleanable_dirty_ratio=0.0,
+        timestamp_after_max_ms=2**40,
+    )
     log = directory.create(PARTITION, UUID(int=1000), settings)
     cleaner = Cleaner(
-        files, str(tmp_path), clock=clock, settings=CleanerSettings(), start_job=ProcessJob,
-        metrics=Metrics(), discard=lambda *_: None,
-    )  # fmt: skip
+        files,
+        str(tmp_path),
+        clock=clock,
+        settings=CleanerSettings(),
+        start_job=ProcessJob[CompactionResult],
+        metrics=Metrics(),
+        discard=lambda *_: None,
+    )
     sequences = {1: 0, 2: 0}
     for _ in range(3):
         fill(log, clock.now_ms(), sequences)
@@ -99,13 +113,22 @@ def test_kafka_reads_compacted_segments(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [
-            java, "-cp", f"{kafka}/*", "org.apache.kafka.tools.DumpLogSegments",
-            "--deep-iteration", "--files", ",".join(paths),
+            java,
+            "-cp",
+            f"{kafka}/*",
+            "org.apache.kafka.tools.DumpLogSegments",
+            "--deep-iteration",
+            "--files",
+            ",".join(paths),
         ],
-        capture_output=True, text=True, errors="replace", timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    complaints = (
+    error_words = (
         "mismatch",
         "Mismatch",
         "out of order",
@@ -114,7 +137,7 @@ def test_kafka_reads_compacted_segments(tmp_path: Path) -> None:
         "Exception",
     )
     lines = (done.stdout + done.stderr).splitlines()
-    said = [line for line in lines if any(word in line for word in complaints)]
-    assert not said, said[:5]
+    errors = [line for line in lines if any(word in line for word in error_words)]
+    assert not errors, errors[:5]
     assert done.stdout.count("Dumping") == len(paths)
     assert done.stdout.count("| offset:") > 100

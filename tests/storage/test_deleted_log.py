@@ -1,4 +1,4 @@
-"""A topic is deleted and made again under its name while something still works on its log."""
+"""A topic is deleted and recreated while jobs still run on its old log."""
 
 from uuid import UUID
 
@@ -14,10 +14,10 @@ from .test_cleaner import COMPACT, PARTITION, Node, filled
 
 
 def node_on(machine: Machine) -> Node:
-    return Node(machine.files)  # type: ignore[arg-type]
+    return Node(machine.files)
 
 
-def made_again(node: Node) -> None:
+def recreate(node: Node) -> None:
     node.directory.delete(PARTITION)
     node.log = node.directory.create(PARTITION, UUID(int=501), COMPACT)
     for number in range(3):
@@ -27,7 +27,7 @@ def made_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize("steps_before", range(5))
-def test_compaction_never_touches_the_next_log_of_that_name(steps_before: int) -> None:
+def test_compaction_never_changes_a_new_log_of_the_same_name(steps_before: int) -> None:
     machine = Machine()
     node = node_on(machine)
     filled(node)
@@ -36,7 +36,7 @@ def test_compaction_never_touches_the_next_log_of_that_name(steps_before: int) -
         step = next(steps)
         for _ in range(steps_before):
             step = steps.send(step())
-        made_again(node)
+        recreate(node)
         while True:
             try:
                 result = step()
@@ -52,10 +52,10 @@ def test_compaction_never_touches_the_next_log_of_that_name(steps_before: int) -
     left = node.files.list_directory("/data/t-0")
     assert not [name for name in left if name.endswith((".cleaned", ".swap"))]
     machine.kill()
-    assert node_on(machine).latest() == expected, "nor after a restart"
+    assert node_on(machine).latest() == expected, "also after a restart"
 
 
-def test_a_read_of_a_deleted_log_never_shows_the_next_of_that_name() -> None:
+def test_read_of_a_deleted_log_never_returns_a_new_log_of_the_same_name() -> None:
     node = node_on(Machine())
     filled(node)
     old = node.log
@@ -64,11 +64,11 @@ def test_a_read_of_a_deleted_log_never_shows_the_next_of_that_name() -> None:
     segment.is_warm = False
     cold = old.read(7, max_bytes=1000, end=old.high_watermark)
     assert isinstance(cold, ColdRead)
-    made_again(node)
+    recreate(node)
     assert not cold.is_current
-    for look in (cold.again, lambda: old.offset_for_timestamp(0), old.offset_of_max_timestamp):
+    for search in (cold.again, lambda: old.offset_for_timestamp(0), old.offset_of_max_timestamp):
         with pytest.raises(KafkaError) as refused:
-            look()
+            search()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -77,7 +77,7 @@ def test_flush_of_a_deleted_log_writes_no_side_files() -> None:
     filled(node)
     job = node.log.begin_flush(whole=True)
     assert job is not None
-    made_again(node)
+    recreate(node)
     before = node.files.list_directory("/data/t-0")
     job.run()
     assert node.files.list_directory("/data/t-0") == before

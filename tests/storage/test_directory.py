@@ -1,4 +1,4 @@
-"""The data directory: whose it is, what it refuses, and what is left of deleted partitions."""
+"""The data directory: its identity, its checkpoints, and deleted partitions."""
 
 import errno
 import json
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
+from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.files import OsFiles, read_whole
 from riverrun.storage.checkpoints import (
     CorruptCheckpoint,
@@ -49,7 +49,7 @@ def refusal(start: Callable[[], object]) -> str:
     return str(refused.value)
 
 
-def test_an_empty_directory_is_taken_and_known_again() -> None:
+def test_empty_directory_gets_an_identity() -> None:
     machine = Machine()
     directory = machine.start()
     assert directory.cluster_id is None
@@ -65,13 +65,13 @@ def test_an_empty_directory_is_taken_and_known_again() -> None:
     assert f"directory.id={encode_uuid(identity)}\n" in text
 
 
-def test_a_directory_in_use_is_refused() -> None:
+def test_directory_in_use_is_rejected() -> None:
     machine = Machine()
     machine.start()
     assert "in use by another process" in refusal(machine.start)
 
 
-def test_a_lock_ends_with_its_process_or_its_directory() -> None:
+def test_close_and_kill_release_the_lock() -> None:
     machine = Machine()
     machine.start().close()
     machine.start()
@@ -79,23 +79,26 @@ def test_a_lock_ends_with_its_process_or_its_directory() -> None:
     machine.start()
 
 
-def test_another_nodes_directory_is_refused() -> None:
+def test_directory_of_another_node_is_rejected() -> None:
     machine = Machine()
     machine.start().close()
 
     def start_as_node_2() -> LogDirectory:
         return LogDirectory.open(
-            machine.files, DATA, node_id=NodeId(2), clock=machine.clock,
+            machine.files,
+            DATA,
+            node_id=NodeId(2),
+            clock=machine.clock,
             randomness=machine.randomness,
-        )  # fmt: skip
+        )
 
     message = refusal(start_as_node_2)
     assert "belongs to node 1, not to node 2" in message
     assert "node.id=1" in message
-    machine.start()  # the refused one has let go of the lock
+    machine.start()  # the failed open released the lock
 
 
-def test_another_clusters_directory_is_refused() -> None:
+def test_directory_of_another_cluster_is_rejected() -> None:
     machine = Machine()
     directory = machine.start()
     directory.adopt_cluster("one")
@@ -114,28 +117,31 @@ def test_another_clusters_directory_is_refused() -> None:
         (b"\xff\xfe\x00", "damaged"),
     ],
 )
-def test_meta_properties_that_cannot_be_read_are_refused(content: bytes, expected: str) -> None:
+def test_invalid_meta_properties_are_rejected(content: bytes, expected: str) -> None:
     machine = Machine()
     machine.start().close()
     write(machine, META, content)
     assert expected in refusal(machine.start)
 
 
-def test_partitions_without_an_owner_are_refused() -> None:
+def test_partitions_without_meta_properties_are_rejected() -> None:
     machine = Machine()
     machine.files.make_directory(f"{DATA}/topic-0")
     assert "no meta.properties" in refusal(machine.start)
 
 
-def test_a_directory_that_cannot_be_used_is_refused(tmp_path: object) -> None:
+def test_unusable_directory_is_rejected(tmp_path: object) -> None:
     path = f"{tmp_path}/file"
     OsFiles().open(path, create=True).close()
 
     def start(path: str) -> LogDirectory:
         return LogDirectory.open(
-            OsFiles(), path, node_id=NodeId(1), clock=FixedClock(),
+            OsFiles(),
+            path,
+            node_id=NodeId(1),
+            clock=FixedClock(),
             randomness=SeededRandomness(1),
-        )  # fmt: skip
+        )
 
     assert "cannot be used" in refusal(lambda: start(path))
     assert "cannot be used" in refusal(lambda: start(f"{path}/below"))
@@ -145,7 +151,7 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: object) -> None:
     start(f"{tmp_path}/data").close()
 
 
-def test_topic_ids_are_known_after_a_restart() -> None:
+def test_topic_id_survives_a_restart() -> None:
     machine = Machine()
     directory, _ = machine.load(LogSettings())
     stop_cleanly(directory)
@@ -153,7 +159,7 @@ def test_topic_ids_are_known_after_a_restart() -> None:
     assert log.topic_id == TOPIC_ID
 
 
-def test_a_log_without_its_topic_id_is_opened_all_the_same() -> None:
+def test_log_without_topic_id_is_opened() -> None:
     machine = Machine()
     _, log = machine.load(LogSettings())
     append(log, batch(b"a"))
@@ -165,7 +171,7 @@ def test_a_log_without_its_topic_id_is_opened_all_the_same() -> None:
     assert read_all(log) == [(0, b"a")]
 
 
-def test_a_deleted_partition_is_gone_at_once_and_its_files_later() -> None:
+def test_deleted_partition_leaves_its_files_to_a_removal() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     append(log, batch(b"a"))
@@ -178,10 +184,10 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_later() -> None:
     assert again.end_offset == 0
     removal.run()
     assert not machine.files.exists(removal.path)
-    removal.run()  # whoever comes late finds nothing to do
+    removal.run()  # a second run does nothing
 
 
-def test_what_is_left_of_a_deleted_partition_is_removed_after_a_restart() -> None:
+def test_files_of_a_deleted_partition_are_removed_after_a_restart() -> None:
     machine = Machine()
     directory, _ = machine.load(LogSettings())
     directory.delete(PARTITION)
@@ -193,7 +199,7 @@ def test_what_is_left_of_a_deleted_partition_is_removed_after_a_restart() -> Non
     assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
 
 
-def test_a_partition_with_a_long_name_can_be_deleted() -> None:
+def test_partition_with_a_long_name_can_be_deleted() -> None:
     machine = Machine()
     directory = machine.start()
     partition = TopicPartition(TopicName("t" * 249), PartitionIndex(12345))
@@ -202,7 +208,7 @@ def test_a_partition_with_a_long_name_can_be_deleted() -> None:
     assert len(directory.removals[0].path) - len(DATA) - 1 <= 255
 
 
-def test_delete_records_survives_by_its_checkpoint() -> None:
+def test_start_offset_survives_in_its_checkpoint() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     for _ in range(5):
@@ -214,7 +220,7 @@ def test_delete_records_survives_by_its_checkpoint() -> None:
     assert log.start_offset == 3
 
 
-def test_checkpoints_keep_what_is_not_loaded_yet() -> None:
+def test_checkpoints_keep_partitions_that_are_not_loaded() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     append(log, batch(b"a"))
@@ -226,7 +232,7 @@ def test_checkpoints_keep_what_is_not_loaded_yet() -> None:
     assert parse_offsets(content) == {PARTITION: 1}
 
 
-def test_a_damaged_checkpoint_costs_time_and_nothing_else() -> None:
+def test_damaged_checkpoint_loses_no_records() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     append(log, batch(b"a"))
@@ -238,7 +244,7 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else() -> None:
     assert read_all(log) == [(0, b"a")]
 
 
-def test_the_clean_marker_holds_the_broker_epoch() -> None:
+def test_clean_shutdown_marker_contains_the_broker_epoch() -> None:
     machine = Machine()
     directory = machine.start()
     directory.mark_clean(broker_epoch=42)
@@ -251,7 +257,7 @@ def test_the_clean_marker_holds_the_broker_epoch() -> None:
     assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
 
 
-def test_an_offline_directory_accepts_nothing() -> None:
+def test_offline_directory_rejects_appends() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     directory.fail(f"a sync failed: {errno.EIO}")
@@ -260,7 +266,7 @@ def test_an_offline_directory_accepts_nothing() -> None:
         append(log, batch(b"a"))
 
 
-def test_metadata_log_stands_apart_from_the_others() -> None:
+def test_metadata_log_is_not_among_the_partitions() -> None:
     machine = Machine()
     directory = machine.start()
     log = directory.open_metadata(LogSettings())
@@ -272,12 +278,12 @@ def test_metadata_log_stands_apart_from_the_others() -> None:
     assert encode_uuid(log.topic_id) == "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
-def test_small_files_are_kafkas() -> None:
-    assert encode_offsets({PARTITION: 5}) == b"0\n1\ntopic 0 5\n"  # type: ignore[dict-item]
+def test_small_files_have_the_format_of_kafka() -> None:
+    assert encode_offsets({PARTITION: Offset(5)}) == b"0\n1\ntopic 0 5\n"
     assert parse_uuid(encode_uuid(TOPIC_ID)) == TOPIC_ID
     data = encode_partition_metadata(TOPIC_ID)
     assert data == f"version: 0\ntopic_id: {encode_uuid(TOPIC_ID)}".encode()
     assert parse_partition_metadata(data) == TOPIC_ID
-    for nonsense in (b"", b"version: 1\ntopic_id: x", b"\xff"):
+    for invalid in (b"", b"version: 1\ntopic_id: x", b"\xff"):
         with pytest.raises(CorruptCheckpoint):
-            parse_partition_metadata(nonsense)
+            parse_partition_metadata(invalid)

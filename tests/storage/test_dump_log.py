@@ -1,4 +1,4 @@
-"""Apache Kafka's own dump tool reads every file that we write, without a complaint."""
+"""Apache Kafka's dump tool reads all our files without an error."""
 
 import os
 import subprocess
@@ -20,20 +20,26 @@ from tests.peers import find_java, find_kafka, need
 
 from .machines import PARTITION, TOPIC_ID, batch, flush, stop_cleanly
 
-COMPLAINTS = ("Exception", "ERROR", "isvalid: false", "Found", "mismatch", "corrupt", "Mismatch")
+ERROR_WORDS = ("Exception", "ERROR", "isvalid: false", "Found", "mismatch", "corrupt", "Mismatch")
 
 
 def dump(*paths: str) -> str:
     libraries = need(find_kafka)
     command = [
-        need(find_java), "-Xmx256m", "-cp", f"{libraries}/*",
-        "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(paths),
-    ]  # fmt: skip
+        need(find_java),
+        "-Xmx256m",
+        "-cp",
+        f"{libraries}/*",
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--deep-iteration",
+        "--files",
+        ",".join(paths),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
-    for complaint in COMPLAINTS:
-        assert complaint not in output, output
+    for word in ERROR_WORDS:
+        assert word not in output, output
     return output
 
 
@@ -48,7 +54,7 @@ def opened(path: Path) -> LogDirectory:
 
 
 def fill(log: Log) -> None:
-    """Everything that has a form of its own in the files."""
+    """Batches of every kind: codecs, epochs, a transaction and its marker."""
     now_ms = SystemClock().now_ms()
     for number in range(60):
         codec = Compression(number % 5)
@@ -108,7 +114,7 @@ def test_kafka_reads_all_files_of_a_running_and_of_a_stopped_log(tmp_path: Path)
     directory = opened(tmp_path)
     (log,) = directory.load(lambda _: settings)
     log.truncate_to(100)
-    append_in_epoch(log, batch(b"after the cut"))
+    append_in_epoch(log, batch(b"after the truncation"))
     dump(*_files(log.path))
     directory.close()
 
@@ -119,7 +125,7 @@ def append_in_epoch(log: Log, data: bytearray) -> None:
 
 
 def _files(path: str) -> list[str]:
-    """All that the tool reads; an empty index says nothing, and the tool chokes on it."""
+    """The files that the tool reads. It fails on empty indexes."""
     names = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     return [
         os.path.join(path, name)

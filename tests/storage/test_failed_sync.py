@@ -1,4 +1,4 @@
-"""What a sync that failed leaves behind, and syncs that meet each other or cannot even begin."""
+"""Syncs that fail, that cannot start, or that end while a caller arrives."""
 
 import asyncio
 import errno
@@ -21,10 +21,10 @@ SETTINGS = LogSettings(flush_before_ack=True, segment_bytes=1 << 20)
 
 async def started(machine: Machine) -> tuple[LogManager, Log]:
     directory = machine.start()
-    runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
-    await runner.recover(lambda _: SETTINGS)
+    manager = LogManager(directory, clock=machine.clock, metrics=Metrics())
+    await manager.recover(lambda _: SETTINGS)
     log = directory.logs.get(PARTITION) or directory.create(PARTITION, TOPIC_ID, SETTINGS)
-    return runner, log
+    return manager, log
 
 
 def appended(log: Log, value: bytes) -> int:
@@ -33,85 +33,85 @@ def appended(log: Log, value: bytes) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_failed_sync_left_in_memory_is_acknowledged_only_when_it_is_on_the_disk(
+def test_data_of_a_failed_sync_is_written_again_before_it_is_acknowledged(
     seed: int,
 ) -> None:
-    """The sync after a failed one succeeds without the data, so the data is written afresh."""
+    """A sync after a failed one succeeds without the data, so recovery writes it again."""
     machine = Machine(seed)
 
-    async def story(_: VirtualLoop) -> None:
-        runner, log = await started(machine)
-        await runner.flushed(log, appended(log, b"durable"))
+    async def story(_loop: VirtualLoop) -> None:
+        manager, log = await started(machine)
+        await manager.flushed(log, appended(log, b"durable"))
         machine.disk.syncs_to_fail = 1
         end = appended(log, b"in memory")
         with pytest.raises(KafkaError):
-            await runner.flushed(log, end)
+            await manager.flushed(log, end)
 
         machine.kill()
-        runner, log = await started(machine)
-        assert not machine.files.exists(f"{DATA}/{DISK_FAILED}"), "all is written afresh"
-        await runner.flushed(log, log.end_offset)
+        manager, log = await started(machine)
+        assert not machine.files.exists(f"{DATA}/{DISK_FAILED}"), "all data was written again"
+        await manager.flushed(log, log.end_offset)
         log.advance_high_watermark(log.flushed_offset)
         acknowledged = read_all(log)
         assert acknowledged[0] == (0, b"durable")
 
         machine.lose_power()
-        runner, log = await started(machine)
+        manager, log = await started(machine)
         log.advance_high_watermark(log.end_offset)
         assert read_all(log)[: len(acknowledged)] == acknowledged
 
     run(machine.clock, story)
 
 
-def test_a_sync_that_cannot_begin_lets_others_have_the_loop(
+def test_flush_that_cannot_start_yields_to_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine()
-    asked = 0
+    calls = 0
     begin_flush = Log.begin_flush
 
     def without_descriptors(log: Log, *, whole: bool = False, closing: bool = False) -> FlushJob:
-        nonlocal asked
-        asked += 1
-        assert asked < 10, "asked again and again within one turn of the loop"
-        if asked < 3:
+        nonlocal calls
+        calls += 1
+        assert calls < 10, "retried within one event-loop iteration"
+        if calls < 3:
             raise OSError(errno.EMFILE, "Too many open files")
         job = begin_flush(log, whole=whole, closing=closing)
         assert job is not None
         return job
 
-    async def story(_: VirtualLoop) -> None:
-        runner, log = await started(machine)
+    async def story(_loop: VirtualLoop) -> None:
+        manager, log = await started(machine)
         monkeypatch.setattr(Log, "begin_flush", without_descriptors)
-        waiting = asyncio.create_task(runner.flushed(log, appended(log, b"value")))
+        waiting = asyncio.create_task(manager.flushed(log, appended(log, b"value")))
         await asyncio.sleep(0)
-        assert asked == 1
+        assert calls == 1
         await waiting
         assert log.flushed_offset == log.end_offset
 
     run(machine.clock, story)
 
 
-def test_who_comes_in_the_very_turn_in_which_a_sync_ends_does_not_wait_for_it() -> None:
-    """To wait for a task that is done is no waiting: the loop would go round in it for ever."""
+def test_caller_in_the_iteration_in_which_a_sync_ends_does_not_spin() -> None:
+    """Awaiting a finished task does not yield, so the caller would loop without end."""
     machine = Machine()
 
     async def story(loop: VirtualLoop) -> None:
-        runner, log = await started(machine)
+        manager, log = await started(machine)
         loop.is_holding = True
-        waiting = asyncio.create_task(runner.flushed(log, appended(log, b"value")))
+        waiting = asyncio.create_task(manager.flushed(log, appended(log, b"value")))
         gate = loop.create_future()
 
-        async def come_late() -> None:
+        async def call_late() -> None:
             await gate
-            await runner.truncate(log, 1)
-            await runner._flush_all([log], whole=True)
+            await manager.truncate(log, 1)
+            await manager._flush_all([log], whole=True)
 
-        late = asyncio.create_task(come_late())
+        late = asyncio.create_task(call_late())
         await asyncio.sleep(0.1)
-        assert loop.held, "the sync is under way"
+        assert loop.held, "the sync is running"
         loop.release()
-        gate.set_result(None)  # right behind the sync, so in the same turn
+        gate.set_result(None)  # directly after the sync, in the same event-loop iteration
         loop.is_holding = False
         await asyncio.gather(waiting, late)
         assert log.recovery_point == log.end_offset

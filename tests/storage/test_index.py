@@ -1,4 +1,4 @@
-"""Indexes agree with a search through all their entries, and survive their files."""
+"""Indexes agree with a linear search, and with their files."""
 
 import struct
 from itertools import accumulate
@@ -48,7 +48,7 @@ def test_positions_agree_with_a_linear_search(
 
 
 @given(growing, st.integers(0, 200_000))
-def test_an_offset_index_survives_its_file_and_truncation(
+def test_offset_index_round_trips_through_its_file_and_truncates(
     entries: list[tuple[int, int]], size: int
 ) -> None:
     index = filled(entries)
@@ -61,10 +61,10 @@ def test_an_offset_index_survives_its_file_and_truncation(
     index.truncate(size)
     kept = [entry for entry in entries if entry[1] < size]
     assert read.encode() == index.encode() == filled(kept).encode()
-    assert index.pending == index.encode(), "nothing of it was written yet"
+    assert index.pending == index.encode(), "nothing was written yet"
 
 
-def test_entries_are_kafkas() -> None:
+def test_entries_have_the_format_of_kafka() -> None:
     index = OffsetIndex(BASE)
     index.append(BASE + 7, 4242)
     assert index.encode() == struct.pack(">ii", 7, 4242)
@@ -85,11 +85,11 @@ def test_entries_are_kafkas() -> None:
         bytes(16),
     ],
 )
-def test_nonsense_is_no_offset_index(data: bytes) -> None:
+def test_invalid_offset_index_is_rejected(data: bytes) -> None:
     assert OffsetIndex.parse(BASE, data) is None
 
 
-def test_nonsense_is_no_time_index() -> None:
+def test_invalid_time_index_is_rejected() -> None:
     assert TimeIndex.parse(BASE, b"\x00" * 11) is None
     assert TimeIndex.parse(BASE, struct.pack(">qIqI", 5, 1, 5, 2)) is None
     assert TimeIndex.parse(BASE, struct.pack(">qIqI", 5, 3, 6, 2)) is None
@@ -97,7 +97,7 @@ def test_nonsense_is_no_time_index() -> None:
 
 
 @given(st.lists(st.integers(-1, 100), max_size=30), st.integers(0, 110))
-def test_no_record_as_late_lies_at_or_before_the_offset_of_a_time(
+def test_records_up_to_the_offset_of_a_timestamp_are_earlier(
     timestamps: list[int], wanted: int
 ) -> None:
     times = TimeIndex(BASE)

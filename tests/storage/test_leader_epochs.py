@@ -1,4 +1,4 @@
-"""Leader epochs: where histories part (KIP-101, KIP-279)."""
+"""Leader epochs: where two logs diverge (KIP-101, KIP-279)."""
 
 import pytest
 from hypothesis import given
@@ -22,28 +22,26 @@ def of(history: list[tuple[int, int]]) -> LeaderEpochs:
     return epochs
 
 
-def test_end_of_an_epoch_follows_kafkas_rule() -> None:
+def test_end_of_an_epoch_follows_the_rule_of_kafka() -> None:
     epochs = of([(2, 10), (4, 30), (5, 40)])
     assert epochs.end_of(5, 100) == (5, 100)
     assert epochs.end_of(4, 100) == (4, 40)
-    assert epochs.end_of(3, 100) == (2, 30), "the largest that is not above"
+    assert epochs.end_of(3, 100) == (2, 30), "the largest epoch that is not above"
     assert epochs.end_of(2, 100) == (2, 30)
-    assert epochs.end_of(1, 100) == (1, 10), "older than all that is known"
+    assert epochs.end_of(1, 100) == (1, 10), "older than all entries"
     assert epochs.end_of(6, 100) == (-1, -1)
     assert epochs.end_of(-1, 100) == (-1, -1)
     assert LeaderEpochs().end_of(0, 0) == (-1, -1)
 
 
 @given(histories, st.integers(0, 300))
-def test_every_offset_has_the_epoch_in_which_it_was_written(
-    history: list[tuple[int, int]], offset: int
-) -> None:
+def test_epoch_at_is_the_epoch_of_the_append(history: list[tuple[int, int]], offset: int) -> None:
     expected = max((epoch for epoch, start in history if start <= offset), default=-1)
     assert of(history).epoch_at(offset) == expected
 
 
 @given(histories)
-def test_epochs_survive_their_file(history: list[tuple[int, int]]) -> None:
+def test_epochs_round_trip_through_their_file(history: list[tuple[int, int]]) -> None:
     epochs = of(history)
     read = LeaderEpochs.parse(epochs.encode())
     assert read.entries == epochs.entries == history
@@ -52,9 +50,7 @@ def test_epochs_survive_their_file(history: list[tuple[int, int]]) -> None:
 
 
 @given(histories, st.integers(0, 300))
-def test_truncation_forgets_one_side_and_keeps_the_other(
-    history: list[tuple[int, int]], offset: int
-) -> None:
+def test_truncation_drops_entries_on_one_side(history: list[tuple[int, int]], offset: int) -> None:
     epochs = of(history)
     epochs.truncate_end(offset)
     assert epochs.entries == [(e, s) for e, s in history if s < offset]
@@ -66,15 +62,15 @@ def test_truncation_forgets_one_side_and_keeps_the_other(
     assert all(start >= offset for _, start in epochs.entries) or offset <= history[0][1]
 
 
-def test_epochs_that_wrote_nothing_leave_no_trace() -> None:
+def test_epochs_without_records_are_dropped() -> None:
     epochs = of([(1, 10), (2, 20)])
     epochs.assign(3, 20)
     assert epochs.entries == [(1, 10), (3, 20)]
     epochs.assign(2, 50)
-    assert epochs.entries == [(1, 10), (3, 20)], "an old leader changes nothing"
+    assert epochs.entries == [(1, 10), (3, 20)], "an older epoch changes nothing"
 
 
-def test_an_epoch_without_records_need_not_be_stored() -> None:
+def test_epoch_without_records_is_not_written() -> None:
     epochs = LeaderEpochs.parse(of([(1, 0)]).encode())
     epochs.begin(2, 10)
     assert not epochs.is_dirty
@@ -82,8 +78,8 @@ def test_an_epoch_without_records_need_not_be_stored() -> None:
     assert epochs.latest == 2
 
 
-def test_a_leader_believes_no_epoch_above_its_own() -> None:
-    """One bit of a batch, outside of its checksum, would keep it from leading for ever."""
+def test_leader_drops_epochs_above_its_own() -> None:
+    """A flipped bit in an epoch, which the CRC does not cover, must not block the leader."""
     epochs = of([(1, 0), (65537, 7), (65538, 9)])
     assert (epochs.start_above(1), epochs.start_above(0), epochs.start_above(70000)) == (7, 0, None)
     epochs.begin(2, 12)
@@ -93,6 +89,6 @@ def test_a_leader_believes_no_epoch_above_its_own() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\nx y\n", b"\xff\xfe"])
-def test_nonsense_is_refused(data: bytes) -> None:
+def test_invalid_file_is_rejected(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         LeaderEpochs.parse(data)

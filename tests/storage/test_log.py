@@ -1,15 +1,18 @@
-"""What a log promises to producers and consumers, without failures of the disk."""
+"""The rules of a log for producers and consumers, without failures of the disk."""
+
+from functools import partial
 
 import pytest
 
 from riverrun.model.errors import ErrorCode
-from riverrun.model.ids import LeaderEpoch
+from riverrun.model.ids import LeaderEpoch, PartitionIndex, TopicPartition
 from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import read_header
 from riverrun.records.record import ControlType, NewRecord, build_batch
 from riverrun.storage.log import Log
 from riverrun.storage.producers import AppendOrigin
-from riverrun.storage.segment.reader import ColdRead
+from riverrun.storage.segment.index import OffsetIndex
+from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
 from .machines import (
@@ -33,7 +36,7 @@ def log_of(**settings: object) -> Log:
     return machine.load(LogSettings(**settings))[1]  # type: ignore[arg-type]
 
 
-def test_offsets_follow_each_other_and_are_stamped_with_the_epoch() -> None:
+def test_append_assigns_consecutive_offsets_and_the_epoch() -> None:
     log = log_of()
     assert append(log, batch(b"a", b"b")).base_offset == 0
     appended = append(log, batch(b"c"))
@@ -42,13 +45,13 @@ def test_offsets_follow_each_other_and_are_stamped_with_the_epoch() -> None:
     assert (header.base_offset, header.leader_epoch) == (2, EPOCH)
 
 
-def test_a_read_within_a_batch_gives_the_whole_batch() -> None:
+def test_read_within_a_batch_returns_the_whole_batch() -> None:
     log = log_of()
     append(log, batch(b"a", b"b", b"c"))
     assert values_of(read(log, 1).data) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_nothing_above_the_end_of_a_read_is_given() -> None:
+def test_read_returns_nothing_above_its_end() -> None:
     log = log_of()
     for value in (b"a", b"b", b"c"):
         append(log, batch(value))
@@ -56,15 +59,17 @@ def test_nothing_above_the_end_of_a_read_is_given() -> None:
     assert not read(log, 2, end=2).data
 
 
-def test_a_batch_larger_than_the_limit_is_given_alone_unless_it_need_not_be() -> None:
+def test_read_returns_one_batch_above_the_limit_only_if_required() -> None:
     log = log_of()
     append(log, batch(bytes(1000)))
     append(log, batch(bytes(1000)))
     assert len(values_of(read(log, 0, max_bytes=10).data)) == 1
-    assert not log.read(0, max_bytes=10, end=2, at_least_one=False).data  # type: ignore[union-attr]
+    found = log.read(0, max_bytes=10, end=2, at_least_one=False)
+    assert isinstance(found, Slice)
+    assert not found.data
 
 
-def test_a_read_stays_within_its_limit() -> None:
+def test_read_stays_within_its_limit() -> None:
     log = log_of()
     for _ in range(50):
         append(log, batch(bytes(300)))
@@ -74,17 +79,17 @@ def test_a_read_stays_within_its_limit() -> None:
         assert len(data) + 400 > limit
 
 
-def test_reads_outside_the_log_are_refused() -> None:
+def test_read_outside_the_log_is_rejected() -> None:
     log = log_of()
     append(log, batch(b"a"))
     log.delete_records_before(1)
     for offset in (0, 2):
-        error = refusal(lambda at=offset: log.read(at, max_bytes=1, end=1))
+        error = refusal(partial(log.read, offset, max_bytes=1, end=1))
         assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert not read(log, 1).data
 
 
-def test_segments_roll_by_size_and_all_is_read_across_them() -> None:
+def test_reads_continue_across_segments_that_rolled_by_size() -> None:
     log = log_of(segment_bytes=1000)
     for number in range(40):
         append(log, batch(b"%d" % number, bytes(100)))
@@ -115,7 +120,7 @@ def test_segments_roll_before_an_index_overflows() -> None:
     assert read_all(log) == [(offset, b"a") for offset in range(40)]
 
 
-def test_log_append_time_replaces_the_producers_time() -> None:
+def test_log_append_time_replaces_the_timestamp_of_the_producer() -> None:
     log = log_of(timestamp_type="LogAppendTime")
     appended = append(log, batch(b"a", timestamp=5), NOW_MS + 7)
     assert appended.append_time_ms == NOW_MS + 7
@@ -123,7 +128,7 @@ def test_log_append_time_replaces_the_producers_time() -> None:
     assert log.segments[0].max_timestamp == NOW_MS + 7
 
 
-def test_settings_change_with_the_next_append() -> None:
+def test_changed_settings_apply_to_the_next_append() -> None:
     log = log_of()
     log.configure(LogSettings(max_message_bytes=100))
     error = refusal(lambda: append(log, batch(bytes(200))))
@@ -138,7 +143,7 @@ def test_append_of_an_older_epoch_violates_an_invariant() -> None:
         append(log, batch(b"a"))
 
 
-def test_a_duplicate_gets_its_original_offset_and_is_not_written() -> None:
+def test_duplicate_returns_the_original_offset_and_is_not_written() -> None:
     log = log_of()
     for sequence in range(5):
         append(log, batch(b"a", producer=9, sequence=sequence))
@@ -149,7 +154,7 @@ def test_a_duplicate_gets_its_original_offset_and_is_not_written() -> None:
     assert log.end_offset == 5
 
 
-def test_a_failed_write_changes_nothing() -> None:
+def test_failed_write_changes_nothing() -> None:
     machine = Machine()
     _, log = machine.load(LogSettings())
     append(log, batch(b"a", producer=9, sequence=0))
@@ -163,7 +168,7 @@ def test_a_failed_write_changes_nothing() -> None:
     assert read_all(log) == [(0, b"a"), (1, b"b")]
 
 
-def test_a_full_disk_while_rolling_changes_nothing() -> None:
+def test_full_disk_during_a_roll_changes_nothing() -> None:
     machine = Machine()
     _, log = machine.load(LogSettings(segment_bytes=100))
     append(log, batch(b"a"))
@@ -177,7 +182,7 @@ def test_a_full_disk_while_rolling_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 10_000])
-def test_what_follows_a_batch_without_room_finds_none_either(segment_bytes: int) -> None:
+def test_batch_after_one_without_space_gets_a_storage_error(segment_bytes: int) -> None:
     machine = Machine()
     _, log = machine.load(LogSettings(segment_bytes=segment_bytes))
     append(log, batch(b"a", producer=9, sequence=0))
@@ -194,7 +199,7 @@ def test_what_follows_a_batch_without_room_finds_none_either(segment_bytes: int)
     assert [value for _, value in read_all(log)] == [b"a", b"z", b"b", b"c"]
 
 
-def test_follower_takes_batches_as_they_are() -> None:
+def test_follower_appends_batches_unchanged() -> None:
     leader, follower = log_of(), log_of()
     for sequence in range(3):
         append(leader, batch(b"a", b"b", producer=4, sequence=2 * sequence))
@@ -207,7 +212,7 @@ def test_follower_takes_batches_as_they_are() -> None:
     assert read(follower, 0).data == data
 
 
-def test_follower_ignores_a_batch_that_is_cut_off_and_refuses_damage() -> None:
+def test_follower_skips_a_partial_batch_and_rejects_damage() -> None:
     leader, follower = log_of(), log_of()
     append(leader, batch(b"a"))
     append(leader, batch(b"b"))
@@ -221,21 +226,21 @@ def test_follower_ignores_a_batch_that_is_cut_off_and_refuses_damage() -> None:
     assert follower.append_as_follower(b"") is None
 
 
-def test_delete_records_moves_the_start_and_retention_frees_whole_segments() -> None:
+def test_delete_records_moves_the_start_and_retention_discards_segments() -> None:
     log = log_of(segment_bytes=200, retention_ms=-1)
     for _ in range(10):
         append(log, batch(bytes(60)))
     log.delete_records_before(5)
     assert log.start_offset == 5
     assert read_all(log)[0][0] == 5
-    dropped = log.enforce_retention(NOW_MS)
-    assert sum(s.next_offset - s.base_offset for s in dropped) in (4, 5)
+    discarded = log.enforce_retention(NOW_MS)
+    assert sum(s.next_offset - s.base_offset for s in discarded) in (4, 5)
     assert log.segments[0].base_offset <= 5
     error = refusal(lambda: log.delete_records_before(11))
     assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_retention_by_time_discards_old_segments_only() -> None:
+def test_retention_by_time_discards_only_old_segments() -> None:
     log = log_of(segment_bytes=200, retention_ms=1000)
     for age in (5000, 4000, 3000, 500, 400):
         append(log, batch(bytes(100), timestamp=NOW_MS - age))
@@ -245,7 +250,7 @@ def test_retention_by_time_discards_old_segments_only() -> None:
     assert [offset for offset, _ in read_all(log)] == [3, 4]
 
 
-def test_retention_by_time_discards_even_the_active_segment() -> None:
+def test_retention_by_time_discards_also_the_active_segment() -> None:
     log = log_of(retention_ms=1000)
     append(log, batch(b"a", timestamp=NOW_MS - 5000))
     assert len(log.enforce_retention(NOW_MS)) == 1
@@ -253,7 +258,7 @@ def test_retention_by_time_discards_even_the_active_segment() -> None:
     assert append(log, batch(b"b")).base_offset == 1
 
 
-def test_retention_by_size_keeps_at_least_that_much() -> None:
+def test_retention_by_size_keeps_at_least_the_limit() -> None:
     log = log_of(segment_bytes=200, retention_ms=-1, retention_bytes=500)
     for _ in range(20):
         append(log, batch(bytes(100)))
@@ -274,7 +279,7 @@ def test_retention_stops_at_the_high_watermark() -> None:
     assert log.start_offset == 2
 
 
-def test_a_compacted_topic_keeps_what_is_old() -> None:
+def test_retention_does_not_apply_to_a_compacted_topic() -> None:
     log = log_of(segment_bytes=200, retention_ms=1000, cleanup_policy=("compact",))
     log.append_as_leader(
         bytearray(build_batch([NewRecord(b"v", key=b"k", timestamp=NOW_MS - 5000)])),
@@ -285,7 +290,7 @@ def test_a_compacted_topic_keeps_what_is_old() -> None:
     assert log.enforce_retention(NOW_MS) == []
 
 
-def test_truncation_cuts_at_the_batch_and_rolls_back_producers_and_epochs() -> None:
+def test_truncation_removes_whole_batches_and_rolls_back_producers_and_epochs() -> None:
     log = log_of(segment_bytes=400, index_interval_bytes=0)
     for number in range(30):
         log.append_as_leader(
@@ -307,7 +312,7 @@ def test_truncation_cuts_at_the_batch_and_rolls_back_producers_and_epochs() -> N
     assert log.size_bytes == sum(segment.size for segment in log.segments)
 
 
-def test_truncation_beyond_memory_rebuilds_producers_from_the_log() -> None:
+def test_truncation_rebuilds_producers_that_are_not_in_memory() -> None:
     log = log_of()
     for producer in (1, 2):
         append(log, batch(b"a", producer=producer, sequence=0))
@@ -319,7 +324,7 @@ def test_truncation_beyond_memory_rebuilds_producers_from_the_log() -> None:
     assert list(log.producers.entries) == [1]
 
 
-def test_truncation_of_the_batch_in_which_the_log_starts_leaves_it_empty_there() -> None:
+def test_truncating_the_batch_with_the_start_offset_empties_the_log() -> None:
     log = log_of()
     append(log, batch(b"a", b"b", b"c"))
     log.delete_records_before(1)
@@ -328,7 +333,7 @@ def test_truncation_of_the_batch_in_which_the_log_starts_leaves_it_empty_there()
     assert append(log, batch(b"d")).base_offset == 1
 
 
-def test_a_truncated_log_can_start_anywhere() -> None:
+def test_fully_truncated_log_starts_at_any_offset() -> None:
     log = log_of()
     append(log, batch(b"a", producer=1, sequence=0))
     log.truncate_fully_and_start_at(500)
@@ -352,7 +357,7 @@ def marker(producer: int, kind: ControlType) -> bytearray:
     )
 
 
-def test_an_open_transaction_holds_back_the_last_stable_offset() -> None:
+def test_last_stable_offset_stops_at_an_open_transaction() -> None:
     log = log_of()
     append(log, batch(b"plain"))
     append(log, batch(b"t", producer=5, sequence=0, transactional=True))
@@ -372,12 +377,12 @@ def test_an_open_transaction_holds_back_the_last_stable_offset() -> None:
     assert log.aborted_transactions(4, 9) == ()
 
 
-def test_inactive_segments_give_up_their_files_and_are_read_again() -> None:
+def test_open_files_stay_within_the_limit() -> None:
     machine = Machine()
     directory = machine.start(DirectorySettings(open_files_max=16))
     logs = []
     for index in range(40):
-        partition = PARTITION.__class__(PARTITION.topic, index)  # type: ignore[arg-type]
+        partition = TopicPartition(PARTITION.topic, PartitionIndex(index))
         logs.append(directory.create(partition, TOPIC_ID, LogSettings(segment_bytes=100)))
     for number in range(4):
         for log in logs:
@@ -388,7 +393,9 @@ def test_inactive_segments_give_up_their_files_and_are_read_again() -> None:
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
-def test_a_reader_that_goes_on_needs_no_search(is_cold: bool) -> None:
+def test_sequential_reader_needs_no_index_search(
+    is_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Machine()
     _, log = machine.load(LogSettings(index_interval_bytes=100))
     for _ in range(20):
@@ -397,31 +404,20 @@ def test_a_reader_that_goes_on_needs_no_search(is_cold: bool) -> None:
         machine.disk.evict()
     offset = read(log, 0, max_bytes=800).next_offset
     searched: list[int] = []
-    index = log.segments.active.index
-    assert index is not None
-    log.segments.active.index = SearchedIndex(index, searched)  # type: ignore[assignment]
+    position_before = OffsetIndex.position_before
+
+    def record(index: OffsetIndex, offset: int) -> int:
+        searched.append(offset)
+        return position_before(index, offset)
+
+    monkeypatch.setattr(OffsetIndex, "position_before", record)
     assert values_of(read(log, offset).data)[0][0] == offset
     assert not searched
     assert values_of(read(log, offset + 1).data)[0][0] == offset + 1
     assert searched
 
 
-class SearchedIndex:
-    """Tells of every search by offset."""
-
-    def __init__(self, index: object, searched: list[int]) -> None:
-        self._index = index
-        self._searched = searched
-
-    def position_before(self, offset: int) -> int:
-        self._searched.append(offset)
-        return self._index.position_before(offset)  # type: ignore[attr-defined,no-any-return]
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._index, name)
-
-
-def test_a_cold_read_survives_a_roll_and_a_discard() -> None:
+def test_cold_read_survives_a_roll_and_a_discard() -> None:
     machine = Machine()
     _, log = machine.load(LogSettings(segment_bytes=1000, retention_ms=1000))
     for _ in range(3):
@@ -437,7 +433,7 @@ def test_a_cold_read_survives_a_roll_and_a_discard() -> None:
     found.adopt()
 
 
-def test_retention_leaves_what_alone_tells_of_a_producer_until_a_snapshot_does() -> None:
+def test_retention_keeps_the_last_batch_of_a_producer_until_a_snapshot_is_durable() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     append(log, batch(producer=5, sequence=0))

@@ -1,4 +1,4 @@
-"""The awaiting side of logs: group commit, duties that recur, a full or failing disk, the stop."""
+"""The log manager: group commit, periodic tasks, a full or failing disk, the clean stop."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from .virtual_loop import VirtualLoop, run
 
 
 class Node:
-    """A directory with its runner, on a machine."""
+    """A directory and its manager on a machine."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Node:
         self.machine = machine
         self.settings = settings or LogSettings()
         self.directory: LogDirectory = machine.start(directory_settings)
-        self.runner = LogManager(self.directory, clock=machine.clock, metrics=Metrics())
+        self.manager = LogManager(self.directory, clock=machine.clock, metrics=Metrics())
 
     async def start(self) -> Log:
-        await self.runner.recover(lambda _: self.settings)
+        await self.manager.recover(lambda _: self.settings)
         if PARTITION in self.directory.logs:
             return self.directory.logs[PARTITION]
         return self.directory.create(PARTITION, TOPIC_ID, self.settings)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.runner.run())
+        task = asyncio.create_task(self.manager.run())
         try:
             yield
         finally:
@@ -65,65 +65,65 @@ def append_only(log: Log, value: bytes = b"value") -> int:
     return appended.last_offset + 1
 
 
-def test_producers_that_wait_together_share_a_sync() -> None:
+def test_waiting_producers_share_a_sync() -> None:
     machine = Machine()
 
     async def story(loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         loop.is_holding = True
-        first = asyncio.create_task(node.runner.flushed(log, append_only(log)))
+        first = asyncio.create_task(node.manager.flushed(log, append_only(log)))
         await asyncio.sleep(0)
         waiting = [
-            asyncio.create_task(node.runner.flushed(log, append_only(log))) for _ in range(10)
+            asyncio.create_task(node.manager.flushed(log, append_only(log))) for _ in range(10)
         ]
         await asyncio.sleep(0)
         assert len(loop.held) == 1, "one sync at a time"
         loop.release()
         await asyncio.sleep(0.001)
         assert first.done()
-        assert not any(task.done() for task in waiting), "appended after the sync had begun"
+        assert not any(task.done() for task in waiting), "appended after the sync started"
         assert log.flushed_offset == 1
         assert len(loop.held) == 1, "one sync for all of them"
         loop.release()
         await asyncio.gather(*waiting)
         assert log.flushed_offset == 11
-        await node.runner.flushed(log, 11)
-        assert not loop.held, "what is durable needs no sync"
+        await node.manager.flushed(log, 11)
+        assert not loop.held, "durable records need no sync"
 
     run(machine.clock, story)
 
 
-def test_a_failed_sync_is_never_tried_again() -> None:
+def test_failed_sync_is_never_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         machine.disk.syncs_to_fail = 1
         end = append_only(log)
         with pytest.raises(KafkaError) as refused:
-            await node.runner.flushed(log, end)
+            await node.manager.flushed(log, end)
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert node.directory.is_offline
         assert log.flushed_offset == 0
         operations: list[str] = []
-        machine.disk.world.record = operations.append  # type: ignore[method-assign]
+        monkeypatch.setattr(machine.disk.world, "record", operations.append)
         with pytest.raises(KafkaError):
-            await node.runner.flushed(log, end)
+            await node.manager.flushed(log, end)
         with pytest.raises(KafkaError):
             append_only(log)
-        await node.runner.stop()
+        await node.manager.stop()
         assert not [line for line in operations if "sync" in line or "write" in line]
         assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
 
     run(machine.clock, story)
 
 
-def test_a_full_disk_refuses_appends_and_recovers_when_there_is_room() -> None:
+def test_full_disk_rejects_appends_until_it_has_space() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         async with node.running():
@@ -138,17 +138,17 @@ def test_a_full_disk_refuses_appends_and_recovers_when_there_is_room() -> None:
             await asyncio.sleep(5)
             append(log, batch(b"b"))
             assert read_all(log) == [(0, b"a"), (1, b"b")]
-        await node.runner.stop()
+        await node.manager.stop()
         node.directory.close()
         assert machine.start().was_clean
 
     run(machine.clock, story)
 
 
-def test_a_broken_disk_takes_the_directory_offline() -> None:
+def test_broken_disk_takes_the_directory_offline() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         async with node.running():
@@ -161,10 +161,10 @@ def test_a_broken_disk_takes_the_directory_offline() -> None:
     run(machine.clock, story)
 
 
-def test_closed_segments_are_synced_and_the_recovery_point_follows() -> None:
+def test_closing_a_segment_moves_the_recovery_point() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine, LogSettings(segment_bytes=200))
         log = await node.start()
         async with node.running():
@@ -177,15 +177,15 @@ def test_closed_segments_are_synced_and_the_recovery_point_follows() -> None:
         machine.lose_power()
         _, log = machine.load(LogSettings(segment_bytes=200))
         assert log.end_offset == 5
-        assert log.recovery_point == 5, "it was checkpointed too"
+        assert log.recovery_point == 5, "the checkpoint was written too"
 
     run(machine.clock, story)
 
 
-def test_unsynced_bytes_are_bounded_by_syncing_the_largest_logs() -> None:
+def test_largest_logs_are_synced_above_the_limit_of_unsynced_bytes() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine, None, DirectorySettings(unflushed_bytes_max=5000))
         large = await node.start()
         partition = TopicPartition(PARTITION.topic, PartitionIndex(1))
@@ -202,10 +202,10 @@ def test_unsynced_bytes_are_bounded_by_syncing_the_largest_logs() -> None:
     run(machine.clock, story)
 
 
-def test_logs_are_synced_as_their_settings_say() -> None:
+def test_flush_messages_and_flush_ms_trigger_a_sync() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine, LogSettings(flush_messages=3))
         by_count = await node.start()
         partition = TopicPartition(PARTITION.topic, PartitionIndex(1))
@@ -226,10 +226,10 @@ def test_logs_are_synced_as_their_settings_say() -> None:
     run(machine.clock, story)
 
 
-def test_retention_runs_by_itself_and_files_go_after_their_delay() -> None:
+def test_retention_removes_files_after_their_delay() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         settings = LogSettings(segment_bytes=200, retention_ms=100_000)
         node = Node(machine, settings)
         log = await node.start()
@@ -249,10 +249,10 @@ def test_retention_runs_by_itself_and_files_go_after_their_delay() -> None:
     run(machine.clock, story)
 
 
-def test_silent_producers_are_forgotten() -> None:
+def test_idle_producers_expire() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine, None, DirectorySettings(producer_expiration_ms=3_600_000))
         log = await node.start()
         append(log, batch(b"a", producer=7, sequence=0))
@@ -265,17 +265,17 @@ def test_silent_producers_are_forgotten() -> None:
     run(machine.clock, story)
 
 
-def test_a_clean_stop_leaves_nothing_to_check() -> None:
+def test_clean_stop_makes_everything_durable() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         metadata = node.directory.open_metadata(LogSettings())
         for _ in range(10):
             append(log, batch(b"a", producer=3, sequence=log.end_offset))
             append(metadata, batch(b"m"))
-        await node.runner.stop(broker_epoch=9)
+        await node.manager.stop(broker_epoch=9)
         node.directory.close()
         machine.lose_power()
         node = Node(machine)
@@ -289,40 +289,40 @@ def test_a_clean_stop_leaves_nothing_to_check() -> None:
     run(machine.clock, story)
 
 
-def test_a_stop_after_a_failure_says_nothing() -> None:
+def test_unclean_stop_writes_no_marker() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         await node.start()
-        await node.runner.stop(clean=False)
+        await node.manager.stop(clean=False)
         assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
 
     run(machine.clock, story)
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
-def test_a_stop_before_the_logs_are_loaded_changes_nothing(was_clean: bool) -> None:
+def test_stop_before_recovery_keeps_checkpoints_and_marker(was_clean: bool) -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         for _ in range(10):
             append(log, batch(b"a"))
         log.advance_high_watermark(log.end_offset)
         log.delete_records_before(4)
-        await node.runner.stop(clean=True, broker_epoch=9)
+        await node.manager.stop(clean=True, broker_epoch=9)
         if not was_clean:
             machine.files.unlink(f"{DATA}/.kafka_cleanshutdown")
         node.directory.close()
 
         waiting = Node(machine)
-        await waiting.runner.stop(broker_epoch=-1)
+        await waiting.manager.stop(broker_epoch=-1)
         waiting.directory.close()
 
         node = Node(machine)
-        assert node.directory.was_clean is was_clean, "nobody has looked at the logs since"
+        assert node.directory.was_clean is was_clean, "the logs were not opened since"
         assert node.directory.previous_broker_epoch == (9 if was_clean else None)
         log = await node.start()
         assert (log.start_offset, log.recovery_point, log.high_watermark) == (4, 10, 10)
@@ -333,14 +333,14 @@ def test_a_stop_before_the_logs_are_loaded_changes_nothing(was_clean: bool) -> N
 def test_truncation_lowers_the_recovery_point_on_disk_first() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         for _ in range(10):
             append(log, batch(b"a"))
-        await node.runner.flushed(log, 10)
-        await node.runner.stop()
-        await node.runner.truncate(log, 4)
+        await node.manager.flushed(log, 10)
+        await node.manager.stop()
+        await node.manager.truncate(log, 4)
         append(log, batch(b"other"))
         machine.kill()
         machine.files.unlink(f"{DATA}/.kafka_cleanshutdown")
@@ -362,21 +362,21 @@ def test_cold_data_is_read_in_a_thread() -> None:
         machine.disk.evict()
         cold = log.read(0, max_bytes=1000, end=2)
         assert isinstance(cold, ColdRead)
-        found = await node.runner.load(cold)
+        found = await node.manager.load(cold)
         assert values_of(found.data) == [(0, b"a"), (1, b"b")]
         assert not isinstance(log.read(0, max_bytes=1000, end=2), ColdRead), "it is warm now"
 
     run(machine.clock, story)
 
 
-def test_a_deleted_log_does_not_take_the_directory_with_it() -> None:
+def test_deleting_a_log_during_a_flush_keeps_the_directory_online() -> None:
     machine = Machine()
 
     async def story(loop: VirtualLoop) -> None:
         node = Node(machine)
         log = await node.start()
         loop.is_holding = True
-        waiting = asyncio.create_task(node.runner.flushed(log, append_only(log)))
+        waiting = asyncio.create_task(node.manager.flushed(log, append_only(log)))
         await asyncio.sleep(0)
         node.directory.delete(PARTITION)
         loop.release()
@@ -391,18 +391,18 @@ def test_a_deleted_log_does_not_take_the_directory_with_it() -> None:
     run(machine.clock, story)
 
 
-def test_a_disk_that_fails_in_recovery_is_reported_as_itself(
+def test_recovery_raises_the_error_of_the_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine()
 
-    async def first_life(_: VirtualLoop) -> None:
+    async def first_run(_loop: VirtualLoop) -> None:
         node = Node(machine)
         append_only(await node.start())
-        await node.runner.stop()
+        await node.manager.stop()
         node.directory.close()
 
-    async def second_life(_: VirtualLoop) -> None:
+    async def second_run(_loop: VirtualLoop) -> None:
         node = Node(machine)
 
         def fail(_: object) -> list[Log]:
@@ -412,5 +412,5 @@ def test_a_disk_that_fails_in_recovery_is_reported_as_itself(
         with pytest.raises(OSError, match="the disk is gone"):
             await node.start()
 
-    run(machine.clock, first_life)
-    run(machine.clock, second_life)
+    run(machine.clock, first_run)
+    run(machine.clock, second_run)

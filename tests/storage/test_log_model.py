@@ -1,4 +1,4 @@
-"""A log agrees with a list of records, whatever is done to it and however it is restarted."""
+"""A log agrees with a list of records, through all operations and restarts."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ SETTINGS = LogSettings(segment_bytes=600, index_interval_bytes=150, retention_ms
 
 
 class LogAgreesWithAList(RuleBasedStateMachine):
-    """The model: all records, the borders of their batches, and where the log starts."""
+    """The model has all records, the borders of their batches, and the start offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class LogAgreesWithAList(RuleBasedStateMachine):
         self.directory.checkpoint().write()
 
     @rule()
-    def forget_the_page_cache(self) -> None:
+    def evict_the_page_cache(self) -> None:
         self.machine.disk.evict()
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         lowest = min(border for border in self.borders if border >= self.start)
         offset = data.draw(st.integers(lowest, len(self.records)), label="offset")
-        # As the runner does: the recovery point on disk goes down first.
+        # As the log manager does: lower the recovery point on disk first.
         self.log.lower_recovery_point(offset)
         self.directory.checkpoint().write()
         self.log.truncate_to(offset)
@@ -165,6 +165,4 @@ class LogAgreesWithAList(RuleBasedStateMachine):
 
 
 TestLogAgreesWithAList = LogAgreesWithAList.TestCase
-TestLogAgreesWithAList.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
-)  # fmt: skip
+TestLogAgreesWithAList.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

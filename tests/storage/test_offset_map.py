@@ -1,4 +1,4 @@
-"""The bounded map behaves like a dict."""
+"""The bounded map agrees with a dict."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def test_map_can_be_filled_to_its_capacity() -> None:
         offsets.put(b"one more", 6000)
 
 
-def test_capacity_stays_within_the_memory_given() -> None:
+def test_capacity_stays_within_the_given_memory() -> None:
     for bytes_max in (100, 10_000, 1_000_000):
         capacity = OffsetMap.capacity_of(bytes_max, 0.9)
         assert (int(capacity / 0.9) + 1) * ENTRY_BYTES <= bytes_max

@@ -1,4 +1,4 @@
-"""Idempotence: what a partition accepts, knows as a duplicate, or refuses (KIP-98)."""
+"""Idempotent producers: accepted, duplicate and rejected batches (KIP-98)."""
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ class Partition:
         self.end_offset = 0
 
     def append(self, batch: BatchHeader) -> int | str:
-        """The offset of a new batch, or what it was taken for."""
+        """The offset of a new batch, or a text for a duplicate or an error."""
         try:
             known = self.producers.check(batch, b"", AppendOrigin.CLIENT)
         except KafkaError as error:
@@ -58,11 +58,11 @@ class Partition:
         return offset
 
 
-def test_a_producer_that_is_not_known_may_begin_anywhere() -> None:
+def test_unknown_producer_may_start_with_any_sequence() -> None:
     assert Partition().append(header(77)) == 0
 
 
-def test_sequences_follow_each_other_and_a_gap_is_refused() -> None:
+def test_gap_in_the_sequence_is_rejected() -> None:
     partition = Partition()
     assert partition.append(header(0, 3)) == 0
     assert partition.append(header(3)) == 3
@@ -70,7 +70,7 @@ def test_sequences_follow_each_other_and_a_gap_is_refused() -> None:
     assert partition.append(header(4)) == 4
 
 
-def test_the_last_five_batches_are_known_as_duplicates() -> None:
+def test_retry_of_the_last_five_batches_is_a_duplicate() -> None:
     partition = Partition()
     for sequence in range(7):
         partition.append(header(sequence))
@@ -79,13 +79,13 @@ def test_the_last_five_batches_are_known_as_duplicates() -> None:
     assert partition.append(header(1)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
-def test_a_batch_of_another_size_is_no_duplicate() -> None:
+def test_batch_of_another_size_is_not_a_duplicate() -> None:
     partition = Partition()
     partition.append(header(0, 3))
     assert partition.append(header(0, 2)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
-def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
+def test_old_epoch_is_fenced_and_new_epoch_starts_at_zero() -> None:
     partition = Partition()
     partition.append(header(0, epoch=5))
     assert partition.append(header(1, epoch=4)) == "INVALID_PRODUCER_EPOCH"
@@ -94,21 +94,21 @@ def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
     assert partition.append(header(0, epoch=5)) == "INVALID_PRODUCER_EPOCH"
 
 
-def test_sequences_start_again_after_the_largest() -> None:
+def test_sequence_wraps_to_zero() -> None:
     partition = Partition()
     partition.append(header(2**31 - 2, 2))
     assert partition.append(header(0)) == 2
     assert partition.append(header(2**31 - 2, 2)) == "duplicate of 0"
 
 
-def test_a_batch_across_the_largest_sequence_is_known_as_duplicate() -> None:
+def test_batch_across_the_wrap_is_a_duplicate() -> None:
     partition = Partition()
     partition.append(header(2**31 - 1, 3))
     assert partition.append(header(2**31 - 1, 3)) == "duplicate of 0"
     assert partition.append(header(2)) == 3
 
 
-def test_silent_producers_are_forgotten_by_the_time_of_appending() -> None:
+def test_producers_expire_by_the_time_of_their_last_append() -> None:
     partition = Partition()
     partition.append(header(0, producer=1))
     partition.producers.replay(header(0, producer=2), 1, b"", NOW_MS + DAY_MS)
@@ -118,19 +118,19 @@ def test_silent_producers_are_forgotten_by_the_time_of_appending() -> None:
     assert partition.append(header(50, producer=1)) == 1
 
 
-def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+def test_producer_with_an_open_transaction_does_not_expire() -> None:
     partition = Partition()
     partition.append(header(0, transactional=True))
     assert partition.producers.expire(NOW_MS + 10 * DAY_MS, DAY_MS) == 0
 
 
-def test_inside_a_transaction_only_transactional_batches_are_accepted() -> None:
+def test_open_transaction_accepts_only_transactional_batches() -> None:
     partition = Partition()
     partition.append(header(0, transactional=True))
     assert partition.append(header(1)) == "INVALID_TXN_STATE"
 
 
-def test_transactions_hold_back_until_their_end_is_committed() -> None:
+def test_transaction_is_unstable_until_its_marker_is_committed() -> None:
     producers = Producers()
     producers.replay(header(0, producer=1, transactional=True), 10, b"", NOW_MS)
     producers.replay(header(0, producer=2, transactional=True), 11, b"", NOW_MS)
@@ -151,7 +151,7 @@ def test_transactions_hold_back_until_their_end_is_committed() -> None:
     assert producers.first_unstable_offset() is None
 
 
-def test_a_coordinator_that_was_replaced_cannot_end_a_transaction() -> None:
+def test_marker_of_a_replaced_coordinator_is_rejected() -> None:
     producers = Producers()
     producers.end_transaction(header(-1), 0, TransactionMarker(True, 7), NOW_MS)
     with pytest.raises(KafkaError) as refused:
@@ -159,13 +159,11 @@ def test_a_coordinator_that_was_replaced_cannot_end_a_transaction() -> None:
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-batches = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(1, 5), st.booleans()), max_size=40
-)  # fmt: skip
+batches = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.booleans()), max_size=40)
 
 
 @given(batches)
-def test_a_snapshot_holds_the_last_batch_of_every_producer(
+def test_snapshot_contains_the_last_batch_of_every_producer(
     drawn: list[tuple[int, int, bool]],
 ) -> None:
     partition = Partition()
@@ -187,7 +185,7 @@ def test_a_snapshot_holds_the_last_batch_of_every_producer(
 
 
 @given(batches, st.integers(0, 100))
-def test_rolling_back_gives_the_state_of_the_shorter_log(
+def test_roll_back_restores_the_state_of_the_shorter_log(
     drawn: list[tuple[int, int, bool]], offset: int
 ) -> None:
     whole, part = Partition(), Partition()
@@ -207,12 +205,12 @@ def test_rolling_back_gives_the_state_of_the_shorter_log(
 
 
 @given(st.binary(max_size=80))
-def test_nonsense_is_no_snapshot(data: bytes) -> None:
+def test_random_bytes_are_not_a_snapshot(data: bytes) -> None:
     with pytest.raises(CorruptSnapshot):
         Producers.from_snapshot(data, 0)
 
 
-def test_snapshots_are_kafkas_encoding() -> None:
+def test_snapshot_has_the_format_of_kafka() -> None:
     partition = Partition()
     partition.append(header(0, 3, producer=9, epoch=2))
     data = partition.producers.snapshot()

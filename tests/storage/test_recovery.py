@@ -1,4 +1,4 @@
-"""What a restart finds after a clean stop, a kill, a power cut, and damage."""
+"""Recovery after a clean stop, a kill, a power failure and damage."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch
 from riverrun.records.batch import batches
+from riverrun.simulation.disks.inodes import Inode
 from riverrun.storage.log import Log
 from riverrun.storage.segment.scan import CHUNK_BYTES
 from riverrun.storage.settings import LogSettings
@@ -19,6 +20,7 @@ from .machines import (
     append,
     batch,
     flush,
+    read,
     read_all,
     refusal,
     stop_cleanly,
@@ -45,7 +47,7 @@ def reopened(machine: Machine, settings: LogSettings = SMALL) -> Log:
     return log
 
 
-def test_a_killed_process_loses_nothing_that_was_written() -> None:
+def test_kill_loses_no_written_record() -> None:
     machine = Machine()
     filled(machine)
     machine.kill()
@@ -55,29 +57,30 @@ def test_a_killed_process_loses_nothing_that_was_written() -> None:
     assert not log.is_corrupt
 
 
-def test_a_clean_stop_is_known_and_nothing_is_scanned() -> None:
+def test_start_after_a_clean_stop_scans_only_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     for number in range(500):
         append(log, batch(b"%d" % number, bytes(1000), producer=7, sequence=2 * number))
     stop_cleanly(directory)
-    read: list[int] = []
+    lengths: list[int] = []
     node = machine.disk.find(f"{DATA}/{PARTITION}/{FIRST}.log")
-    original = type(node).warm
+
+    def record(inode: Inode, position: int, length: int) -> None:
+        if inode is node:
+            lengths.append(length)
+
     machine.disk.evict()
-    try:
-        type(node).warm = lambda self, at, length: read.append(length) if self is node else None  # type: ignore[union-attr,method-assign,assignment]
-        directory, log = machine.load(LogSettings())
-    finally:
-        type(node).warm = original  # type: ignore[union-attr,method-assign]
+    monkeypatch.setattr(Inode, "warm", record)
+    directory, log = machine.load(LogSettings())
     assert directory.was_clean
     assert log.end_offset == 1000
     assert log.recovery_point == 1000
     assert log.producers.entries[7].last_sequence == 999
-    assert sum(read) < 300_000, "of more than half a megabyte"
+    assert sum(lengths) < 300_000, "of more than half a megabyte"
 
 
-def test_the_marker_of_a_clean_stop_holds_for_one_start_only() -> None:
+def test_clean_shutdown_marker_is_valid_for_one_start() -> None:
     machine = Machine()
     directory, _ = machine.load(SMALL)
     stop_cleanly(directory)
@@ -86,13 +89,12 @@ def test_the_marker_of_a_clean_stop_holds_for_one_start_only() -> None:
     assert not machine.start().was_clean
 
 
-def test_every_truncation_of_the_last_segment_leaves_a_prefix() -> None:
+def test_log_cut_at_any_byte_recovers_to_whole_batches() -> None:
     machine = Machine()
     log = filled(machine, 9, LogSettings(index_interval_bytes=100))
     boundaries = [0]
     for offset in range(1, 10):
-        found = log.read(0, max_bytes=1 << 20, end=offset)
-        boundaries.append(len(found.data))  # type: ignore[union-attr]
+        boundaries.append(len(read(log, 0, end=offset).data))
     content = bytes(machine.find(f"{FIRST}.log"))
     for size in range(len(content) + 1):
         machine.kill()
@@ -107,10 +109,10 @@ def test_every_truncation_of_the_last_segment_leaves_a_prefix() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(place=st.floats(0, 1), bit=st.integers(0, 7))
-def test_a_flipped_bit_in_the_unsynced_tail_cuts_from_that_batch_on(place: float, bit: int) -> None:
+def test_flipped_bit_in_the_unsynced_tail_cuts_the_log_at_its_batch(place: float, bit: int) -> None:
     machine = Machine()
     log = filled(machine, 9, LogSettings(index_interval_bytes=100))
-    starts = [len(log.read(0, max_bytes=1 << 20, end=n).data) for n in range(10)]  # type: ignore[union-attr]
+    starts = [len(read(log, 0, end=offset).data) for offset in range(10)]
     content = machine.find(f"{FIRST}.log")
     position = int(place * (len(content) - 1))
     content[position] ^= 1 << bit
@@ -119,12 +121,12 @@ def test_a_flipped_bit_in_the_unsynced_tail_cuts_from_that_batch_on(place: float
     hit = max(n for n, start in enumerate(starts) if start <= position)
     in_batch = position - starts[hit]
     if 12 <= in_batch < 16:
-        return  # the leader epoch lies outside the CRC; an impossible one is caught by its order
+        return  # the CRC does not cover the leader epoch; its order is checked instead
     assert log.end_offset == hit
     assert read_all(log) == expected(hit)
 
 
-def test_damage_below_the_recovery_point_is_reported_and_set_aside() -> None:
+def test_damage_below_the_recovery_point_is_reported_and_copied_aside() -> None:
     machine = Machine()
     log = filled(machine, 9, LogSettings(index_interval_bytes=10_000))
     flush(log, whole=True)
@@ -147,7 +149,7 @@ def directory_checkpoint(machine: Machine, log: Log) -> None:
     )
 
 
-def test_damage_that_appears_after_a_clean_stop_is_never_served() -> None:
+def test_damage_after_a_clean_stop_is_never_returned() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())
     for number in range(100):
@@ -156,16 +158,15 @@ def test_damage_that_appears_after_a_clean_stop_is_never_served() -> None:
     content = machine.find(f"{FIRST}.log")
     content[len(content) // 2] ^= 1
     log = reopened(machine, LogSettings())
-    assert not log.is_corrupt, "a clean start does not look at everything"
-    good = log.read(0, max_bytes=1 << 20, end=200)
-    offset = good.next_offset  # type: ignore[union-attr]
+    assert not log.is_corrupt, "a start after a clean stop does not scan everything"
+    offset = read(log, 0, end=200).next_offset
     assert 0 < offset < 200
     error = refusal(lambda: log.read(offset, max_bytes=1 << 20, end=200))
     assert error.code is ErrorCode.CORRUPT_MESSAGE
     assert log.is_corrupt
 
 
-def test_producers_survive_kill_and_clean_stop_with_their_last_five_batches() -> None:
+def test_last_five_batches_of_a_producer_survive_a_kill_and_a_clean_stop() -> None:
     machine = Machine()
     filled(machine, 30)
     machine.kill()
@@ -178,7 +179,7 @@ def test_producers_survive_kill_and_clean_stop_with_their_last_five_batches() ->
     log = reopened(machine)
     sequences = [known.last_sequence for known in log.producers.entries[7].batches]
     assert sequences[-1] == 29
-    assert len(sequences) > 1, "found again in the log, for a snapshot holds the last only"
+    assert len(sequences) > 1, "a snapshot has only the last; the log has the others"
     error = refusal(lambda: append(log, batch(b"x", producer=7, sequence=31)))
     assert error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert not append(log, batch(b"x", producer=7, sequence=30)).is_duplicate
@@ -186,7 +187,7 @@ def test_producers_survive_kill_and_clean_stop_with_their_last_five_batches() ->
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["missing", "short", "torn", "beyond", "wrong"])
-def test_indexes_that_are_amiss_are_made_anew(suffix: str, how: str) -> None:
+def test_wrong_indexes_are_rebuilt(suffix: str, how: str) -> None:
     machine = Machine()
     directory, _ = machine.load(SMALL)
     log = next(iter(directory.logs.values()))
@@ -220,7 +221,7 @@ def test_indexes_that_are_amiss_are_made_anew(suffix: str, how: str) -> None:
 
 @pytest.mark.parametrize("size", [CHUNK_BYTES - 200, CHUNK_BYTES, 3 * CHUNK_BYTES])
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_batches_larger_than_a_read_are_checked_whole(size: int, is_damaged: bool) -> None:
+def test_batches_larger_than_a_chunk_are_checked_completely(size: int, is_damaged: bool) -> None:
     machine = Machine()
     _, log = machine.load(LogSettings(max_message_bytes=1 << 30))
     for value in (b"a", bytes(size), b"b", bytes(size), b"c"):
@@ -233,7 +234,7 @@ def test_batches_larger_than_a_read_are_checked_whole(size: int, is_damaged: boo
     assert len(read_all(log)) == log.end_offset
 
 
-def test_a_length_that_lies_is_no_reason_to_read_it_all() -> None:
+def test_corrupt_length_cuts_the_log_at_its_batch() -> None:
     machine = Machine()
     log = filled(machine, 9, LogSettings())
     position = log.size_bytes // 9 * 4
@@ -244,7 +245,7 @@ def test_a_length_that_lies_is_no_reason_to_read_it_all() -> None:
     assert log.end_offset == 4
 
 
-def test_a_log_below_its_start_offset_starts_there_and_reuses_no_offset() -> None:
+def test_log_that_ends_below_its_start_offset_restarts_there() -> None:
     machine = Machine()
     directory, log = machine.load(SMALL)
     for number in range(20):
@@ -260,20 +261,18 @@ def test_a_log_below_its_start_offset_starts_there_and_reuses_no_offset() -> Non
     assert append(log, batch(b"a")).base_offset == 20
 
 
-def test_leader_epochs_are_rebuilt_when_their_file_is_lost() -> None:
+def test_lost_leader_epochs_are_rebuilt_from_the_log() -> None:
     machine = Machine()
     directory, log = machine.load(SMALL)
     for number in range(20):
-        log.append_as_leader(
-            batch(b"a"), leader_epoch=LeaderEpoch(number // 5), now_ms=NOW_MS
-        )  # fmt: skip
+        log.append_as_leader(batch(b"a"), leader_epoch=LeaderEpoch(number // 5), now_ms=NOW_MS)
     entries = log.epochs.entries
     stop_cleanly(directory)
     machine.files.unlink(f"{DATA}/{PARTITION}/leader-epoch-checkpoint")
     assert reopened(machine).epochs.entries == entries
 
 
-def test_interrupted_compaction_is_undone_or_finished() -> None:
+def test_interrupted_compaction_is_undone_or_completed() -> None:
     machine = Machine()
     directory, log = machine.load(SMALL)
     for number in range(30):
@@ -297,13 +296,13 @@ def test_interrupted_compaction_is_undone_or_finished() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), data=st.data())
-def test_power_loss_keeps_what_was_synced_and_nothing_that_was_not_written(
+def test_power_failure_keeps_synced_records_and_only_written_ones(
     seed: int, data: st.DataObject
 ) -> None:
     machine = Machine(seed)
     directory, log = machine.load(SMALL)
     written: list[bytes] = []
-    for _ in range(data.draw(st.integers(1, 4), label="lives")):
+    for _ in range(data.draw(st.integers(1, 4), label="runs")):
         synced = log.flushed_offset
         for _ in range(data.draw(st.integers(0, 30), label="steps")):
             match data.draw(st.sampled_from("aaaaafwcr"), label="step"):
@@ -325,7 +324,7 @@ def test_power_loss_keeps_what_was_synced_and_nothing_that_was_not_written(
         directory, log = machine.load(SMALL)
         log.advance_high_watermark(log.end_offset)
         found = [value for offset, value in read_all(log) if offset % 2 == 0]
-        assert log.end_offset >= synced, "what was synced is there"
-        assert found == written[: len(found)], "what is there was written"
+        assert log.end_offset >= synced, "synced records exist"
+        assert found == written[: len(found)], "all records were written"
         assert not log.is_corrupt
         del written[len(found) :]

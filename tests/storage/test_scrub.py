@@ -1,4 +1,4 @@
-"""Rot is found where nobody reads, told with its place, and gone with what is cut off."""
+"""Scrubbing finds damage, reports its offset, and truncation clears it."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ from .virtual_loop import VirtualLoop, run
 
 SETTINGS = LogSettings(segment_bytes=1 << 20)
 FIRST, SECOND = "00000000000000000000.log", "00000000000000000010.log"
-ROT_OFFSET = 4
+DAMAGED_OFFSET = 4
 
 
 def filled(machine: Machine) -> tuple[LogDirectory, Log]:
@@ -37,62 +37,62 @@ def filled(machine: Machine) -> tuple[LogDirectory, Log]:
     return directory, log
 
 
-def rot(machine: Machine, name: str = FIRST, offset: int = ROT_OFFSET) -> None:
-    """The last byte of one batch is another one."""
+def damage(machine: Machine, name: str = FIRST, offset: int = DAMAGED_OFFSET) -> None:
+    """Change the last byte of one batch."""
     content = machine.find(name)
     for at, header in batches(bytes(content)):
         if header.base_offset == offset:
             content[at + header.size - 1] ^= 0x40
 
 
-def findings(machine: Machine, log: Log) -> list[ScrubResult]:
+def scrub_results(machine: Machine, log: Log) -> list[ScrubResult]:
     extent = extent_of(log)
     assert extent is not None
     return list(scrub(machine.files, ScrubTask((extent,)), lambda _: True))
 
 
-def test_a_sound_log_is_read_to_its_end() -> None:
+def test_sound_log_is_scrubbed_to_its_end() -> None:
     machine = Machine()
     _, log = filled(machine)
-    found = findings(machine, log)
+    found = scrub_results(machine, log)
     assert [one.error for one in found] == [None, None]
     assert sum(one.size for one in found) == log.size_bytes
 
 
-@pytest.mark.parametrize(("name", "offset"), [(FIRST, 0), (FIRST, ROT_OFFSET), (SECOND, 11)])
-def test_rot_is_told_with_its_offset(name: str, offset: int) -> None:
+@pytest.mark.parametrize(("name", "offset"), [(FIRST, 0), (FIRST, DAMAGED_OFFSET), (SECOND, 11)])
+def test_damage_is_reported_with_its_offset(name: str, offset: int) -> None:
     machine = Machine()
     _, log = filled(machine)
-    rot(machine, name, offset)
-    found = findings(machine, log)[-1]
+    damage(machine, name, offset)
+    found = scrub_results(machine, log)[-1]
     assert found.error is not None
     assert found.offset == offset
 
 
-def test_batches_that_are_missing_at_the_end_of_a_segment_are_damage() -> None:
+def test_missing_batches_at_the_end_of_a_segment_are_damage() -> None:
     machine = Machine()
     _, log = filled(machine)
     content = machine.find(FIRST)
     last = [at for at, _ in batches(bytes(content))][-1]
     del content[last:]
-    found = findings(machine, log)[-1]
+    found = scrub_results(machine, log)[-1]
     assert found.error is not None
     assert found.offset == 9
 
 
-def test_a_segment_that_cannot_be_read_is_damage() -> None:
+def test_unreadable_segment_is_damage() -> None:
     machine = Machine()
     _, log = filled(machine)
     machine.files.unlink(f"{DATA}/{PARTITION}/{FIRST}")
-    found = findings(machine, log)[-1]
+    found = scrub_results(machine, log)[-1]
     assert found.error is not None
     assert found.offset == 0
 
 
-def test_the_worker_process_finds_what_is_found_here(tmp_path: Path) -> None:
+def test_worker_process_returns_the_same_results(tmp_path: Path) -> None:
     machine = Machine()
     _, log = filled(machine)
-    rot(machine)
+    damage(machine)
     for name in (FIRST, SECOND):
         (tmp_path / name).write_bytes(machine.find(name))
     extent = extent_of(log)
@@ -107,11 +107,14 @@ def test_the_worker_process_finds_what_is_found_here(tmp_path: Path) -> None:
 
 async def scrubbing(machine: Machine, directory: LogDirectory, seconds: float) -> Metrics:
     metrics = Metrics()
-    runner = Scrubber(
-        directory, ScrubSettings(interval_ms=60_000), clock=machine.clock,
-        randomness=machine.randomness, metrics=metrics,
-    )  # fmt: skip
-    task = asyncio.ensure_future(runner.run())
+    manager = Scrubber(
+        directory,
+        ScrubSettings(interval_ms=60_000),
+        clock=machine.clock,
+        randomness=machine.randomness,
+        metrics=metrics,
+    )
+    task = asyncio.ensure_future(manager.run())
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -122,10 +125,10 @@ def counted(metrics: Metrics, name: str) -> float:
     return sum(counter.value for counter in metrics.families[name].counters.values())
 
 
-def test_logs_are_scrubbed_once_in_each_interval() -> None:
+def test_log_is_scrubbed_once_per_interval() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         directory, log = filled(machine)
         metrics = await scrubbing(machine, directory, 200)
         assert counted(metrics, "riverrun_log_scrubbed_logs_total") == 3
@@ -135,40 +138,40 @@ def test_logs_are_scrubbed_once_in_each_interval() -> None:
     run(machine.clock, story)
 
 
-def test_who_has_other_copies_is_told_of_rot_once() -> None:
+def test_damage_is_reported_once() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         directory, log = filled(machine)
-        told: list[object] = []
-        log.on_damage = told.append
-        rot(machine)
+        reported: list[Log] = []
+        log.on_damage = reported.append
+        damage(machine)
         await scrubbing(machine, directory, 200)
-        assert told == [log]
-        assert log.damaged_at == ROT_OFFSET
+        assert reported == [log]
+        assert log.damaged_at == DAMAGED_OFFSET
 
     run(machine.clock, story)
 
 
-def test_a_suspect_is_scrubbed_at_once() -> None:
+def test_suspect_log_is_scrubbed_at_once() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         directory, log = filled(machine)
-        rot(machine)
+        damage(machine)
         log.is_suspect = True
         await scrubbing(machine, directory, 2)
-        assert log.damaged_at == ROT_OFFSET
+        assert log.damaged_at == DAMAGED_OFFSET
 
     run(machine.clock, story)
 
 
-def test_what_was_found_in_files_that_are_replaced_meanwhile_is_not_believed() -> None:
+def test_result_is_ignored_if_the_files_changed_meanwhile() -> None:
     machine = Machine()
 
     async def story(loop: VirtualLoop) -> None:
         directory, log = filled(machine)
-        rot(machine)
+        damage(machine)
         log.is_suspect = True
         scrubs = asyncio.ensure_future(scrubbing(machine, directory, 2))
         loop.is_holding = True
@@ -183,53 +186,53 @@ def test_what_was_found_in_files_that_are_replaced_meanwhile_is_not_believed() -
     run(machine.clock, story)
 
 
-def test_damage_goes_with_what_is_cut_off() -> None:
+def test_truncation_of_the_damaged_part_clears_the_damage() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
+    async def story(_loop: VirtualLoop) -> None:
         directory, log = filled(machine)
-        runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
-        rot(machine)
+        manager = LogManager(directory, clock=machine.clock, metrics=Metrics())
+        damage(machine)
         await scrubbing(machine, directory, 100)
         assert log.damaged_at is not None
-        await runner.truncate(log, 11)
-        assert log.is_corrupt, "it was cut behind the damage"
-        await runner.truncate(log, log.damaged_at)
+        await manager.truncate(log, 11)
+        assert log.is_corrupt, "the log was truncated behind the damage"
+        await manager.truncate(log, log.damaged_at)
         assert not log.is_corrupt
-        assert [offset for offset, _ in read_all(log)] == list(range(ROT_OFFSET))
+        assert [offset for offset, _ in read_all(log)] == list(range(DAMAGED_OFFSET))
 
     run(machine.clock, story)
 
 
-# What is lost at the start
+# Losses found at the start
 
 
 async def restarted(machine: Machine) -> tuple[LogManager, LogDirectory]:
     directory = machine.start()
-    runner = LogManager(directory, clock=machine.clock, metrics=Metrics())
-    await runner.recover(lambda _: SETTINGS)
-    return runner, directory
+    manager = LogManager(directory, clock=machine.clock, metrics=Metrics())
+    await manager.recover(lambda _: SETTINGS)
+    return manager, directory
 
 
-def test_a_loss_is_remembered_until_it_was_reported() -> None:
-    """After the cut the log looks sound: a second crash must not make it lead."""
+def test_loss_marker_stays_until_the_loss_is_reported() -> None:
+    """After the cut the log looks sound. It must not lead after a second crash."""
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
-        runner, directory = await restarted(machine)
+    async def story(_loop: VirtualLoop) -> None:
+        manager, directory = await restarted(machine)
         log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
         for number in range(5):
             value = batch(b"value %d" % number)
             log.append_as_leader(value, leader_epoch=EPOCH, now_ms=NOW_MS)
-        await runner.stop()
+        await manager.stop()
         machine.kill()
-        rot(machine)
+        damage(machine)
         for _ in range(2):
             _, directory = await restarted(machine)
             log = directory.logs[PARTITION]
-            assert log.end_offset == ROT_OFFSET
+            assert log.end_offset == DAMAGED_OFFSET
             assert log.is_corrupt
-            assert log.damaged_at is None, "all that is left is sound"
+            assert log.damaged_at is None, "the rest of the log is sound"
             machine.kill()
         machine.files.unlink(f"{DATA}/{PARTITION}/{LOSS}")
         _, directory = await restarted(machine)
@@ -238,14 +241,14 @@ def test_a_loss_is_remembered_until_it_was_reported() -> None:
     run(machine.clock, story)
 
 
-def test_a_log_whose_files_are_gone_is_made_anew_and_says_so() -> None:
+def test_log_without_its_directory_is_created_as_corrupt() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
-        runner, directory = await restarted(machine)
+    async def story(_loop: VirtualLoop) -> None:
+        manager, directory = await restarted(machine)
         log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
         log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
-        await runner.stop()
+        await manager.stop()
         machine.kill()
         path = f"{DATA}/{PARTITION}"
         for name in machine.files.list_directory(path):
@@ -262,14 +265,14 @@ def test_a_log_whose_files_are_gone_is_made_anew_and_says_so() -> None:
     run(machine.clock, story)
 
 
-def test_a_log_that_is_deleted_and_made_again_is_not_missing() -> None:
+def test_deleted_and_recreated_log_is_not_missing() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
-        runner, directory = await restarted(machine)
+    async def story(_loop: VirtualLoop) -> None:
+        manager, directory = await restarted(machine)
         log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
         log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
-        await runner.stop()
+        await manager.stop()
         machine.kill()
         _, directory = await restarted(machine)
         directory.delete(PARTITION)

@@ -1,4 +1,4 @@
-"""Offsets by time agree with a search through all records."""
+"""Searches by timestamp agree with a linear search."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ times = st.integers(0, 30)
     st.integers(0, 8),
     st.booleans(),
 )
-def test_lookups_by_time_agree_with_a_linear_search(
+def test_offsets_by_timestamp_agree_with_a_linear_search(
     batches: list[list[int]], deleted: int, uncommitted: int, is_restarted: bool
 ) -> None:
     machine = Machine()

@@ -1,4 +1,4 @@
-"""The worker process does what compaction does here, and ends when it should."""
+"""The worker process compacts like an inline job, and ends on abort and with its parent."""
 
 import os
 import pickle
@@ -35,7 +35,7 @@ def results(job: CompactionJob) -> list[CompactionResult]:
     return found
 
 
-def test_worker_process_writes_what_compaction_here_writes(tmp_path: Path) -> None:
+def test_worker_process_writes_the_same_files_as_an_inline_job(tmp_path: Path) -> None:
     log, task = task_in(tmp_path)
     inline = InlineCompaction(log.files, log.task(segment_bytes_max=150))
     found = results(ProcessJob(task, 0))
@@ -45,7 +45,7 @@ def test_worker_process_writes_what_compaction_here_writes(tmp_path: Path) -> No
         assert (tmp_path / os.path.basename(path)).read_bytes() == content
 
 
-def test_worker_process_reports_what_went_wrong(tmp_path: Path) -> None:
+def test_worker_process_raises_errors_of_the_compaction(tmp_path: Path) -> None:
     _, task = task_in(tmp_path)
     first = tmp_path / "00000000000000000000.log"
     content = bytearray(first.read_bytes())
@@ -58,7 +58,7 @@ def test_worker_process_reports_what_went_wrong(tmp_path: Path) -> None:
         results(ProcessJob(task, 0))
 
 
-def test_job_that_is_aborted_ends(tmp_path: Path) -> None:
+def test_abort_ends_a_job(tmp_path: Path) -> None:
     log, task = task_in(tmp_path)
     slow = ProcessJob(task, 1)  # so slow that it would take minutes
     slow._start()
@@ -85,6 +85,6 @@ def test_worker_process_ends_with_its_parent(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    answer = pickle.loads(done.stdout[4:])
-    assert isinstance(answer, CompactionAborted)
+    response = pickle.loads(done.stdout[4:])
+    assert isinstance(response, CompactionAborted)
     assert not list(tmp_path.glob("*.cleaned"))

@@ -1,7 +1,7 @@
-"""An event loop on which time passes as soon as nobody has anything else to do.
+"""An event loop whose time advances when no task is ready.
 
-Threads are not simulated: what would run in one runs at once, or waits while ``is_holding``, so
-that a test sees what happens while a disk is busy.
+Threads are not simulated. Their work runs at once, or waits while ``is_holding``, so that tests can
+act while a disk is busy.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def release(self) -> None:
-        """Let the threads finish what they were given, in the order of its coming."""
+        """Run the held work in order."""
         held, self.held = self.held, []
         for run in held:
             run()

@@ -1,7 +1,7 @@
-"""Files that may stop working at any operation, and forget what was not synced when power fails.
+"""Files that can halt at any operation, and lose unsynced changes when power fails.
 
-Of the names that changed since their directory was synced, any may be lost, in any combination;
-of contents, whatever was written since the file was synced. Harder than most disks, on purpose.
+Any combination of the names that changed since the last sync of their directory may be lost, and
+any content since the last sync of its file. This is harsher than most disks, on purpose.
 """
 
 import os
@@ -39,10 +39,10 @@ class VolatileFiles(MemoryFiles):
         self.left: int | None = None
         self.synced: dict[int, bytes] = {}
         self._kept: list[bytearray] = []
-        """Keeps contents alive, so that their identity stays theirs."""
+        """Keeps contents alive, so that their ids stay unique."""
         self._durable: dict[str, bytearray] = {}
         self._pending: list[tuple[str, str | None, bytearray]] = []
-        """Name, the name that it had before (None if new; itself if removed), content."""
+        """Name, previous name (None if new, the same if removed), content."""
 
     def operation(self) -> None:
         if self.left is not None:
@@ -53,7 +53,7 @@ class VolatileFiles(MemoryFiles):
     def halt_after(self, operations: int) -> None:
         self.left = operations
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.left = None
 
     def sync_everything(self) -> None:

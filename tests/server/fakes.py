@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,7 +98,7 @@ class FakeListener(Listener):
 class Network:
     """A listener with fake request modules, and connections to it that nobody opened."""
 
-    def __init__(self, modules: dict[int, Any] | None = None, **settings: int) -> None:
+    def __init__(self, modules: Mapping[ApiKey, Any] | None = None, **settings: int) -> None:
         self.clock = FakeClock()
         self.metrics = Metrics()
         self.bugs: list[BaseException] = []

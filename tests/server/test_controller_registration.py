@@ -23,9 +23,7 @@ def test_a_controller_is_in_the_metadata_with_its_address() -> None:
     async def story() -> None:
         services = node.services
         services.image_waits = ImageWaits(lambda: node.log.current)
-        channel = ControllerChannel(
-            node.log, SystemRandomness(), router=lambda: services.controller_router, name="test"
-        )
+        channel = ControllerChannel(node.log, SystemRandomness(), router=node.router, name="test")
         address = Address(name="CONTROLLER", host="c1", port=9093)
         registration = ControllerRegistration(services, channel, address, INCARNATION)
         running = asyncio.ensure_future(registration.run())

@@ -21,6 +21,7 @@ from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.requests.envelope import Envelopes
 from riverrun.wire.apis import ALL_APIS, CONTROLLER_APIS, ApiKey
 from riverrun.wire.codec import decode_response
 from riverrun.wire.messages.allocate_producer_ids_request import AllocateProducerIdsRequest
@@ -50,15 +51,18 @@ class Controller:
     def __init__(self) -> None:
         self.node = Node()
         services, metrics, clock = self.node.services, Metrics(), SystemClock()
-        self.router = services.controller_router = Router(
-            services, metrics=metrics, clock=clock, apis=CONTROLLER_APIS
+        self.router = Router(
+            services,
+            metrics=metrics,
+            clock=clock,
+            apis=CONTROLLER_APIS,
+            modules={ApiKey.ENVELOPE: Envelopes(self.node.router)},
         )
         self.listener = Listener(
             self.router,
             NetworkSettings(stop_ms_max=0),
             clock=clock,
             metrics=metrics,
-            routers={CONTROLLER: self.router},
         )
         self.port = 0
 
@@ -100,9 +104,9 @@ class LocalRouter:
 
 def broker(quorum: Quorum) -> tuple[Forwarder, ControllerChannel]:
     never: Any = LocalRouter(lambda *_: pytest.fail("served by this node"))
-    channel = ControllerChannel(quorum, SystemRandomness(), router=lambda: never, name="test")
-    services: Any = SimpleNamespace(metadata=quorum, controller_router=never)
-    return Forwarder(services, channel), channel
+    channel = ControllerChannel(quorum, SystemRandomness(), router=never, name="test")
+    services: Any = SimpleNamespace(metadata=quorum)
+    return Forwarder(services, never, channel), channel
 
 
 async def create(forwarder: Forwarder) -> Any:
@@ -147,10 +151,10 @@ async def test_request_times_out_without_a_controller() -> None:
 @in_loop
 async def test_active_controller_serves_its_own_clients_locally() -> None:
     node = Node()
-    forwarder, _ = broker(Quorum())
-    forwarder._services = node.services
     seen: list[Any] = []
-    node.services.controller_router = LocalRouter(lambda *call: seen.append(call))
+    router = LocalRouter(lambda *call: seen.append(call))
+    _, channel = broker(Quorum())
+    forwarder = Forwarder(node.services, cast(Router, router), channel)
     await forwarder.forward(ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, REQUEST)
     assert seen == [(ApiKey.CREATE_TOPICS, CLIENT, REQUEST)]
 
@@ -159,7 +163,6 @@ async def test_active_controller_serves_its_own_clients_locally() -> None:
 async def test_controller_that_lost_leadership_forwards_requests_of_its_own_clients() -> None:
     async with Controller() as new:
         quorum = Quorum(new)
-        forwarder, channel = broker(quorum)
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
 
         def loses_office(*_: object) -> None:
@@ -167,7 +170,9 @@ async def test_controller_that_lost_leadership_forwards_requests_of_its_own_clie
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller has no room.")
 
         quorum.is_active = True
-        forwarder._services.controller_router = cast(Router, LocalRouter(loses_office))
+        _, channel = broker(quorum)
+        services: Any = SimpleNamespace(metadata=quorum)
+        forwarder = Forwarder(services, cast(Router, LocalRouter(loses_office)), channel)
         body = await forwarder.forward(api, CLIENT, REQUEST)
         channel.close()
     response = decode_response(api.key, CLIENT.api_version, body)
@@ -214,7 +219,7 @@ async def test_local_refusal_is_a_response_as_from_a_remote_controller() -> None
     channel = ControllerChannel(
         node.services.metadata,
         SystemRandomness(),
-        router=lambda: node.services.controller_router,
+        router=node.router,
         name="test",
     )
     beat = BrokerHeartbeatRequest(

@@ -12,7 +12,7 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.controller_link.clean_shutdown import UNKNOWN, continued_epoch, remember
+from riverrun.server.controller_link.clean_shutdown import UNKNOWN, continued_epoch, store_epoch
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings
@@ -35,7 +35,7 @@ async def started(machine: Machine) -> tuple[LogManager, LogDirectory]:
 async def lived(machine: Machine, *, is_clean: bool) -> None:
     """A life with some records, the first of them synced."""
     runner, directory = await started(machine)
-    remember(machine.files, directory, BOOT, EPOCH)
+    store_epoch(machine.files, directory, BOOT, EPOCH)
     log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
     for number in range(4):
         value = batch(b"value %d" % number)
@@ -107,7 +107,7 @@ def test_a_copy_that_was_put_in_its_place_continues_nothing(tmp_path: Path) -> N
 
     path, kept = tmp_path / "data", tmp_path / "copy"
     with contextlib.closing(opened(path)) as directory:
-        remember(OsFiles(), directory, BOOT, EPOCH)
+        store_epoch(OsFiles(), directory, BOOT, EPOCH)
         assert continued_epoch(OsFiles(), directory, BOOT) == EPOCH
     with contextlib.closing(opened(path)) as directory:
         assert continued_epoch(OsFiles(), directory, BOOT) == EPOCH, "killed and started again"

@@ -16,7 +16,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, Offset
 from riverrun.ports.clock import SystemClock
 from riverrun.server.controller_link.lifecycle import (
-    Identity,
+    BrokerIdentity,
     Lifecycle,
     Phase,
     RegistrationRefused,
@@ -27,7 +27,7 @@ from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResp
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
 
 INCARNATION = UUID(int=7)
-IDENTITY = Identity(
+IDENTITY = BrokerIdentity(
     node_id=NodeId(3),
     cluster_id="cluster",
     incarnation=INCARNATION,

@@ -127,7 +127,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Any], None]:
     return run_it
 
 
-def real_listener(modules: dict[int, Any], **settings: int) -> Listener:
+def real_listener(modules: dict[ApiKey, Any], **settings: int) -> Listener:
     metrics, clock = Metrics(), SystemClock()
     router = Router(object(), metrics=metrics, clock=clock, modules=modules)
     return Listener(router, NetworkSettings(**settings), clock=clock, metrics=metrics)

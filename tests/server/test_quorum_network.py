@@ -22,6 +22,7 @@ from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.quorum.network import QuorumNetwork
+from riverrun.server.requests import quorum_fetch
 from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 
 HOST = "127.0.0.1"
@@ -70,9 +71,12 @@ async def serve(member: FakeMember) -> tuple[Listener, int]:
         metadata=member, logs=SimpleNamespace(cluster_id="ours"), response_cache=ResponseCache()
     )
     metrics = Metrics()
-    names = {ApiKey.FETCH: "quorum_fetch"}
     router = Router(
-        services, metrics=metrics, clock=SystemClock(), apis=CONTROLLER_APIS, names=names
+        services,
+        metrics=metrics,
+        clock=SystemClock(),
+        apis=CONTROLLER_APIS,
+        modules={ApiKey.FETCH: quorum_fetch},
     )
     listener = Listener(router, NetworkSettings(), clock=SystemClock(), metrics=metrics)
     return listener, await listener.start(CONTROLLER, HOST, 0)

@@ -84,7 +84,7 @@ class BlankNodes:
             controllers=formed.bootstrap or (("node-1", 9093),),
         )
         key = ApiKey.API_VERSIONS
-        modules: dict[int, SimpleNamespace] = {
+        modules: dict[ApiKey, SimpleNamespace] = {
             key: SimpleNamespace(handle=_api_versions),
             ApiKey.DISCOVER_NODE: SimpleNamespace(handle=lambda *_: encode_report(report)),
         }

@@ -1,15 +1,14 @@
 """The services that request handlers use. A handler owns none of them.
 
-``NodeServices`` exists on every node, ``BrokerServices`` only on brokers.
+``NodeServices`` exists on every node, ``BrokerServices`` only on brokers. Both are complete when
+they are built, in ``node.py`` and ``broker_role.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from riverrun.server.dispatch.broker_visibility import BrokerVisibility
-from riverrun.server.dispatch.response_cache import ResponseCache
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from riverrun.cluster.active_controller import ActiveController
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     from riverrun.replication.replicas import Replicas
     from riverrun.server.controller_link.lifecycle import Lifecycle
     from riverrun.server.controller_link.producer_ids import ProducerIds
+    from riverrun.server.dispatch.broker_visibility import BrokerVisibility
     from riverrun.server.dispatch.forwarding import Forwarder
     from riverrun.server.dispatch.image_waits import ImageWaits
-    from riverrun.server.dispatch.router import Router
+    from riverrun.server.dispatch.response_cache import ResponseCache
     from riverrun.server.fetch.session_cache import FetchSessions
     from riverrun.server.network.memory import SendMemory
     from riverrun.server.settings import NodeSettings
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from riverrun.storage.log_manager import LogManager
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeServices:
+class NodeServices(Struct, frozen=True, kw_only=True, eq=False):
     settings: NodeSettings
     clock: Clock
     randomness: Randomness
@@ -47,19 +46,17 @@ class NodeServices:
     log_runner: LogManager
     send_memory: SendMemory
     image_waits: ImageWaits
-    response_cache: ResponseCache = field(default_factory=ResponseCache)
-    broker_visibility: BrokerVisibility = field(default_factory=BrokerVisibility)
-    controller_router: Router = field(init=False)
-    brokers_by_connection: dict[int, NodeId] = field(default_factory=dict)
-    """The brokers that send heartbeats over a connection. If it breaks, the broker may be dead."""
+    response_cache: ResponseCache
+    broker_visibility: BrokerVisibility
+    brokers_by_connection: dict[int, NodeId]
+    """The broker that sends heartbeats over a connection. If it breaks, the broker may be dead."""
 
 
-@dataclass(slots=True, kw_only=True)
-class BrokerServices(NodeServices):
-    forwarder: Forwarder = field(init=False)
-    replicas: Replicas = field(init=False)
-    groups: GroupCoordinators = field(init=False)
-    fetch_sessions: FetchSessions = field(init=False)
-    lifecycle: Lifecycle = field(init=False)
-    producer_ids: ProducerIds = field(init=False)
+class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
+    forwarder: Forwarder
+    replicas: Replicas
+    groups: GroupCoordinators
+    fetch_sessions: FetchSessions
+    lifecycle: Lifecycle
+    producer_ids: ProducerIds
     append_warnings: LogLimiter

@@ -91,6 +91,7 @@ class LogDirectory:
         randomness: Randomness,
         metrics: Metrics,
         settings: DirectorySettings,
+        on_failure: Callable[[], None],
     ) -> None:
         self.files = files
         self.path = path
@@ -107,7 +108,7 @@ class LogDirectory:
         self._write_failures = metrics.counter(
             "riverrun_log_append_failures_total", "Appends that the disk refused"
         )
-        self.on_failure: Callable[[], None] | None = None
+        self._on_failure = on_failure
         self.offline_reason: str | None = None
         self.open_files = OpenFiles(files, settings.open_files_max)
         self._lock = lock
@@ -133,8 +134,12 @@ class LogDirectory:
         randomness: Randomness,
         metrics: Metrics | None = None,
         settings: DirectorySettings | None = None,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> LogDirectory:
-        """Take the directory for this process; raises ``DirectoryError`` with the remedy."""
+        """Take the directory for this process; raises ``DirectoryError`` with the remedy.
+
+        ``on_failure`` is called when the directory goes offline.
+        """
         try:
             _make_durably(files, path)
             files.list_directory(path)
@@ -159,6 +164,7 @@ class LogDirectory:
                 randomness=randomness,
                 metrics=metrics or Metrics(),
                 settings=settings or DirectorySettings(),
+                on_failure=on_failure,
             )
         except BaseException:
             lock.release()
@@ -240,8 +246,7 @@ class LogDirectory:
             with contextlib.suppress(OSError):
                 # Not synced: a power failure loses it together with the unsynced data.
                 self.files.open(os.path.join(self.path, DISK_FAILED), create=True).close()
-            if self.on_failure is not None:
-                self.on_failure()
+            self._on_failure()
 
     def note_write_error(self, error: OSError) -> None:
         """Account for a failed read or write: the disk may be full or broken."""

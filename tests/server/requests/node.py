@@ -15,7 +15,6 @@ from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import Voter
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
-from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.producer_ids import ProducerIds
@@ -76,17 +75,14 @@ class Node:
             broker_visibility=BrokerVisibility(),
             brokers_by_connection={},
         )
-        channel = ControllerChannel(
-            log, SeededRandomness(), router=lambda: self.services.controller_router, name="test"
-        )
+        clock: Any = self.services.clock
+        self.router = Router(self.services, metrics=Metrics(), clock=clock, apis=CONTROLLER_APIS)
+        channel = ControllerChannel(log, SeededRandomness(), router=self.router, name="test")
         lifecycle: Any = SimpleNamespace(
             identity=SimpleNamespace(node_id=NodeId(1)),
             epoch=max((broker.epoch for broker in self.log.current.brokers.values()), default=-1),
         )
-        self.services.controller_router = Router(
-            self.services, metrics=Metrics(), clock=SystemClock(), apis=CONTROLLER_APIS
-        )
-        self.services.forwarder = Forwarder(self.services, channel)
+        self.services.forwarder = Forwarder(self.services, self.router, channel)
         self.services.producer_ids = ProducerIds(lifecycle, channel)
 
     async def ask(

@@ -1,19 +1,18 @@
-"""Requests of this node to the active controller, wherever it is.
+"""Requests of this node to the active controller.
 
-A channel is one connection to whoever leads the quorum, made when it is needed and anew when the
-leader changes. What is asked is asked again while there is no leader, while the one that we know
-says that it leads no more, or when the connection breaks: a request may be carried out twice, as
-with Kafka's own channel, and whoever asks must be able to live with that. When this very node is
-the active controller, its handlers are called without a detour over the network.
+A channel has one connection to the leader of the quorum. It connects on first use, and again when
+the leader changes. A request is retried while there is no leader, when the known leader responds
+that it no longer leads, and when the connection breaks. So a request may be carried out twice, as
+with Kafka's own channel, and callers must tolerate that. If this node is the active controller, its
+handlers are called directly.
 
-Requests of one connection are answered one after the other, so those that may take long (from
-clients) and those that must not wait (heartbeats) have channels of their own.
+Requests on one connection are served in order. Requests that may take long (from clients) and
+requests that must not wait (heartbeats) therefore have channels of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import structlog
@@ -34,8 +33,8 @@ LOCAL_CONNECTION: Final = -1
 log = structlog.get_logger("riverrun.controller")
 
 
-class Quorum(Protocol):
-    """What a channel must know of the quorum."""
+class QuorumView(Protocol):
+    """The part of the quorum's state that a channel needs."""
 
     @property
     def is_active(self) -> bool: ...
@@ -47,9 +46,9 @@ class ControllerChannel:
     """One connection to the active controller."""
 
     def __init__(
-        self, quorum: Quorum, randomness: Randomness, *, router: Callable[[], Router], name: str
+        self, quorum: QuorumView, randomness: Randomness, *, router: Router, name: str
     ) -> None:
-        """``router`` serves the requests while this node is the active controller itself."""
+        """``router`` serves the requests while this node is the active controller."""
         self._quorum = quorum
         self._randomness = randomness
         self._router = router
@@ -61,65 +60,64 @@ class ControllerChannel:
     async def ask(
         self, key: ApiKey, message: Any, *, timeout_s: float, about: str | None = None
     ) -> Any:
-        """The answer of the active controller, which may hold any error but NOT_CONTROLLER.
+        """The response of the active controller. It may hold any error except NOT_CONTROLLER.
 
-        Raises KafkaError with REQUEST_TIMED_OUT when nobody answered in time, in words about what
-        was really asked for.
+        Raises KafkaError with REQUEST_TIMED_OUT if there is no response in time. Its text names
+        ``about``, the original request, if the message is an envelope.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + timeout_s
-        tries = 0
+        deadline = loop.time() + timeout_s
+        failures = 0
         while True:
-            left = give_up_at - loop.time()
+            left = deadline - loop.time()
             try:
                 if left <= 0:
                     raise TimeoutError("there is no active controller")
-                answer = await self._once(key, message, left)
-                if getattr(answer, "error_code", ErrorCode.NONE) is not ErrorCode.NOT_CONTROLLER:
-                    return answer
-                reason = "it is not the controller any more"
+                response = await self._once(key, message, left)
+                if getattr(response, "error_code", ErrorCode.NONE) is not ErrorCode.NOT_CONTROLLER:
+                    return response
+                reason = "it is no longer the controller"
             except (OSError, UnsupportedApi) as error:
                 reason = str(error)
-            tries += 1
-            wait = BACKOFF.jittered(tries, self._randomness)
-            if loop.time() + wait >= give_up_at:
+            failures += 1
+            pause = BACKOFF.jittered(failures, self._randomness)
+            if loop.time() + pause >= deadline:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"The controller did not answer {about or ALL_APIS[key].title} within "
                     f"{timeout_s:g} s: {reason}",
                 )
-            await asyncio.sleep(wait)
+            await asyncio.sleep(pause)
 
     async def _once(self, key: ApiKey, message: Any, timeout_s: float) -> Any:
         if self._quorum.is_active:
             async with asyncio.timeout(timeout_s):
-                return await self._locally(key, message)
-        connection = await self._connected()
+                return await self._ask_locally(key, message)
+        connection = await self._connect()
         return await connection.request(key, message, timeout_s=timeout_s)
 
-    async def _locally(self, key: ApiKey, message: Any) -> Any:
+    async def _ask_locally(self, key: ApiKey, message: Any) -> Any:
         api = ALL_APIS[key]
         context = RequestContext(
             api.max_version, 0, self._name, "127.0.0.1", CONTROLLER, LOCAL_CONNECTION
         )
-        router = self._router()
         try:
-            return await router.respond(key, context, message)
+            return await self._router.respond(key, context, message)
         except KafkaError as error:
             if error.code is ErrorCode.NOT_CONTROLLER:
-                raise ConnectionError("we are not the controller any more") from None
-            # As it would come over the network: in the answer.
-            answer = router.error_response(key, message, error)
-            if answer is None:
+                raise ConnectionError("this node is no longer the controller") from None
+            # Over the network the error would be in the response.
+            response = self._router.error_response(key, message, error)
+            if response is None:
                 raise
-            return answer
+            return response
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> Connection:
         async with self._connecting:
-            found = self._quorum.leader_endpoint()
-            if found is None:
+            leader = self._quorum.leader_endpoint()
+            if leader is None:
                 raise ConnectionError("there is no active controller")
-            _, host, port = found
+            _, host, port = leader
             known = self._connection
             if known is not None and not known.is_closed and self._address == (host, port):
                 return known
@@ -134,3 +132,24 @@ class ControllerChannel:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class ControllerChannels:
+    """All channels of one node."""
+
+    def __init__(self, quorum: QuorumView, randomness: Randomness, router: Router) -> None:
+        self._quorum = quorum
+        self._randomness = randomness
+        self._router = router
+        self._opened: list[ControllerChannel] = []
+
+    def open(self, purpose: str) -> ControllerChannel:
+        channel = ControllerChannel(
+            self._quorum, self._randomness, router=self._router, name=f"riverrun-{purpose}"
+        )
+        self._opened.append(channel)
+        return channel
+
+    def close(self) -> None:
+        for channel in self._opened:
+            channel.close()

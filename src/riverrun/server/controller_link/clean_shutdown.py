@@ -40,7 +40,7 @@ def continued_epoch(
     return epoch if boot_id and is_same else UNKNOWN
 
 
-def remember(files: Files, directory: LogDirectory, boot_id: str, epoch: int) -> None:
+def store_epoch(files: Files, directory: LogDirectory, boot_id: str, epoch: int) -> None:
     """Note a registration. Without room on the disk it is not noted, which is safe."""
     with contextlib.suppress(OSError):
         place = files.identity(_witness(directory))

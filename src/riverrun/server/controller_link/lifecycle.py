@@ -81,7 +81,7 @@ class Phase(Enum):
 OVER: Final = (Phase.GONE, Phase.ABANDONED)
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class BrokerIdentity(Struct, frozen=True, kw_only=True):
     """What a broker says about itself when it registers."""
 
     node_id: NodeId
@@ -100,7 +100,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: BrokerIdentity,
         metadata: MetadataLog,
         channel: ControllerChannel,
         *,

@@ -14,6 +14,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.router import Router
 from riverrun.wire.apis import ALL_APIS, Api, ApiKey
 from riverrun.wire.codec import decode_response, encode_request
 from riverrun.wire.headers import (
@@ -42,15 +43,17 @@ PRINCIPAL_VERSION: Final = struct.Struct(">h")
 class Forwarder:
     """Passes requests to the active controller, which may be this node."""
 
-    def __init__(self, services: NodeServices, channel: ControllerChannel) -> None:
+    def __init__(self, services: NodeServices, router: Router, channel: ControllerChannel) -> None:
+        """``router`` serves the requests while this node is the active controller."""
         self._services = services
+        self._router = router
         self._channel = channel
 
     async def forward(self, api: Api, context: RequestContext, request: Any) -> Any:
         """The active controller's response: a message, or the encoded bytes of one."""
         if self._services.metadata.is_active:
             try:
-                return await self._services.controller_router.respond(api.key, context, request)
+                return await self._router.respond(api.key, context, request)
             except KafkaError as error:
                 # This node lost the leadership meanwhile. The client did not choose this
                 # controller and would not retry, so the request goes to the next one.

@@ -98,12 +98,11 @@ class Router:
         metrics: Metrics,
         clock: Clock,
         apis: Mapping[int, Api] = ROUTES,
-        modules: Mapping[int, Any] | None = None,
-        names: Mapping[int, str] | None = None,
+        modules: Mapping[ApiKey, Any] | None = None,
         forward: Forward | None = None,
         on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """``modules`` replaces the real request modules, ``names`` the names of some of them.
+        """``modules`` replaces the request modules of some APIs.
         ``forward`` gets the requests for the active controller. ``on_bug`` gets every unexpected
         exception of a handler, before the connection is closed; the node may stop.
         """
@@ -111,8 +110,7 @@ class Router:
         self._metrics = metrics
         self._clock = clock
         self._apis = apis
-        self._modules = modules
-        self._names = names or {}
+        self._modules = modules or {}
         self._forward = forward
         self._on_bug = on_bug
         self._routes: dict[int, Route] = {}
@@ -279,11 +277,9 @@ class Router:
 
     def _route(self, key: int) -> Route:
         api = self._apis[key]
-        if self._modules is None:
-            name = self._names.get(key, api.name)
-            module: Any = import_module(f"riverrun.server.requests.{name}")
-        else:
-            module = self._modules[key]
+        module: Any = self._modules.get(api.key)
+        if module is None:
+            module = import_module(f"riverrun.server.requests.{api.name}")
         is_hot = key in HOT
         route = Route(
             api=api,

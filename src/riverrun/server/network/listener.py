@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -51,14 +51,13 @@ class Listener:
         clock: Clock,
         metrics: Metrics,
         send_memory: SendMemory | None = None,
-        routers: Mapping[str, Router] | None = None,
         closed: Callable[[Peer], None] | None = None,
     ) -> None:
-        """``routers`` serve the addresses with their names, ``router`` all others. ``closed`` is
-        called for every connection that ends.
+        """``router`` serves the addresses that are started without a router of their own.
+        ``closed`` is called for every connection that ends.
         """
         self._router = router
-        self._routers = dict(routers or {})
+        self._routers: dict[str, Router] = {}
         self._closed = closed
         self.receive_memory = ReceiveMemory(
             queued_bytes_max=settings.queued_bytes_max,
@@ -109,13 +108,21 @@ class Listener:
         self.settings = settings
 
     async def start(
-        self, name: str, host: str, port: int, bound: socket.socket | None = None
+        self,
+        name: str,
+        host: str,
+        port: int,
+        bound: socket.socket | None = None,
+        *,
+        router: Router | None = None,
     ) -> int:
         """Listen on an address; returns the port, which the system chooses if it is 0.
 
         ``bound`` is a socket that listens there already. The listener takes it over.
         """
         loop = asyncio.get_running_loop()
+        if router is not None:
+            self._routers[name] = router
         connect, backlog = partial(self._connect, name), self.settings.backlog
         if bound is not None:
             server = await loop.create_server(connect, sock=bound, backlog=backlog)

@@ -9,11 +9,13 @@ asked for, and forgotten when the node votes again.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from riverrun.model.ids import NodeId
 from riverrun.ports.files import Files, write_atomically
 from riverrun.raft.messages import RemoveVoterRequest, Request
+from riverrun.raft.types import Voter
 
 NAME: Final = "rejoins-voters"
 
@@ -38,6 +40,10 @@ class Rejoining:
         if not self._files.exists(self._path):
             write_atomically(self._files, self._path, b"0\n")
         self.is_intended = True
+
+    def is_finished(self, me: Voter, voters: Sequence[Voter]) -> bool:
+        """Whether this node votes with its present directory again."""
+        return any(v.id == me.id and v.directory_id == me.directory_id for v in voters)
 
     def forget(self) -> None:
         if self._files.exists(self._path):

@@ -17,7 +17,7 @@ import struct
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.aio import discard_result
 from riverrun.server.dispatch.context import CONTROLLER, Peer, RequestContext
-from riverrun.server.dispatch.router import Call, Frame, Refused
+from riverrun.server.dispatch.router import Call, Frame, Refused, Router
 from riverrun.server.services import NodeServices
 from riverrun.wire.apis import FORWARDED
 from riverrun.wire.headers import LENGTH
@@ -27,39 +27,45 @@ from riverrun.wire.messages.envelope_response import EnvelopeResponse
 _KEY = struct.Struct(">h")
 
 
-async def handle(
-    services: NodeServices, context: RequestContext, request: EnvelopeRequest
-) -> EnvelopeResponse:
-    if not services.metadata.is_active:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)
-    data = request.request_data
-    if len(data) < _KEY.size or _KEY.unpack_from(data)[0] not in FORWARDED:
-        raise KafkaError(ErrorCode.INVALID_REQUEST)
-    peer = Peer(_host(request.client_host_address), CONTROLLER, context.connection_id)
-    try:
-        response = services.controller_router.handle(memoryview(data), peer)
-        if isinstance(response, Call):
-            response = await _awaited(services, response)
-    except Refused as error:
-        if error.kind == "bug":
-            raise
-        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-    assert response is not None, "a request for the controller has no response"
-    return EnvelopeResponse(
-        error_code=ErrorCode.NONE, response_data=_joined(response)[LENGTH.size :]
-    )
+class Envelopes:
+    """The handler of Envelope requests."""
 
+    def __init__(self, router: Router) -> None:
+        """``router`` serves the enclosed requests."""
+        self._router = router
 
-async def _awaited(services: NodeServices, call: Call) -> Frame | None:
-    assert call.wait is not None, "a pending call waits for nothing"
-    done = asyncio.ensure_future(call.wait)
-    # A stop may cancel this wait, but not the call.
-    done.add_done_callback(discard_result)
-    await asyncio.wait((done,))
-    error = None if done.cancelled() else done.exception()
-    if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
-        raise error
-    return services.controller_router.finish(call, done)
+    async def handle(
+        self, services: NodeServices, context: RequestContext, request: EnvelopeRequest
+    ) -> EnvelopeResponse:
+        if not services.metadata.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        data = request.request_data
+        if len(data) < _KEY.size or _KEY.unpack_from(data)[0] not in FORWARDED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        peer = Peer(_host(request.client_host_address), CONTROLLER, context.connection_id)
+        try:
+            response = self._router.handle(memoryview(data), peer)
+            if isinstance(response, Call):
+                response = await self._finished(response)
+        except Refused as error:
+            if error.kind == "bug":
+                raise
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        assert response is not None, "a forwarded request without a response"
+        return EnvelopeResponse(
+            error_code=ErrorCode.NONE, response_data=_joined(response)[LENGTH.size :]
+        )
+
+    async def _finished(self, call: Call) -> Frame | None:
+        assert call.wait is not None, "a call that does not wait has a response"
+        done = asyncio.ensure_future(call.wait)
+        # A stop may cancel this wait, but not the call.
+        done.add_done_callback(discard_result)
+        await asyncio.wait((done,))
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
+            raise error
+        return self._router.finish(call, done)
 
 
 def _joined(frame: Frame) -> bytes:

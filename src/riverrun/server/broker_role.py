@@ -1,0 +1,387 @@
+"""The broker role of a node: replicas, groups, and the services of client requests.
+
+    BrokerRole() ──> register ──> start ──> (listeners open) ──> serve ──> stop
+
+The role is built after the logs are recovered and the metadata has caught up with the quorum.
+Logs are created and deleted according to the metadata, so an image from before the last stop could
+delete replicas that other nodes rely on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import structlog
+from msgspec.structs import asdict
+
+from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
+from riverrun.coordinator.coordinators import GroupCoordinators
+from riverrun.metadata.delta import Delta
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.model.settings import SECOND_MS
+from riverrun.ports.aio import LogLimiter, OwnedTasks
+from riverrun.raft.leading import CHECK_QUORUM_FACTOR
+from riverrun.replication.flusher import Flusher
+from riverrun.replication.follower.fetcher import Fetchers
+from riverrun.replication.isr_sender import IsrSender, ProposalQueue
+from riverrun.replication.partition import Partition
+from riverrun.replication.peers import Peers
+from riverrun.replication.repair.repairer import Repairer, RepairQueue, ReplicaDisk
+from riverrun.replication.replicas import Replicas
+from riverrun.server.controller_link import clean_shutdown
+from riverrun.server.controller_link.channel import ControllerChannel, ControllerChannels
+from riverrun.server.controller_link.lifecycle import BrokerIdentity, Lifecycle
+from riverrun.server.controller_link.producer_ids import ProducerIds
+from riverrun.server.dispatch.forwarding import Forwarder
+from riverrun.server.fetch.session_cache import FetchSessions
+from riverrun.server.node_metrics import declare_metrics
+from riverrun.server.offsets_topic import OffsetsTopic
+from riverrun.server.services import BrokerServices, NodeServices
+from riverrun.storage.log import Log
+from riverrun.storage.recovery.loss import remove_loss
+from riverrun.storage.scrubbing.scrubber import Scrubber
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
+from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
+from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
+from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
+
+log = structlog.get_logger("riverrun")
+
+DIRECTORY_CHECK_SECONDS: Final = 0.25
+FAILURE_REPORT_SECONDS_MAX: Final = 2.0
+"""For a node with a failed disk to report it to the controller."""
+REQUEST_SECONDS_MAX: Final = 10.0
+"""For AlterPartition and AssignReplicasToDirs."""
+REGISTRATION_SECONDS_MAX: Final = 60.0
+APPEND_WARNING_SECONDS: Final = 10.0
+"""Log failed appends at most this often for each partition."""
+
+
+class BrokerRole:
+    """Follows every metadata image from its construction on."""
+
+    def __init__(
+        self,
+        node: NodeServices,
+        *,
+        forwarder: Forwarder,
+        channels: ControllerChannels,
+        tasks: OwnedTasks,
+        boot_id: str,
+        directory_failed: asyncio.Event,
+        on_bug: Callable[[BaseException], None],
+    ) -> None:
+        """``directory_failed`` is set when the data directory goes offline."""
+        settings, metadata = node.settings, node.metadata
+        proposals, repair_queue = ProposalQueue(), RepairQueue(node.metrics)
+        self._tasks = tasks
+        self._directory_failed = directory_failed
+        self._flusher = Flusher(node.log_runner)
+        replicas = Replicas(
+            node.logs,
+            settings.node_id,
+            node.configs.log_settings,
+            self._flusher.request,
+            Peers(
+                now=node.clock.monotonic,
+                image=lambda: metadata.current,
+                limits=settings.replication.isr_limits,
+                are_followers_read=settings.replication.is_rack_aware,
+                metrics=node.metrics,
+                propose=proposals.propose,
+            ),
+            on_damage=repair_queue.add,
+        )
+        # The epoch of the last run is compared with the logs before missing logs are created.
+        lifecycle = _build_lifecycle(node, replicas, channels, boot_id)
+        self.services = services = BrokerServices(
+            **asdict(node),
+            forwarder=forwarder,
+            replicas=replicas,
+            groups=GroupCoordinators(
+                settings.group,
+                clock=node.clock,
+                randomness=node.randomness,
+                metrics=node.metrics,
+                partitions=lambda: _offsets_partitions(node),
+                failed=on_bug,
+            ),
+            fetch_sessions=FetchSessions(settings.replication.fetch_sessions_max, node.randomness),
+            lifecycle=lifecycle,
+            producer_ids=ProducerIds(lifecycle, channels.open("producer-ids")),
+            append_warnings=LogLimiter(node.clock, interval_seconds=APPEND_WARNING_SECONDS),
+        )
+        self._offsets = OffsetsTopic(services.groups, services.log_runner, services.clock)
+        self._is_started = False
+        self._fetchers = _build_fetchers(services)
+        self._isr_sender = _build_isr_sender(services, proposals, channels.open("isr"))
+        self._repairer = _build_repairer(
+            services, repair_queue, self._fetchers, channels.open("repairs")
+        )
+        declare_metrics(services.metrics, services)
+        # There is no await before the subscription, so no image is missed.
+        self._replicas_changed(replicas.apply_all(metadata.current))
+        metadata.prepare_with(self._prepare)
+        metadata.subscribe(self._published)
+        tasks.start(services.log_runner.run(), name="log directory")
+        tasks.start(self._watch_directory(), name="data directory")
+
+    async def register(self) -> None:
+        """Returns when the broker is registered, fenced, and our own image contains it."""
+        lifecycle = self.services.lifecycle
+        await lifecycle.register()
+        await self.services.image_waits.until(
+            lambda image: image.offset >= lifecycle.epoch, REGISTRATION_SECONDS_MAX
+        )
+        await self._repairer.report_losses()
+
+    def start(self) -> None:
+        """Follow leaders and coordinate groups. The broker must be registered."""
+        services, tasks = self.services, self._tasks
+        self._is_started = True
+        self._offsets.follow(services.replicas)
+        services.groups.start()
+        scrub = Scrubber(
+            services.logs,
+            services.settings.scrub,
+            clock=services.clock,
+            randomness=services.randomness,
+            metrics=services.metrics,
+        )
+        tasks.start(self._repairer.run(), name="repairs")
+        tasks.start(scrub.run(), name="scrub")
+        tasks.start(self._fetchers.run(), name="followers")
+        tasks.start(self._isr_sender.run(), name="in-sync replicas")
+
+    async def serve(self) -> None:
+        """Send heartbeats. Returns when the broker is unfenced. Its listeners must be open."""
+        self._tasks.start(self.services.lifecycle.run(), name="heartbeats")
+        await self.services.lifecycle.until_serving()
+
+    async def stop(self) -> None:
+        if self._is_started:
+            await self.services.groups.stop()
+        await self._fetchers.stop()
+        await self._flusher.stop()
+
+    @property
+    def epoch(self) -> int:
+        """Our broker epoch, or that of the previous registration before we are registered."""
+        lifecycle = self.services.lifecycle
+        return lifecycle.epoch if lifecycle.epoch >= 0 else lifecycle.identity.previous_epoch
+
+    # Images
+
+    def _prepare(self, delta: Delta, image: Image) -> Iterator[None]:
+        """Create logs in small steps before the image is published."""
+        for topic_id in delta.changed_topics:
+            changed = image.topics_by_id.get(topic_id)
+            if changed is not None:
+                yield from self.services.replicas.prepare(image, changed)
+
+    def _published(self, delta: Delta, image: Image) -> None:
+        """Apply an image to the replicas, then to the components that depend on them."""
+        replicas = self.services.replicas
+        changed: list[Partition] = []
+        for topic in delta.deleted_topics.values():
+            changed += replicas.remove_topic(topic.name)
+        for topic_id in delta.changed_topics:
+            current = image.topics_by_id.get(topic_id)
+            if current is not None:
+                changed += replicas.apply_topic(image, current)
+        self._configure(delta, image)
+        self._replicas_changed(changed)
+        if delta.deleted_topics:
+            names = [topic.name for topic in delta.deleted_topics.values()]
+            self.services.groups.topics_deleted(names)
+        if self._is_started and changed:
+            self._offsets.follow(replicas)
+
+    def _replicas_changed(self, changed: list[Partition]) -> None:
+        if changed:
+            self._fetchers.update(changed)
+            self._repairer.touched(changed)
+
+    def _configure(self, delta: Delta, image: Image) -> None:
+        services, replicas = self.services, self.services.replicas
+        if any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs):
+            replicas.configure(image)
+            follower = services.configs.effective(image, services.settings.follower)
+            self._fetchers.configure(replicas, follower.throttled_rate)
+            return
+        topics = {name: None for kind, name in delta.changed_configs if kind is ConfigType.TOPIC}
+        if topics:
+            replicas.configure(image, topics)
+            for name in topics:
+                self._fetchers.configure(replicas.by_name.get(name, {}).values())
+
+    # The data directory
+
+    async def _watch_directory(self) -> None:
+        """Create logs that found no disk space before. Raises ``OSError`` when the disk has failed:
+        the content of its cache is unknown then, and only a new start can read the files again.
+        """
+        services, replicas = self.services, self.services.replicas
+        while not services.logs.is_offline:
+            try:
+                async with asyncio.timeout(DIRECTORY_CHECK_SECONDS):
+                    await self._directory_failed.wait()
+            except TimeoutError:
+                pass
+            if replicas.unopened:
+                self._replicas_changed(replicas.open_missing(services.metadata.current))
+        await self._report_directory_failure()
+        raise OSError(services.logs.offline_reason)
+
+    async def _report_directory_failure(self) -> None:
+        """Stop acknowledging, and let the controller elect other leaders before the node stops."""
+        services = self.services
+        for partition in services.replicas:
+            partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
+        try:
+            async with asyncio.timeout(FAILURE_REPORT_SECONDS_MAX):
+                if services.metadata.is_active:
+                    # The metadata log is on the same disk, so another controller must decide.
+                    await services.metadata.resign()
+                await services.lifecycle.fail(FAILURE_REPORT_SECONDS_MAX)
+        except (OSError, KafkaError, TimeoutError) as error:
+            log.warning("cannot report the failed disk to the controller", error=str(error))
+
+    def replica_health(self) -> dict[str, object]:
+        """Problems of this node's replicas, for ``/health/ready``."""
+        damaged = self._repairer.damaged()
+        return {
+            "damaged": {str(partition.name): partition.log.damage for partition in damaged},
+            "is_disk_full": self.services.log_runner.is_disk_full,
+        }
+
+
+def _offsets_partitions(node: NodeServices) -> int:
+    """The partition count that the offsets topic has or will get."""
+    topic = node.metadata.current.topics_by_name.get(TopicName(OFFSETS_TOPIC))
+    return len(topic.partitions) if topic else node.settings.group.offsets_topic_partitions
+
+
+def _build_lifecycle(
+    node: NodeServices, replicas: Replicas, channels: ControllerChannels, boot_id: str
+) -> Lifecycle:
+    settings, logs = node.settings, node.logs
+    assert logs.cluster_id is not None, "a broker without a cluster"
+    identity = BrokerIdentity(
+        node_id=settings.node_id,
+        cluster_id=logs.cluster_id,
+        incarnation=node.randomness.uuid(),
+        listeners=settings.advertised(),
+        rack=settings.identity.rack or None,
+        directories=(logs.directory_id,),
+        features=SUPPORTED_FEATURES,
+        previous_epoch=clean_shutdown.continued_epoch(
+            logs.files,
+            logs,
+            boot_id,
+            is_missing=replicas.is_any_missing(node.metadata.current),
+        ),
+    )
+
+    async def registered(epoch: int) -> None:
+        await node.log_runner.in_thread(
+            lambda: clean_shutdown.store_epoch(logs.files, logs, boot_id, epoch)
+        )
+
+    return Lifecycle(
+        identity,
+        node.metadata,
+        channels.open("heartbeats"),
+        clock=node.clock,
+        heartbeat_ms=settings.controller.heartbeat_interval_ms,
+        session_ms=settings.controller.session_timeout_ms,
+        overtime_ms=(CHECK_QUORUM_FACTOR - 1) * settings.quorum.fetch_timeout_ms,
+        registered=registered,
+    )
+
+
+def _build_fetchers(services: BrokerServices) -> Fetchers:
+    clock = services.clock
+
+    def endpoint_of(node: NodeId) -> tuple[str, int] | None:
+        """Another broker's address on the listener that is our own first one."""
+        broker = services.metadata.current.brokers.get(node)
+        if broker is None or not broker.endpoints:
+            return None
+        own = services.settings.advertised()[0].name
+        found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
+        return found.host, found.port
+
+    return Fetchers(
+        node_id=services.settings.node_id,
+        replicas=services.replicas,
+        log_runner=services.log_runner,
+        endpoint_of=endpoint_of,
+        broker_epoch=lambda: services.lifecycle.epoch,
+        cluster_id=services.logs.cluster_id,
+        settings=services.settings.follower,
+        clock=clock,
+        randomness=services.randomness,
+        metrics=services.metrics,
+        lost=lambda leader: services.broker_visibility.leader_lost(leader, clock.monotonic()),
+    )
+
+
+def _build_isr_sender(
+    services: BrokerServices, proposals: ProposalQueue, channel: ControllerChannel
+) -> IsrSender:
+    async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        response: AlterPartitionResponse = await channel.ask(
+            ApiKey.ALTER_PARTITION, request, timeout_s=REQUEST_SECONDS_MAX
+        )
+        return response
+
+    return IsrSender(
+        proposals,
+        services.replicas,
+        services.settings.node_id,
+        send=send,
+        broker_epoch=lambda: services.lifecycle.epoch,
+        clock=services.clock,
+    )
+
+
+def _build_repairer(
+    services: BrokerServices,
+    queue: RepairQueue,
+    fetchers: Fetchers,
+    channel: ControllerChannel,
+) -> Repairer:
+    async def send(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        response: AssignReplicasToDirsResponse = await channel.ask(
+            ApiKey.ASSIGN_REPLICAS_TO_DIRS, request, timeout_s=REQUEST_SECONDS_MAX
+        )
+        return response
+
+    async def forget_loss(damaged: Log) -> None:
+        files, path = services.logs.files, damaged.path
+        await services.log_runner.in_thread(lambda: remove_loss(files, path))
+
+    return Repairer(
+        queue,
+        services.replicas,
+        services.settings.node_id,
+        image=lambda: services.metadata.current,
+        fetchers=fetchers,
+        send=send,
+        broker_epoch=lambda: services.lifecycle.epoch,
+        disk=ReplicaDisk(
+            directory_id=services.logs.directory_id,
+            is_full=lambda: services.log_runner.is_disk_full,
+            hand_over_seconds=services.settings.replication.full_disk_ms / SECOND_MS,
+            forget_loss=forget_loss,
+        ),
+        clock=services.clock,
+        metrics=services.metrics,
+    )

@@ -18,7 +18,7 @@ from tests.processes import free_ports, until
 
 pytestmark = pytest.mark.slow
 
-NOT_FOR_NODES = ("typer", "click", "argparse", "riverrun.cli", "riverrun.simulation")
+NOT_FOR_NODES = ("typer", "click", "riverrun.cli", "riverrun.simulation")
 
 SERVICE_MANAGER = """
 import os, sys

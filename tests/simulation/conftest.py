@@ -1,4 +1,4 @@
-"""Worlds that are taken apart after each test."""
+"""Worlds that are closed after each test."""
 
 from collections.abc import Callable, Iterator
 

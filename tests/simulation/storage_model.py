@@ -1,7 +1,7 @@
-"""A log under faults beside a model of it: what a crash may leave behind, and what it may not.
+"""A log under faults, compared with a model of what a crash may leave.
 
-One process after another opens the same directory, checks that it finds what the model says, and
-goes on until it is killed, loses power or stops cleanly, at a drawn operation of its disk.
+One process after another opens the same directory, compares it with the model, and runs until it is
+killed, loses power or stops cleanly at a random disk operation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ import random
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, TopicName, TopicPartition
+from riverrun.model.ids import (
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    TopicName,
+    TopicPartition,
+)
 from riverrun.records.batch import batches, crc_matches, read_header
 from riverrun.records.record import NewRecord, build_batch, read_records
 from riverrun.simulation.disks.disk import CAPACITY_BYTES
@@ -47,7 +54,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Model:
-    """What was appended, how much of it was promised to be durable, and what is under way."""
+    """Appended batches, the durable end, and the pending flush."""
 
     entries: list[Entry] = field(default_factory=list)
     durable_end: int = 0
@@ -69,11 +76,11 @@ class Model:
 
 
 class StorageRun:
-    """A few lives of one log."""
+    """Several incarnations of one log."""
 
     def __init__(self, world: World, *, lives: int = 6, disk_fills: bool = True) -> None:
         self.world = world
-        self.chance: random.Random = world.stream("storage")
+        self.rng: random.Random = world.stream("storage")
         self.model = Model()
         self.lives = lives
         self.disk_fills = disk_fills
@@ -81,10 +88,10 @@ class StorageRun:
         self.is_created = False
         self.was_clean = True
         self.settings = LogSettings(
-            segment_bytes=self.chance.choice((400, 2000, 10_000)),
-            index_interval_bytes=self.chance.choice((0, 100, 1000)),
-            segment_index_bytes=self.chance.choice((100, 10_000)),
-            segment_ms=self.chance.choice((2_000, 10**9)),
+            segment_bytes=self.rng.choice((400, 2000, 10_000)),
+            index_interval_bytes=self.rng.choice((0, 100, 1000)),
+            segment_index_bytes=self.rng.choice((100, 10_000)),
+            segment_ms=self.rng.choice((2_000, 10**9)),
             retention_ms=-1,
         )
         self.clock_ms = START_MS
@@ -102,20 +109,20 @@ class StorageRun:
 
     def _draw_end(self, life: int) -> None:
         disk = self.world.host("node").disk
-        ending = self.chance.choice(("kill", "power", "power", "clean"))
+        ending = self.rng.choice(("kill", "power", "power", "clean"))
         self.lost_power = ending == "power"
         self.was_clean_before, self.was_clean = self.was_clean, False
         if ending != "clean" and life < self.lives - 1:
             stop = self.world.power_off if ending == "power" else self.world.kill
-            after = self.chance.randrange(1, self.chance.choice((20, 100, 600)))
+            after = self.rng.randrange(1, self.rng.choice((20, 100, 600)))
             disk.at_operation = (disk.operations + after, lambda: stop("node"))
 
     async def _prepare(self, environment: Environment) -> None:
-        """The directory was made and synced by whoever set the machine up."""
+        """Create and sync the data directory before the first start."""
         environment.files.make_directory(PATH)
         environment.files.sync_directory("/")
 
-    # -- One life -------------------------------------------------------------------------------
+    # One incarnation
 
     async def _live(self, environment: Environment) -> None:
         directory = LogDirectory.open(
@@ -127,18 +134,18 @@ class StorageRun:
         )
         for log in list(directory.load(lambda topic: self.settings)):
             if log.topic_id != TOPIC_ID:
-                # As the node does with a stray log. It must not have been promised to anybody.
+                # Like the node does with a stray log. It must not be durable.
                 assert not self.is_created, "the topic id of a durable log is lost"
                 directory.delete(PARTITION)
             else:
                 self._check_recovered(log)
         if PARTITION not in directory.logs:
-            assert not self.is_created, "a log that was made durable is gone"
-            assert self.model.durable_end == 0, "a log with durable batches is gone"
+            assert not self.is_created, "a durable log is missing"
+            assert self.model.durable_end == 0, "a log with durable batches is missing"
             self.model.cut(0)
             directory.create(PARTITION, TOPIC_ID, self.settings)
         log = directory.logs[PARTITION]
-        for _ in range(self.chance.randrange(5, 60)):
+        for _ in range(self.rng.randrange(5, 60)):
             await self._step(directory, log)
         await self._stop(directory, log)
 
@@ -151,9 +158,9 @@ class StorageRun:
         directory.close()
 
     async def _step(self, directory: LogDirectory, log: Log) -> None:
-        self.clock_ms += self.chance.randrange(1, 500)
+        self.clock_ms += self.rng.randrange(1, 500)
         disk = self.world.hosts["node"].disk
-        match self.chance.randrange(20):
+        match self.rng.randrange(20):
             case 0 | 1:
                 await self._flush(log)
             case 2:
@@ -164,12 +171,12 @@ class StorageRun:
                 with contextlib.suppress(OSError):
                     log.roll_if_due(self.clock_ms)
             case 4:
-                await self._read(log, self.chance.randrange(log.end_offset + 1))
+                await self._read(log, self.rng.randrange(log.end_offset + 1))
             case 5:
                 self.model.epoch += 1
                 log.begin_epoch(LeaderEpoch(self.model.epoch))
             case 6 if self.disk_fills:
-                disk.capacity_bytes = disk.used_bytes + self.chance.randrange(500)
+                disk.capacity_bytes = disk.used_bytes + self.rng.randrange(500)
             case 7:
                 disk.capacity_bytes = CAPACITY_BYTES
             case 8:
@@ -178,17 +185,17 @@ class StorageRun:
                 disk.evict()
             case _:
                 self._append(log)
-        if self.chance.random() < 0.3:
-            await asyncio.sleep(self.chance.uniform(0, 0.01))
+        if self.rng.random() < 0.3:
+            await asyncio.sleep(self.rng.uniform(0, 0.01))
 
-    # -- Appending and flushing -----------------------------------------------------------------
+    # Appends and flushes
 
     def _append(self, log: Log) -> None:
         model = self.model
-        count = self.chance.randrange(1, 5)
-        producer = self.chance.choice((-1, *PRODUCERS))
+        count = self.rng.randrange(1, 5)
+        producer = self.rng.choice((-1, *PRODUCERS))
         values = [
-            b"%d/" % (model.end + place) + self.chance.randbytes(self.chance.randrange(200))
+            b"%d/" % (model.end + place) + self.rng.randbytes(self.rng.randrange(200))
             for place in range(count)
         ]
         entry = Entry(
@@ -220,7 +227,7 @@ class StorageRun:
 
     async def _flush(self, log: Log, *, whole: bool = False, closing: bool = False) -> None:
         end = self.model.end
-        # Only a full disk fails here, never a sync: with room it must work.
+        # Only a full disk fails here, never a sync. With free space it must succeed.
         self.world.hosts["node"].disk.capacity_bytes = CAPACITY_BYTES
         job = log.begin_flush(whole=whole, closing=closing)
         if job is None:
@@ -232,17 +239,17 @@ class StorageRun:
         assert log.flushed_offset >= end
 
     async def _flush_while_appending(self, log: Log) -> None:
-        flushing = asyncio.ensure_future(self._flush(log, whole=self.chance.random() < 0.5))
-        for _ in range(self.chance.randrange(4)):
-            await asyncio.sleep(self.chance.uniform(0, 0.003))
+        flushing = asyncio.ensure_future(self._flush(log, whole=self.rng.random() < 0.5))
+        for _ in range(self.rng.randrange(4)):
+            await asyncio.sleep(self.rng.uniform(0, 0.003))
             self._append(log)
         await flushing
 
-    # -- Checking -------------------------------------------------------------------------------
+    # Checks
 
     def _check_recovered(self, log: Log) -> None:
         model = self.model
-        assert log.damage is None, f"nothing was damaged, but recovery says: {log.damage}"
+        assert log.damage is None, f"recovery reports damage, but there was none: {log.damage}"
         if model.pending is not None:
             if log.end_offset >= model.pending.next_offset:
                 model.entries.append(model.pending)
@@ -252,7 +259,7 @@ class StorageRun:
             f"recovered up to {log.end_offset}, but {model.durable_end} was durable"
         )
         model.cut(log.end_offset)
-        assert model.end == log.end_offset, "recovery cut within a batch"
+        assert model.end == log.end_offset, "recovery truncated within a batch"
         model.epoch = max(model.epoch, log.latest_epoch)
         log.advance_high_watermark(log.end_offset)
         self._check_content(log)
@@ -271,7 +278,7 @@ class StorageRun:
                 assert crc_matches(data, at, header.size), "a corrupt batch was served"
                 for record in read_records(data[at : at + header.size]):
                     found.append((record.offset, record.value or b""))
-            offset = slice_.next_offset
+            offset = Offset(slice_.next_offset)
         expected = [
             (entry.offset + place, value)
             for entry in self.model.entries
@@ -280,7 +287,7 @@ class StorageRun:
         assert found == expected
 
     def _check_producers(self, log: Log) -> None:
-        """The last batch of each producer is known as a duplicate, at its first place."""
+        """The last batch of each producer is detected as a duplicate at its original offset."""
         last: dict[int, Entry] = {}
         for entry in self.model.entries:
             if entry.producer_id >= 0:
@@ -291,7 +298,7 @@ class StorageRun:
                 leader_epoch=LeaderEpoch(self.model.epoch),
                 now_ms=self.clock_ms,
             )
-            assert again.is_duplicate, f"the batch at {entry.offset} was taken for a new one"
+            assert again.is_duplicate, f"the retry of {entry.offset} was appended again"
             assert again.base_offset == entry.offset
 
     def _check_times(self, log: Log) -> None:
@@ -311,7 +318,7 @@ class StorageRun:
     async def _read(self, log: Log, offset: int) -> None:
         if offset >= log.end_offset:
             return
-        result = log.read(offset, max_bytes=self.chance.randrange(1, 2000), end=log.end_offset)
+        result = log.read(offset, max_bytes=self.rng.randrange(1, 2000), end=log.end_offset)
         found = result if isinstance(result, Slice) else await asyncio.to_thread(result.load)
         header = read_header(found.data)
         assert header.base_offset <= offset < header.next_offset

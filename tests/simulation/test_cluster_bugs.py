@@ -1,7 +1,7 @@
-"""Planted bugs in the code of a cluster: each must be seen, or silence means nothing.
+"""The simulation finds every planted bug of a cluster.
 
-The faults are those under which a bug shows; the producers write fast, so that there is something
-to lose at every moment. The sound cluster must survive the same.
+Each bug has a schedule of faults that reveals it. The producers write fast, so that there are
+always records to lose. The correct cluster must survive the same faults.
 """
 
 import dataclasses
@@ -21,20 +21,21 @@ FOLLOWERS = "follower,other-follower"
 
 def repeated(faults: str, *delays: float) -> str:
     """The same faults at several times."""
-    return " ".join(
-        re.sub(r"@([0-9.]+)\+", lambda found, by=delay: f"@{float(found[1]) + by:g}+", faults)
-        for delay in delays
-    )
+    return " ".join(_delayed(faults, delay) for delay in delays)
+
+
+def _delayed(faults: str, delay: float) -> str:
+    return re.sub(r"@([0-9.]+)\+", lambda found: f"@{float(found[1]) + delay:g}+", faults)
 
 
 FAULTS = {
-    # Two that do not see each other ask a third at the same time.
+    # Two isolated candidates request the vote of a third node at the same time.
     ClusterBug.VOTES_TWICE: (
         "partition@1+8:node-1|node-3 slow-link@1.2+8:node-2|node-1,node-3=300 "
         "kill@1.5+0.5:node-2 kill@4+0.5:node-2 kill@6.5+0.5:node-2"
     ),
     ClusterBug.METADATA_IS_NOT_SYNCED: repeated(f"power-loss@1.5+0.5:{ALL}", 0, 2.5, 5),
-    # A follower of a new leader has cut what was acknowledged when that leader dies.
+    # A follower has truncated acknowledged records when the new leader is killed.
     ClusterBug.TRUNCATES_BY_HIGH_WATERMARK: repeated(
         "slow-link@1+1.6:follower|other-follower=300 kill@1.2+1.5:leader kill@1.6+1.2:leader "
         "kill@1.95+1:leader",
@@ -44,9 +45,9 @@ FAULTS = {
     ClusterBug.ACKS_BEFORE_ISR: repeated(
         f"slow-link@1+1:leader|{FOLLOWERS}=300 kill@1.5+1:leader", 0, 3, 6
     ),
-    # A leader that nobody follows any more goes on to write, and is a follower after that.
+    # An old leader without followers keeps appending, and becomes a follower afterwards.
     ClusterBug.EPOCHS_ARE_NOT_CHECKED: repeated(f"partition@1+3:leader|{FOLLOWERS}", 0, 4.5),
-    # The answers to a producer get lost, its retries are known as such, and then the leader dies.
+    # Responses to a producer are lost, its retries are duplicates, then the leader is killed.
     ClusterBug.DUPLICATES_ARE_ACKED_AT_ONCE: repeated(
         f"slow-link@1+1.2:leader|{FOLLOWERS}=800 reset@1.1+0:writer-1,writer-2|leader "
         "reset@1.3+0:writer-1,writer-2|leader kill@1.6+1:leader",
@@ -54,7 +55,7 @@ FAULTS = {
         3,
         6,
     ),
-    # A follower comes back without its last records, and the leader is gone.
+    # A follower restarts without its last records, and the leader is down.
     ClusterBug.NEW_INCARNATION_STAYS_IN_ISR: repeated(
         "power-loss@1+0.5:follower kill@1.02+2:leader", 0, 4.5
     ),
@@ -78,7 +79,7 @@ def plan_for(bug: ClusterBug, seed: int) -> ClusterPlan:
         producers=producers,
         settings={
             **plan.settings,
-            # Only with it records survive that all lose their power at once.
+            # Required for records to survive a power loss of all nodes.
             "log.flush.before.ack": str(bug is ClusterBug.METADATA_IS_NOT_SYNCED).lower(),
             "log.flush.interval.messages": "1000",
         },
@@ -87,11 +88,11 @@ def plan_for(bug: ClusterBug, seed: int) -> ClusterPlan:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", list(FAULTS), ids=lambda bug: bug.name)
-def test_a_planted_bug_is_caught_and_the_sound_cluster_passes(bug: ClusterBug) -> None:
+def test_planted_bug_is_found_and_the_correct_cluster_passes(bug: ClusterBug) -> None:
     for seed in SEEDS:
         plan = plan_for(bug, seed)
         if run_any(plan).failure is not None:
             sound = describe(run_any(dataclasses.replace(plan, bug=None)))
             assert not sound.verdict, "\n".join([f"seed {seed}: {sound.message}", *sound.story])
             return
-    raise AssertionError(f"no run shows that {bug.value}")
+    raise AssertionError(f"no run found the bug: {bug.value}")

@@ -1,46 +1,46 @@
-"""``riverrun simulate`` as a person uses it."""
+"""The command ``riverrun simulate``."""
 
 import pytest
 
 from tests.simulation.test_node_scenario import simulate
 
 
-def test_several_seeds_in_several_processes_with_progress() -> None:
-    answer = simulate("--seeds", "1..4", "--jobs", "2")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "4/4 seeds" in answer.stdout
-    assert "everything held" in answer.stdout
+def test_seeds_run_in_parallel() -> None:
+    done = simulate("--seeds", "1..4", "--jobs", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4/4 seeds" in done.stdout
+    assert "all promises held" in done.stdout
 
 
-def test_a_budget_ends_the_run_early() -> None:
-    answer = simulate("--seeds", "1..1000", "--budget", "1")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    done, _, total = answer.stdout.split(" ")[0].partition("/")
-    assert 1 <= int(done) < 50
+def test_budget_ends_the_run_early() -> None:
+    done = simulate("--seeds", "1..1000", "--budget", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    count, _, total = done.stdout.split(" ")[0].partition("/")
+    assert 1 <= int(count) < 50
     assert total == "1000"
 
 
-def test_a_failure_shows_its_story_and_the_smallest_schedule() -> None:
+def test_failure_shows_its_story_and_the_smallest_schedule() -> None:
     faults = "pause@1+0.2:broker evict@1.5+0:broker power-loss@3+0.5:broker reset@4+0:writer-1"
-    answer = simulate("--seed", "2", "--faults", faults, "--flaw", "sync-is-skipped")
-    assert answer.returncode in (10, 11, 12), answer.stdout + answer.stderr
-    assert "broker: loses power" in answer.stdout
-    assert "The smallest schedule found (1 faults):" in answer.stdout
-    assert "riverrun simulate --seed 2 --faults 'power-loss@" in answer.stdout
+    done = simulate("--seed", "2", "--faults", faults, "--flaw", "sync-is-skipped")
+    assert done.returncode in (10, 11, 12), done.stdout + done.stderr
+    assert "broker: loses power" in done.stdout
+    assert "The smallest schedule found (1 faults):" in done.stdout
+    assert "riverrun simulate --seed 2 --faults 'power-loss@" in done.stdout
 
 
-def test_the_story_can_be_read_without_a_failure() -> None:
-    answer = simulate("--seed", "6", "--faults", "kill@1+0.5:broker", "--story")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "broker: killed" in answer.stdout
-    assert "faults stop" in answer.stdout
+def test_story_option_prints_all_events() -> None:
+    done = simulate("--seed", "6", "--faults", "kill@1+0.5:broker", "--story")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "broker: killed" in done.stdout
+    assert "faults stop" in done.stdout
 
 
-def test_a_cluster_is_simulated_by_the_number_of_its_nodes() -> None:
-    answer = simulate("--seed", "2", "--nodes", "3", "--faults", "kill@1+0.5:controller", "--story")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "3 nodes, 3 of them vote" in answer.stdout
-    assert "leads the quorum in epoch 2" in answer.stdout
+def test_nodes_option_simulates_a_cluster() -> None:
+    done = simulate("--seed", "2", "--nodes", "3", "--faults", "kill@1+0.5:controller", "--story")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 nodes, 3 of them vote" in done.stdout
+    assert "leads the quorum in epoch 2" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_cluster_is_simulated_by_the_number_of_its_nodes() -> None:
         ("--seed", "1", "--nodes", "3", "--flaw", "sync-is-skipped"),
     ],
 )
-def test_nonsense_is_refused(arguments: tuple[str, ...]) -> None:
-    answer = simulate(*arguments)
-    assert answer.returncode == 2, answer.stdout + answer.stderr
+def test_invalid_arguments_are_rejected(arguments: tuple[str, ...]) -> None:
+    done = simulate(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
 
 
-def test_flaws_are_listed_to_who_names_none_of_them() -> None:
-    answer = simulate("--nodes", "3", "--flaw", "?")
-    assert answer.returncode == 2
-    assert "votes-twice: a voter gives its vote" in answer.stderr
+def test_unknown_bug_lists_all_bugs() -> None:
+    done = simulate("--nodes", "3", "--flaw", "?")
+    assert done.returncode == 2
+    assert "votes-twice: a voter grants several votes" in done.stderr

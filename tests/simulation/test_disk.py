@@ -1,4 +1,4 @@
-"""The simulated disk: each promise kept, each failure possible."""
+"""The simulated disk: its guarantees and its possible failures."""
 
 import asyncio
 import errno
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from riverrun.ports.files import Files, read_whole, write_atomically
+from riverrun.ports.files import Buffer, Files, read_whole, write_atomically
 from riverrun.simulation.failures import ProcessDied
 from riverrun.simulation.world import Environment, World
 
@@ -15,7 +15,7 @@ SEEDS = range(40)
 
 
 def on_disk(world: World, use: Callable[[Files], None]) -> None:
-    """Run a function in a process of its own on the one machine, and let it end."""
+    """Run a function in a process on the only machine."""
 
     async def main(environment: Environment) -> None:
         use(environment.files)
@@ -27,7 +27,7 @@ def on_disk(world: World, use: Callable[[Files], None]) -> None:
 def outcomes(
     use: Callable[[Files], None], path: str, setup: Callable[[Files], None]
 ) -> set[bytes | None]:
-    """What a file may hold when the power fails right after ``use``; None: it is not there."""
+    """The possible contents of a file after a power loss right after ``use``; None if missing."""
     seen: set[bytes | None] = set()
     for seed in SEEDS:
         with World(seed) as world:
@@ -47,7 +47,7 @@ def _durable_file(files: Files) -> None:
     write_atomically(files, "/d/f", b"old")
 
 
-def test_files_behave_as_files(make_world: MakeWorld) -> None:
+def test_files_and_directories_behave_like_posix(make_world: MakeWorld) -> None:
     def use(files: Files) -> None:
         files.make_directory("/a/b")
         file = files.open("/a/b/c", create=True)
@@ -61,10 +61,10 @@ def test_files_behave_as_files(make_world: MakeWorld) -> None:
         assert files.list_directory("/a/b") == ["c"]
         assert files.is_directory("/a/b") and not files.is_directory("/a/b/c")
         files.rename("/a/b/c", "/a/d")
-        assert file.read_at(0, 5) == b"hello", "a handle follows its file"
+        assert file.read_at(0, 5) == b"hello", "a handle stays valid after a rename"
         assert not files.exists("/a/b/c")
         files.unlink("/a/d")
-        assert file.read_at(0, 5) == b"hello", "an unlinked file lives as long as its handle"
+        assert file.read_at(0, 5) == b"hello", "an unlinked file exists until its handle is closed"
         files.remove_directory("/a/b")
         assert files.list_directory("/a") == []
         file.close()
@@ -90,7 +90,7 @@ def test_files_behave_as_files(make_world: MakeWorld) -> None:
         (lambda files: files.sync_directory("/no"), errno.ENOENT),
     ],
 )
-def test_errors_are_those_of_a_real_file_system(
+def test_errors_match_a_real_file_system(
     make_world: MakeWorld, attempt: Callable[[Files], object], number: int
 ) -> None:
     def use(files: Files) -> None:
@@ -102,7 +102,7 @@ def test_errors_are_those_of_a_real_file_system(
     on_disk(make_world(), use)
 
 
-def test_the_page_cache_survives_a_kill_but_not_the_loss_of_power(make_world: MakeWorld) -> None:
+def test_page_cache_survives_a_kill_but_not_a_power_loss(make_world: MakeWorld) -> None:
     def write(files: Files) -> None:
         files.open("/d/f").write_at(0, b"new")
 
@@ -113,7 +113,7 @@ def test_the_page_cache_survives_a_kill_but_not_the_loss_of_power(make_world: Ma
     assert outcomes(write, "/d/f", _durable_file) >= {b"old", b"new"}
 
 
-def test_a_sync_makes_content_durable() -> None:
+def test_sync_makes_content_durable() -> None:
     def write(files: Files) -> None:
         file = files.open("/d/f")
         file.write_at(0, b"new and longer")
@@ -122,7 +122,7 @@ def test_a_sync_makes_content_durable() -> None:
     assert outcomes(write, "/d/f", _durable_file) == {b"new and longer"}
 
 
-def test_unsynced_sectors_are_lost_kept_or_torn_each_for_itself() -> None:
+def test_unsynced_sectors_are_lost_kept_or_torn_independently() -> None:
     old, new = b"\1" * 2048, b"\2" * 2048
 
     def setup(files: Files) -> None:
@@ -139,7 +139,7 @@ def test_unsynced_sectors_are_lost_kept_or_torn_each_for_itself() -> None:
     assert mixed, "sectors were never written out of order"
 
 
-def test_a_torn_sector_leaves_synced_neighbours_whole() -> None:
+def test_torn_sector_does_not_affect_synced_bytes() -> None:
     def setup(files: Files) -> None:
         write_atomically(files, "/f", b"\1" * 700)
 
@@ -151,7 +151,7 @@ def test_a_torn_sector_leaves_synced_neighbours_whole() -> None:
     )
 
 
-def test_a_lost_append_may_leave_zeros() -> None:
+def test_lost_append_may_leave_zeros() -> None:
     def append(files: Files) -> None:
         files.open("/d/f").write_at(3, b"x" * 600)
 
@@ -159,7 +159,7 @@ def test_a_lost_append_may_leave_zeros() -> None:
     assert any(content and len(content) > 3 and content.endswith(b"\0" * 88) for content in seen)
 
 
-def test_a_created_file_may_vanish_until_its_directory_is_synced() -> None:
+def test_created_file_may_be_lost_until_its_directory_is_synced() -> None:
     def create(files: Files) -> None:
         file = files.open("/d/new", create=True)
         file.write_at(0, b"x")
@@ -174,7 +174,7 @@ def test_a_created_file_may_vanish_until_its_directory_is_synced() -> None:
     assert outcomes(create_and_sync, "/d/new", _durable_file) == {b"x"}
 
 
-def test_a_synced_directory_keeps_the_name_of_an_unsynced_file() -> None:
+def test_synced_directory_keeps_the_name_of_an_unsynced_file() -> None:
     def create(files: Files) -> None:
         files.open("/d/new", create=True).write_at(0, b"x")
         files.sync_directory("/d")
@@ -182,7 +182,7 @@ def test_a_synced_directory_keeps_the_name_of_an_unsynced_file() -> None:
     assert outcomes(create, "/d/new", _durable_file) >= {b"", b"x"}
 
 
-def test_a_file_in_an_unsynced_directory_may_vanish_with_it() -> None:
+def test_file_in_an_unsynced_directory_may_be_lost_with_it() -> None:
     def create(files: Files) -> None:
         files.make_directory("/d/sub")
         write_atomically(files, "/d/sub/f", b"x")
@@ -190,7 +190,7 @@ def test_a_file_in_an_unsynced_directory_may_vanish_with_it() -> None:
     assert outcomes(create, "/d/sub/f", _durable_file) == {None, b"x"}
 
 
-def test_a_rename_is_atomic_but_volatile() -> None:
+def test_rename_is_atomic_but_not_durable() -> None:
     def rename(files: Files) -> None:
         file = files.open("/d/g", create=True)
         file.write_at(0, b"new")
@@ -208,7 +208,7 @@ def test_a_rename_is_atomic_but_volatile() -> None:
     assert outcomes(rename_and_sync, "/d/f", _durable_file) == {b"new"}
 
 
-def test_an_unlink_and_a_truncation_may_be_undone() -> None:
+def test_unsynced_unlink_and_truncation_may_be_undone() -> None:
     assert outcomes(lambda files: files.unlink("/d/f"), "/d/f", _durable_file) == {None, b"old"}
     assert outcomes(lambda files: files.open("/d/f").truncate(1), "/d/f", _durable_file) == {
         b"o",
@@ -222,7 +222,7 @@ def test_an_unlink_and_a_truncation_may_be_undone() -> None:
     assert outcomes(unlink, "/d/f", _durable_file) == {None}
 
 
-def test_names_change_in_order_within_a_directory_but_not_across_directories() -> None:
+def test_name_changes_are_ordered_within_a_directory_only() -> None:
     def make_directories(files: Files) -> None:
         for name in ("d", "e"):
             files.make_directory(f"/{name}")
@@ -243,14 +243,14 @@ def test_names_change_in_order_within_a_directory_but_not_across_directories() -
     assert seen == possible | {("/d/1", "/d/3", "/e/2")}
 
 
-def test_a_failed_sync_may_lose_pages_and_a_second_one_lies() -> None:
+def test_sync_after_a_failed_sync_does_not_make_pages_durable() -> None:
     def write(files: Files) -> None:
         file = files.open("/d/f")
         file.write_at(0, b"new")
         with pytest.raises(OSError) as caught:
             file.sync()
         assert caught.value.errno == errno.EIO
-        file.sync()  # the kernel thinks that the pages are clean
+        file.sync()  # the pages are clean for the kernel
 
     seen: set[bytes | None] = set()
     for seed in SEEDS:
@@ -263,7 +263,7 @@ def test_a_failed_sync_may_lose_pages_and_a_second_one_lies() -> None:
     assert seen == {b"old", b"new"}
 
 
-def test_a_directory_sync_can_fail(make_world: MakeWorld) -> None:
+def test_directory_sync_can_fail(make_world: MakeWorld) -> None:
     world = make_world()
     on_disk(world, _durable_file)
     world.hosts["node"].disk.syncs_to_fail = 1
@@ -275,7 +275,7 @@ def test_a_directory_sync_can_fail(make_world: MakeWorld) -> None:
     on_disk(world, use)
 
 
-def test_a_full_disk_fails_part_way_and_the_file_is_cut_back() -> None:
+def test_write_to_a_full_disk_fails_and_is_truncated() -> None:
     def fill(files: Files) -> None:
         file = files.open("/d/f")
         with pytest.raises(OSError) as caught:
@@ -301,10 +301,10 @@ def test_a_full_disk_fails_part_way_and_the_file_is_cut_back() -> None:
             world.power_off("node")
             seen.add(disk.files()["/d/f"])
     assert b"old" in seen
-    assert any(content != b"old" for content in seen), "a short write never survived its cut"
+    assert any(content != b"old" for content in seen), "a short write never survived the truncation"
 
 
-def test_room_comes_back_when_files_go(make_world: MakeWorld) -> None:
+def test_removed_files_free_their_space(make_world: MakeWorld) -> None:
     world = make_world()
     on_disk(world, _durable_file)
     disk = world.hosts["node"].disk
@@ -323,7 +323,7 @@ def test_room_comes_back_when_files_go(make_world: MakeWorld) -> None:
     on_disk(world, use)
 
 
-def test_a_write_error_cuts_back(make_world: MakeWorld) -> None:
+def test_write_error_truncates_to_the_old_size(make_world: MakeWorld) -> None:
     world = make_world()
     on_disk(world, _durable_file)
     world.hosts["node"].disk.writes_to_fail = 1
@@ -340,23 +340,23 @@ def test_a_write_error_cuts_back(make_world: MakeWorld) -> None:
     on_disk(world, use)
 
 
-def test_rot_flips_one_bit(make_world: MakeWorld) -> None:
+def test_bit_rot_flips_one_bit(make_world: MakeWorld) -> None:
     world = make_world()
     on_disk(world, _durable_file)
     world.hosts["node"].disk.rot("/d/f", 1, 0)
     on_disk(world, lambda files: _expect(read_whole(files, "/d/f"), b"omd"))
 
 
-def _expect(found: bytes, expected: bytes) -> None:
+def _expect(found: Buffer | None, expected: bytes) -> None:
     assert found == expected
 
 
-def test_cold_pages_are_not_read_from_the_loop(make_world: MakeWorld) -> None:
+def test_read_cached_at_returns_none_for_cold_pages(make_world: MakeWorld) -> None:
     world = make_world()
     on_disk(world, _durable_file)
     disk = world.hosts["node"].disk
     disk.cold_probability = 0.0
-    on_disk(world, lambda files: _expect(files.open("/d/f").read_cached_at(0, 3) or b"", b"old"))
+    on_disk(world, lambda files: _expect(files.open("/d/f").read_cached_at(0, 3), b"old"))
     world.power_off("node")
 
     def use(files: Files) -> None:
@@ -373,7 +373,7 @@ def test_cold_pages_are_not_read_from_the_loop(make_world: MakeWorld) -> None:
     on_disk(world, use)
 
 
-def test_a_slow_disk_holds_whoever_waits_for_it(make_world: MakeWorld) -> None:
+def test_slow_disk_makes_syncs_slow(make_world: MakeWorld) -> None:
     took: dict[float, float] = {}
 
     for slowness in (1.0, 100.0):
@@ -392,7 +392,7 @@ def test_a_slow_disk_holds_whoever_waits_for_it(make_world: MakeWorld) -> None:
     assert took[100.0] > 20 * took[1.0]
 
 
-def test_waiting_on_the_loop_blocks_the_loop(make_world: MakeWorld) -> None:
+def test_sync_in_the_event_loop_blocks_the_loop(make_world: MakeWorld) -> None:
     woke: list[float] = []
 
     async def main(environment: Environment) -> None:
@@ -407,7 +407,7 @@ def test_waiting_on_the_loop_blocks_the_loop(make_world: MakeWorld) -> None:
     assert woke[0] > 0.1
 
 
-def test_locks_are_exclusive_and_free_after_a_kill(make_world: MakeWorld) -> None:
+def test_locks_are_exclusive_and_released_by_a_kill(make_world: MakeWorld) -> None:
     async def hold(environment: Environment) -> None:
         environment.files.lock("/lock")
         with pytest.raises(BlockingIOError):
@@ -428,7 +428,7 @@ def test_locks_are_exclusive_and_free_after_a_kill(make_world: MakeWorld) -> Non
     on_disk(world, use)
 
 
-def test_handles_of_a_dead_process_are_dead(make_world: MakeWorld) -> None:
+def test_files_of_a_killed_process_raise(make_world: MakeWorld) -> None:
     kept: list[Files] = []
 
     async def main(environment: Environment) -> None:
@@ -445,7 +445,7 @@ def test_handles_of_a_dead_process_are_dead(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("stop", ["kill", "power_off"])
-def test_a_process_can_die_at_any_operation(stop: str) -> None:
+def test_process_can_stop_at_any_disk_operation(stop: str) -> None:
     """A kill between the steps of an atomic replacement leaves the old or the new content."""
     seen: set[tuple[bytes | None, bool]] = set()
     for after in range(1, 16):
@@ -459,10 +459,10 @@ def test_a_process_can_die_at_any_operation(stop: str) -> None:
             content = disk.files()
             seen.add((content.get("/d/f"), "/d/f.tmp" in content))
     assert {content for content, _ in seen} == {b"old", b"new"}
-    assert (b"old", True) in seen, "it never died between writing and renaming"
+    assert (b"old", True) in seen, "it never stopped between the write and the rename"
 
 
-def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
+def test_sync_covers_only_earlier_writes() -> None:
     """Bytes appended while a sync runs are not made durable by it."""
     survived: set[bytes | None] = set()
     for seed in SEEDS:
@@ -487,7 +487,7 @@ def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
     assert b"before" in survived and b"beforeduring" in survived
 
 
-def test_durable_files_are_what_surely_survives(make_world: MakeWorld) -> None:
+def test_durable_files_are_certain_to_survive(make_world: MakeWorld) -> None:
     def use(files: Files) -> None:
         _durable_file(files)
         files.open("/d/f").write_at(0, b"NEW")

@@ -1,4 +1,4 @@
-"""Schedules of faults as data: drawn, written, read, applied and made smaller."""
+"""Fault schedules: drawing, text format, injection and shrinking."""
 
 import asyncio
 import contextlib
@@ -34,12 +34,12 @@ def draw(seed: int) -> tuple[Fault, ...]:
 
 
 @given(st.integers())
-def test_schedules_survive_writing_and_reading(seed: int) -> None:
+def test_schedule_round_trips_as_text(seed: int) -> None:
     faults = draw(seed)
     assert parse_schedule(write_schedule(faults)) == faults
 
 
-def test_every_kind_is_drawn_for_its_target() -> None:
+def test_every_kind_of_fault_is_drawn_for_one_node() -> None:
     drawn = [fault for seed in range(200) for fault in draw(seed)]
     assert {fault.kind for fault in drawn} == set(FaultKind) - ON_CLUSTERS
     for fault in drawn:
@@ -56,12 +56,12 @@ def draw_for_cluster(seed: int) -> tuple[Fault, ...]:
 
 
 @given(st.integers())
-def test_schedules_of_clusters_survive_writing_and_reading(seed: int) -> None:
+def test_cluster_schedule_round_trips_as_text(seed: int) -> None:
     faults = draw_for_cluster(seed)
     assert parse_schedule(write_schedule(faults)) == faults
 
 
-def test_every_kind_is_drawn_for_clusters_and_for_groups_of_nodes() -> None:
+def test_every_kind_of_fault_is_drawn_for_clusters() -> None:
     drawn = [fault for seed in range(300) for fault in draw_for_cluster(seed)]
     assert {fault.kind for fault in drawn} == set(FaultKind)
     cuts = {fault.target for fault in drawn if fault.kind is FaultKind.PARTITION}
@@ -74,7 +74,7 @@ def a_fault(number: int) -> Fault:
     return Fault(kind=FaultKind.KILL, start=number + 0.123, seconds=2.0, target="broker")
 
 
-def test_shrinking_keeps_only_what_matters() -> None:
+def test_shrinking_keeps_only_the_needed_faults() -> None:
     faults = [a_fault(number) for number in range(12)]
     needed = {2, 9}
     runs = 0
@@ -89,14 +89,14 @@ def test_shrinking_keeps_only_what_matters() -> None:
     assert runs <= 60
 
 
-def test_shrinking_gives_up_after_so_many_runs() -> None:
+def test_shrinking_stops_after_the_maximum_number_of_runs() -> None:
     faults = [a_fault(number) for number in range(12)]
     assert shrink(faults, lambda candidate: True, runs_max=0) == tuple(faults)
     assert shrink(faults, lambda candidate: True) == ()
 
 
 class Scene:
-    """Brokers and a client that do nothing, and faults upon them."""
+    """Idle brokers and a client, with an injector."""
 
     def __init__(self, world: World, brokers: Sequence[str] = ("broker",)) -> None:
         self.world = world
@@ -120,7 +120,7 @@ class Scene:
 @pytest.mark.parametrize(
     "kind", ["kill", "power-loss", "kill-at-operation", "power-loss-at-operation"]
 )
-def test_stopping_faults_stop_and_ask_for_a_restart(make_world: MakeWorld, kind: str) -> None:
+def test_kills_and_power_losses_schedule_a_restart(make_world: MakeWorld, kind: str) -> None:
     scene = Scene(make_world())
     scene.inject(f"{kind}@0.1+0.7:broker=3")
     scene.world.run(2)
@@ -130,7 +130,7 @@ def test_stopping_faults_stop_and_ask_for_a_restart(make_world: MakeWorld, kind:
     assert scene.restarts == [("broker", 0.7)]
 
 
-def test_lasting_faults_end_by_themselves_or_when_all_is_calm(make_world: MakeWorld) -> None:
+def test_faults_end_after_their_duration_or_when_the_injector_stops(make_world: MakeWorld) -> None:
     scene = Scene(make_world())
     disk = scene.world.hosts["broker"].disk
     network = scene.world.network
@@ -148,11 +148,11 @@ def test_lasting_faults_end_by_themselves_or_when_all_is_calm(make_world: MakeWo
     assert network.passes("broker", "client") and not network.passes("client", "broker")
     assert disk.writes_to_fail > 0
     scene.inject("kill@1+1:broker")
-    scene.injector.calm()
+    scene.injector.stop()
     assert network.passes("client", "broker")
     assert disk.writes_to_fail == 0
     scene.world.run(3)
-    assert scene.world.hosts["broker"].process is not None, "no fault comes after the calm"
+    assert scene.world.hosts["broker"].process is not None, "a fault started after the stop"
 
 
 def cluster_scene(world: World) -> Scene:
@@ -161,7 +161,7 @@ def cluster_scene(world: World) -> Scene:
     return scene
 
 
-def test_a_node_is_cut_off_from_everybody_and_groups_from_each_other(
+def test_partition_separates_a_node_from_all_or_two_groups(
     make_world: MakeWorld,
 ) -> None:
     scene = cluster_scene(make_world())
@@ -177,7 +177,7 @@ def test_a_node_is_cut_off_from_everybody_and_groups_from_each_other(
     assert passes("node-1", "node-2")
 
 
-def test_several_are_stopped_at_once_and_disks_are_lost(make_world: MakeWorld) -> None:
+def test_several_nodes_are_killed_and_a_disk_is_wiped(make_world: MakeWorld) -> None:
     scene = cluster_scene(make_world())
     hosts = scene.world.hosts
     scene.inject("kill@0.1+1:node-1,node-2 wipe-disk@0.2+1:node-3")
@@ -187,7 +187,7 @@ def test_several_are_stopped_at_once_and_disks_are_lost(make_world: MakeWorld) -
     assert hosts["node-3"].disk.files() == {} and hosts["node-3"].disk.used_bytes == 0
 
 
-def test_who_may_not_be_damaged_is_spared_or_merely_killed(make_world: MakeWorld) -> None:
+def test_node_that_must_not_be_damaged_is_spared_or_killed(make_world: MakeWorld) -> None:
     scene = cluster_scene(make_world())
     scene.injector = Injector(scene.world, NODES, lambda *args: None, lambda node, kind: False)
     scene.inject("wipe-disk@0.1+1:node-1 power-loss@0.2+1:node-2 sync-error@0.3+1:node-3=2")
@@ -198,7 +198,7 @@ def test_who_may_not_be_damaged_is_spared_or_merely_killed(make_world: MakeWorld
     assert hosts["node-3"].disk.syncs_to_fail == 0
 
 
-def test_logs_rot_and_lose_their_ends(make_world: MakeWorld) -> None:
+def test_bit_flips_and_truncation_of_logs(make_world: MakeWorld) -> None:
     world = make_world()
     path = "/data/node-1/__cluster_metadata-0/00000000000000000000.log"
 

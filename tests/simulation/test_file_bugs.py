@@ -1,4 +1,4 @@
-"""Planted bugs: the simulation must see each of them, or its silence means nothing."""
+"""The simulation finds every planted bug of the ``Files`` port."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from riverrun.simulation.report import SeedVerdict, run_seed
 SEEDS = range(1, 25)
 POWER_CUTS = "power-loss@2+0.3:broker power-loss@3.5+0.3:broker power-loss@5+0.3:broker"
 FAILED_SYNC = "sync-error@2+1:broker=1 power-loss@3.2+0.5:broker"
-# The faults under which each bug shows, sooner or later.
+# The faults that reveal each bug.
 FAULTS = {
     FileBug.SYNC_IS_SKIPPED: POWER_CUTS,
     FileBug.DIRECTORY_SYNC_IS_SKIPPED: POWER_CUTS,
@@ -24,7 +24,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("bug", list(FileBug), ids=lambda bug: bug.name)
-def test_a_planted_bug_is_caught_and_the_sound_node_passes(bug: FileBug) -> None:
+def test_planted_bug_is_found_and_the_correct_node_passes(bug: FileBug) -> None:
     faults = parse_schedule(FAULTS[bug])
     for seed in SEEDS:
         if run_seed(seed, faults=faults, bug=bug).verdict is not SeedVerdict.HOLDS:
@@ -33,4 +33,4 @@ def test_a_planted_bug_is_caught_and_the_sound_node_passes(bug: FileBug) -> None
                 [sound.message, *sound.story[-40:]]
             )
             return
-    raise AssertionError(f"{len(SEEDS)} runs did not show that {bug.value}")
+    raise AssertionError(f"{len(SEEDS)} runs did not find the bug: {bug.value}")

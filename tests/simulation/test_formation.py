@@ -302,29 +302,29 @@ def test_faults_during_formation_never_lead_to_two_clusters(
     make_world: MakeWorld, seed: int
 ) -> None:
     """Crashes at any disk operation, partitions, and wiped disks, but never all disks."""
-    chance = random.Random(seed)
-    nodes = BlankNodes(make_world(seed), chance.randrange(3, 6))
+    rng = random.Random(seed)
+    nodes = BlankNodes(make_world(seed), rng.randrange(3, 6))
     world = nodes.world
     wiped: list[str] = []
     nodes.start()
-    for _ in range(chance.randrange(1, 8)):
-        name = chance.choice(nodes.names)
+    for _ in range(rng.randrange(1, 8)):
+        name = rng.choice(nodes.names)
         disk = world.host(name).disk
-        stop = chance.choice((world.kill, world.power_off))
-        match chance.randrange(4):
+        stop = rng.choice((world.kill, world.power_off))
+        match rng.randrange(4):
             case 0:
-                left = chance.sample(nodes.names, chance.randrange(1, len(nodes.names)))
+                left = rng.sample(nodes.names, rng.randrange(1, len(nodes.names)))
                 right = [other for other in nodes.names if other not in left]
-                world.after(chance.uniform(0.1, 2.0), world.network.partition(left, right).heal)
+                world.after(rng.uniform(0.1, 2.0), world.network.partition(left, right).heal)
             case 1 if len({*wiped, name}) < len(nodes.names):
                 world.power_off(name)
                 disk.wipe()
                 wiped.append(name)
             case _:
-                dies = disk.operations + chance.randrange(1, 60)
+                dies = disk.operations + rng.randrange(1, 60)
                 disk.at_operation = (dies, lambda stop=stop, name=name: stop(name))
-        world.run(chance.uniform(0.0, 1.0))
-        if chance.random() < 0.7:
+        world.run(rng.uniform(0.0, 1.0))
+        if rng.random() < 0.7:
             nodes.start()
     world.run(3.0)
     for name in nodes.names:

@@ -1,7 +1,8 @@
-"""The simulated network: order kept, delays drawn, and each way in which it fails."""
+"""The simulated network: order, delays, partitions and resets."""
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ PORT = 7
 
 
 class Recorder(asyncio.Protocol):
-    """Keeps what it is told."""
+    """Records received data and events."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -56,6 +57,10 @@ class Pair:
         world.start("client", self._connect)
         world.run(0.5)
 
+    def has_received(self, count: int) -> bool:
+        """Whether the server has received this many bytes."""
+        return len(self.there.received) >= count
+
     async def _serve(self, environment: Environment) -> None:
         server = await environment.loop.create_server(lambda: self.there, "0.0.0.0", PORT)
         await server.serve_forever()
@@ -69,7 +74,7 @@ class Pair:
         await asyncio.sleep(1000)
 
 
-def test_bytes_arrive_in_order_in_other_pieces(make_world: MakeWorld) -> None:
+def test_bytes_arrive_in_order_in_different_pieces(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     sent = b"".join(b"%d," % number for number in range(2000))
     for at in range(0, len(sent), 100):
@@ -79,20 +84,20 @@ def test_bytes_arrive_in_order_in_other_pieces(make_world: MakeWorld) -> None:
     assert any(size != 100 for size in pair.there.pieces)
 
 
-def test_delays_are_drawn_anew_for_each_message(make_world: MakeWorld) -> None:
+def test_each_message_has_its_own_delay(make_world: MakeWorld) -> None:
     world = make_world()
     pair = Pair(world)
     arrivals = []
     for _ in range(20):
         began, count = world.now, len(pair.there.received)
         pair.here.transport.write(b"x")
-        world.run_until(lambda count=count: len(pair.there.received) > count, 1)
+        world.run_until(partial(pair.has_received, count + 1), 1)
         arrivals.append(world.now - began)
     assert len(set(arrivals)) == 20
     assert min(arrivals) >= world.network.conditions.latency_min
 
 
-def test_a_reader_that_pauses_makes_the_writer_pause(make_world: MakeWorld) -> None:
+def test_paused_reader_pauses_the_writer(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     pair.there.transport.pause_reading()
     pair.here.transport.write(bytes(1_000_000))
@@ -107,7 +112,7 @@ def test_a_reader_that_pauses_makes_the_writer_pause(make_world: MakeWorld) -> N
     assert pair.here.transport.get_write_buffer_size() == 0
 
 
-def test_a_buffered_protocol_gets_what_fits_its_buffer(make_world: MakeWorld) -> None:
+def test_buffered_protocol_receives_at_most_its_buffer_size(make_world: MakeWorld) -> None:
     class Buffered(asyncio.BufferedProtocol):
         def __init__(self) -> None:
             self.buffer = bytearray(10)
@@ -128,7 +133,7 @@ def test_a_buffered_protocol_gets_what_fits_its_buffer(make_world: MakeWorld) ->
     assert max(pair.there.sizes) <= 10
 
 
-def test_a_partition_holds_bytes_back_until_it_heals(make_world: MakeWorld) -> None:
+def test_partition_delays_bytes_until_it_heals(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     partition = pair.world.network.partition(["client"], ["server"])
     pair.here.transport.write(b"there")
@@ -140,7 +145,7 @@ def test_a_partition_holds_bytes_back_until_it_heals(make_world: MakeWorld) -> N
     assert pair.there.received == b"there" and pair.here.received == b"back"
 
 
-def test_a_one_way_partition_lets_the_other_way_pass(make_world: MakeWorld) -> None:
+def test_one_way_partition_does_not_block_the_other_direction(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     pair.world.network.partition(["client"], ["server"], one_way=True)
     pair.here.transport.write(b"there")
@@ -149,7 +154,7 @@ def test_a_one_way_partition_lets_the_other_way_pass(make_world: MakeWorld) -> N
     assert pair.there.received == b"" and pair.here.received == b"back"
 
 
-def test_overlapping_partitions_heal_each_for_itself(make_world: MakeWorld) -> None:
+def test_overlapping_partitions_heal_independently(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     first = pair.world.network.partition(["client"], ["server"])
     second = pair.world.network.partition(["server"], ["client"], one_way=True)
@@ -163,16 +168,16 @@ def test_overlapping_partitions_heal_each_for_itself(make_world: MakeWorld) -> N
     assert pair.here.received == b"back"
 
 
-def test_a_connection_that_is_cut_too_long_times_out(make_world: MakeWorld) -> None:
+def test_connection_times_out_in_a_long_partition(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     pair.world.network.partition(["client"], ["server"])
     pair.here.transport.write(b"x")
     pair.world.run(30)
     assert pair.here.events[-1] == "lost TimeoutError"
-    assert pair.there.events == ["made"], "the silent side has not noticed"
+    assert pair.there.events == ["made"], "the side that sends nothing does not time out"
 
 
-def test_connecting_through_a_partition_succeeds_after_healing(make_world: MakeWorld) -> None:
+def test_connect_succeeds_after_a_partition_heals(make_world: MakeWorld) -> None:
     world = make_world()
     world.host("server"), world.host("client")
     partition = world.network.partition(["client"], ["server"])
@@ -183,7 +188,7 @@ def test_connecting_through_a_partition_succeeds_after_healing(make_world: MakeW
     assert pair.here.events == ["made"]
 
 
-def test_connecting_to_nobody_is_refused_and_to_a_dead_machine_times_out(
+def test_connect_is_refused_without_a_listener_and_times_out_without_power(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -206,7 +211,7 @@ def test_connecting_to_nobody_is_refused_and_to_a_dead_machine_times_out(
     assert errors[2].__name__ == "gaierror"
 
 
-def test_closing_delivers_everything_and_then_the_end(make_world: MakeWorld) -> None:
+def test_close_delivers_all_bytes_and_then_eof(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     pair.here.transport.write(bytes(500_000))
     pair.here.transport.close()
@@ -217,7 +222,7 @@ def test_closing_delivers_everything_and_then_the_end(make_world: MakeWorld) -> 
     assert pair.here.events[-1] == "lost NoneType"
 
 
-def test_half_closed_connections_still_carry_the_other_way(make_world: MakeWorld) -> None:
+def test_half_closed_connection_delivers_the_other_direction(make_world: MakeWorld) -> None:
     class Patient(Recorder):
         def eof_received(self) -> bool:
             self.events.append("eof")
@@ -240,14 +245,14 @@ def test_abort_resets_the_peer(make_world: MakeWorld) -> None:
     assert pair.there.events == ["made", "lost ConnectionResetError"]
 
 
-def test_a_reset_on_the_way_is_seen_by_both(make_world: MakeWorld) -> None:
+def test_network_reset_breaks_both_ends(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     pair.world.network.reset_connections("client", "server")
     pair.world.run(1)
     assert pair.here.events[-1] == pair.there.events[-1] == "lost ConnectionResetError"
 
 
-def test_a_kill_ends_connections_and_power_loss_does_not_until_power_is_back() -> None:
+def test_kill_closes_connections_and_power_loss_resets_them_after_the_restart() -> None:
     endings = set()
     for seed in range(10):
         with World(seed) as world:
@@ -269,7 +274,7 @@ def test_a_kill_ends_connections_and_power_loss_does_not_until_power_is_back() -
         assert pair.here.events == ["made", "lost ConnectionResetError"]
 
 
-def test_a_paused_process_still_accepts_connections(make_world: MakeWorld) -> None:
+def test_paused_process_still_accepts_connections(make_world: MakeWorld) -> None:
     world = make_world()
     world.host("server")
     world.at(0.05, world.pause, "server", 10.0)
@@ -282,7 +287,7 @@ def test_a_paused_process_still_accepts_connections(make_world: MakeWorld) -> No
     assert pair.there.received == b"hello"
 
 
-def test_a_slow_link_is_slower(make_world: MakeWorld) -> None:
+def test_slow_link_multiplies_delays(make_world: MakeWorld) -> None:
     took = {}
     for factor in (1.0, 100.0):
         world = make_world()
@@ -290,12 +295,12 @@ def test_a_slow_link_is_slower(make_world: MakeWorld) -> None:
         world.network.slow_down("client", "server", factor)
         began = world.now
         pair.here.transport.write(b"x" * 1000)
-        world.run_until(lambda pair=pair: len(pair.there.received) == 1000, 60)
+        world.run_until(partial(pair.has_received, 1000), 60)
         took[factor] = world.now - began
     assert took[100.0] > 10 * took[1.0]
 
 
-def test_reusing_a_buffer_before_it_is_delivered_is_found_out(make_world: MakeWorld) -> None:
+def test_buffer_reuse_before_delivery_fails_the_run(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     buffer = bytearray(b"hello")
     pair.here.transport.write(memoryview(buffer))
@@ -304,7 +309,7 @@ def test_reusing_a_buffer_before_it_is_delivered_is_found_out(make_world: MakeWo
         pair.world.run(1)
 
 
-def test_a_buffer_may_be_reused_after_delivery(make_world: MakeWorld) -> None:
+def test_buffer_may_be_reused_after_delivery(make_world: MakeWorld) -> None:
     pair = Pair(make_world())
     buffer = bytearray(b"hello")
     pair.here.transport.writelines([memoryview(buffer), b" world"])
@@ -317,7 +322,7 @@ def test_a_buffer_may_be_reused_after_delivery(make_world: MakeWorld) -> None:
     assert pair.there.received == b"hello worldHELLO"
 
 
-def test_a_protocol_that_fails_costs_the_connection(make_world: MakeWorld) -> None:
+def test_exception_of_a_protocol_aborts_the_connection(make_world: MakeWorld) -> None:
     class Broken(Recorder):
         def data_received(self, data: bytes) -> None:
             raise ValueError("bad input")
@@ -331,7 +336,7 @@ def test_a_protocol_that_fails_costs_the_connection(make_world: MakeWorld) -> No
     assert any("bad input" in line for line in world.story)
 
 
-def test_listening_twice_is_an_error_and_closing_frees_the_port(make_world: MakeWorld) -> None:
+def test_port_can_be_reused_after_its_listener_closes(make_world: MakeWorld) -> None:
     async def main(environment: Environment) -> None:
         loop = environment.loop
         server = await loop.create_server(Recorder, "0.0.0.0", PORT)

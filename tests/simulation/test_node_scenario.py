@@ -1,7 +1,7 @@
-"""The unchanged broker and unmodified aiokafka in the simulated world.
+"""One unmodified node with aiokafka clients in the simulated world.
 
-How many seeds run is a matter of time: at least ``SEEDS_MIN``, then more until the budget is used
-(``RIVERRUN_SIMULATION_SECONDS``, one minute by default).
+At least ``SEEDS_MIN`` random seeds run, and more until ``RIVERRUN_SIMULATION_SECONDS`` (default 60)
+are used.
 """
 
 import dataclasses
@@ -19,10 +19,11 @@ from riverrun.simulation.faults.schedule import parse_schedule
 from riverrun.simulation.report import (
     SeedVerdict,
     describe,
-    judge,
+    describe_failure,
+    run_any,
     run_seed,
     shrink_plan,
-    tell_failure,
+    verdict_of,
 )
 from riverrun.simulation.workloads.node_scenario import run
 from riverrun.simulation.workloads.plans import NodePlan, RunOutcome, draw_node_plan
@@ -44,7 +45,7 @@ def simulate(*arguments: str, hash_seed: str = "1") -> subprocess.CompletedProce
 
 
 def plan_with(seed: int, faults: str, **changes: str) -> NodePlan:
-    """The plan of a seed with other faults and some settings changed."""
+    """The plan of a seed with these faults and settings."""
     plan = draw_node_plan(seed)
     settings = {**plan.settings, **{name.replace("_", "."): v for name, v in changes.items()}}
     return dataclasses.replace(plan, faults=parse_schedule(faults), settings=settings)
@@ -52,15 +53,15 @@ def plan_with(seed: int, faults: str, **changes: str) -> NodePlan:
 
 def expect_no_failure(outcome: RunOutcome) -> None:
     assert outcome.failure is None, "\n".join(
-        tell_failure(describe(outcome), schedule=outcome.plan.faults, whole_story=False)
+        describe_failure(describe(outcome), schedule=outcome.plan.faults, whole_story=False)
     )
 
 
-def test_a_plan_is_drawn_from_its_seed() -> None:
+def test_plan_depends_on_its_seed() -> None:
     assert draw_node_plan(1) == draw_node_plan(1) != draw_node_plan(2)
 
 
-def test_a_run_without_faults_gets_work_done() -> None:
+def test_clients_of_one_node_make_progress_without_faults() -> None:
     outcome = run(plan_with(1, ""))
     expect_no_failure(outcome)
     assert outcome.acknowledged > 50
@@ -68,17 +69,17 @@ def test_a_run_without_faults_gets_work_done() -> None:
     assert outcome.reads > outcome.acknowledged
 
 
-def test_aiokafka_against_the_broker_replays() -> None:
+def test_same_seed_gives_the_same_fingerprint() -> None:
     first, second = run_seed(3), run_seed(3)
     assert first.fingerprint == second.fingerprint
     assert first.acknowledged == second.acknowledged > 0
     assert run_seed(4).fingerprint != first.fingerprint
 
 
-def test_the_same_seed_gives_the_same_run_in_processes_with_other_hashing() -> None:
-    answers = [simulate("--seed", "3", hash_seed=hash_seed) for hash_seed in ("0", "7")]
-    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stdout
-    prints = [re.findall(r"fingerprint (\w+)", answer.stdout) for answer in answers]
+def test_fingerprint_does_not_depend_on_the_hash_seed() -> None:
+    runs = [simulate("--seed", "3", hash_seed=hash_seed) for hash_seed in ("0", "7")]
+    assert [done.returncode for done in runs] == [0, 0], runs[0].stdout
+    prints = [re.findall(r"fingerprint (\w+)", done.stdout) for done in runs]
     assert prints[0] == prints[1] != []
 
 
@@ -99,14 +100,14 @@ def test_the_same_seed_gives_the_same_run_in_processes_with_other_hashing() -> N
     ],
 )
 @pytest.mark.parametrize("synced", ["true", "false"])
-def test_each_kind_of_fault_is_survived(faults: str, synced: str) -> None:
+def test_node_survives_each_kind_of_fault(faults: str, synced: str) -> None:
     outcome = run(plan_with(6, faults, log_flush_before_ack=synced))
     gc.collect()
     expect_no_failure(outcome)
 
 
-@pytest.mark.timeout(BUDGET_SECONDS + 600)  # the budget, and time to make a failure smaller
-def test_every_promise_holds_under_drawn_faults() -> None:
+@pytest.mark.timeout(BUDGET_SECONDS + 600)  # the budget, and time to shrink a failure
+def test_promises_hold_under_random_faults() -> None:
     deadline = time.monotonic() + BUDGET_SECONDS
     seed = 0
     while seed < SEEDS_MIN or time.monotonic() < deadline:
@@ -115,12 +116,12 @@ def test_every_promise_holds_under_drawn_faults() -> None:
         outcome = run(plan)
         gc.collect()
         if outcome.failure is not None:
-            smallest = shrink_plan(plan, judge(outcome.failure))
-            expect_no_failure(run(smallest))
+            smallest = shrink_plan(plan, verdict_of(outcome.failure))
+            expect_no_failure(run_any(smallest))
             expect_no_failure(outcome)
 
 
-def test_verdicts_have_exit_codes_of_their_own() -> None:
-    assert judge(None) is SeedVerdict.HOLDS
-    assert judge(LivenessViolation("stuck")) is SeedVerdict.STUCK
+def test_verdicts_have_distinct_exit_codes() -> None:
+    assert verdict_of(None) is SeedVerdict.HOLDS
+    assert verdict_of(LivenessViolation("stuck")) is SeedVerdict.STUCK
     assert len({int(verdict) for verdict in SeedVerdict}) == len(SeedVerdict)

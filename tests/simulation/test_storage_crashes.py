@@ -1,4 +1,4 @@
-"""Storage alone under crashes, beside a model: thousands of appends, kills and power cuts."""
+"""Storage under crashes, compared with a model: thousands of appends, kills and power losses."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SEEDS = 120
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, 20))
-def test_recovery_gives_a_prefix_with_everything_that_was_durable(start: int) -> None:
+def test_recovery_keeps_a_prefix_with_all_durable_batches(start: int) -> None:
     for seed in range(start, start + 20):
         with World(seed) as world, captured_logs(world):
             try:

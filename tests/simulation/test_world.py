@@ -1,4 +1,4 @@
-"""Time, order, chance, processes: what the world promises to the code that runs in it."""
+"""The world: virtual time, order of events, randomness, processes and isolation."""
 
 import asyncio
 import concurrent.futures
@@ -22,8 +22,9 @@ from riverrun.simulation.world import Environment, World
 MakeWorld = Callable[..., World]
 
 
-def test_events_happen_in_order_of_time_and_then_of_scheduling(make_world: MakeWorld) -> None:
-    world, seen = make_world(), []
+def test_events_run_in_order_of_time_and_then_of_scheduling(make_world: MakeWorld) -> None:
+    world = make_world()
+    seen: list[str] = []
     for when, name in ((0.2, "c"), (0.1, "a"), (0.1, "b")):
         world.at(when, seen.append, name)
     world.run(1.0)
@@ -31,7 +32,7 @@ def test_events_happen_in_order_of_time_and_then_of_scheduling(make_world: MakeW
     assert world.now == 1.0
 
 
-def test_streams_are_independent_and_follow_the_seed() -> None:
+def test_random_streams_are_independent_and_depend_on_the_seed() -> None:
     with World(1) as world, World(1) as same, World(2) as other:
         draws = [w.stream("a").random() for w in (world, same, other)]
         assert draws[0] == draws[1] != draws[2]
@@ -39,7 +40,7 @@ def test_streams_are_independent_and_follow_the_seed() -> None:
 
 
 def _chatter(seed: int) -> str:
-    """Two nodes that talk, sleep and wait for sets of tasks."""
+    """Two nodes that exchange messages, sleep and wait for sets of tasks."""
 
     async def serve(environment: Environment) -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,13 +75,13 @@ def _chatter(seed: int) -> str:
         return world.fingerprint()
 
 
-def test_same_seed_same_history_and_other_seeds_differ() -> None:
+def test_equal_seeds_give_equal_fingerprints() -> None:
     prints = [_chatter(seed) for seed in (1, 2, 3, 1, 2, 3)]
     assert prints[:3] == prints[3:]
     assert len(set(prints)) == 3
 
 
-def test_same_history_in_another_process() -> None:
+def test_fingerprint_is_equal_in_another_process() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_world as t; print(t._chatter(5))"
     )
@@ -98,7 +99,7 @@ def test_same_history_in_another_process() -> None:
     assert len(seen) == 1
 
 
-def test_callbacks_run_in_the_order_of_asyncio(make_world: MakeWorld) -> None:
+def test_callbacks_run_in_asyncio_order(make_world: MakeWorld) -> None:
     seen: list[str] = []
 
     async def main(environment: Environment) -> None:
@@ -115,7 +116,7 @@ def test_callbacks_run_in_the_order_of_asyncio(make_world: MakeWorld) -> None:
     assert seen == ["first", "second", "timer"]
 
 
-def test_a_pause_stops_a_node_and_input_comes_before_timers_when_it_wakes(
+def test_input_runs_before_timers_after_a_pause(
     make_world: MakeWorld,
 ) -> None:
     seen: list[str] = []
@@ -135,7 +136,7 @@ def test_a_pause_stops_a_node_and_input_comes_before_timers_when_it_wakes(
     assert seen == ["input", "timer"]
 
 
-def test_a_killed_process_runs_no_finally_block(make_world: MakeWorld) -> None:
+def test_killed_process_runs_no_finally_block(make_world: MakeWorld) -> None:
     seen: list[str] = []
 
     async def main(environment: Environment) -> None:
@@ -155,7 +156,7 @@ def test_a_killed_process_runs_no_finally_block(make_world: MakeWorld) -> None:
     assert world.hosts["node"].starts == 2
 
 
-def test_a_signal_reaches_the_handler(make_world: MakeWorld) -> None:
+def test_signal_runs_its_handler(make_world: MakeWorld) -> None:
     seen: list[str] = []
 
     async def main(environment: Environment) -> None:
@@ -173,7 +174,7 @@ def test_a_signal_reaches_the_handler(make_world: MakeWorld) -> None:
     assert world.hosts["node"].process is None
 
 
-def test_clocks_skew_and_jump_but_monotonic_time_does_not(make_world: MakeWorld) -> None:
+def test_wall_clock_jumps_and_monotonic_time_does_not(make_world: MakeWorld) -> None:
     seen: list[tuple[int, float, float]] = []
 
     async def main(environment: Environment) -> None:
@@ -191,7 +192,7 @@ def test_clocks_skew_and_jump_but_monotonic_time_does_not(make_world: MakeWorld)
     assert 1 <= monotonic_later - monotonic < 1.1
 
 
-def test_randomness_of_two_starts_differs_and_replays(make_world: MakeWorld) -> None:
+def test_each_start_has_its_own_deterministic_randomness(make_world: MakeWorld) -> None:
     def draw(world: World) -> list[uuid.UUID]:
         seen: list[uuid.UUID] = []
 
@@ -210,7 +211,7 @@ def test_randomness_of_two_starts_differs_and_replays(make_world: MakeWorld) -> 
     assert first[0] != first[1]
 
 
-def test_an_exception_of_a_node_is_a_failure_with_its_time(make_world: MakeWorld) -> None:
+def test_exception_of_a_node_fails_the_run(make_world: MakeWorld) -> None:
     async def main(environment: Environment) -> None:
         await asyncio.sleep(1)
         raise ValueError("broken")
@@ -234,7 +235,7 @@ def test_an_exception_of_a_node_is_a_failure_with_its_time(make_world: MakeWorld
         lambda: time.sleep(1),
     ],
 )
-def test_escapes_raise(make_world: MakeWorld, escape: Callable[[], object]) -> None:
+def test_real_resources_are_forbidden(make_world: MakeWorld, escape: Callable[[], object]) -> None:
     caught: list[EscapeError] = []
 
     async def main(environment: Environment) -> None:
@@ -247,10 +248,10 @@ def test_escapes_raise(make_world: MakeWorld, escape: Callable[[], object]) -> N
     world.start("node", main)
     world.run(1)
     assert len(caught) == 1
-    threading.Thread(target=lambda: None).start()  # outside of the run everything is as it was
+    threading.Thread(target=lambda: None).start()  # allowed outside of a run
 
 
-def test_a_pool_runs_as_many_jobs_at_a_time_as_its_executor(make_world: MakeWorld) -> None:
+def test_pool_runs_as_many_jobs_as_its_executor_has_threads(make_world: MakeWorld) -> None:
     spans: list[tuple[float, float]] = []
 
     async def main(environment: Environment) -> None:
@@ -274,7 +275,7 @@ def test_a_pool_runs_as_many_jobs_at_a_time_as_its_executor(make_world: MakeWorl
         assert end <= begin
 
 
-def test_the_loop_goes_on_while_a_thread_waits_for_the_disk(make_world: MakeWorld) -> None:
+def test_loop_runs_while_a_thread_waits_for_the_disk(make_world: MakeWorld) -> None:
     seen: list[str] = []
 
     async def main(environment: Environment) -> None:
@@ -302,7 +303,7 @@ def test_the_loop_goes_on_while_a_thread_waits_for_the_disk(make_world: MakeWorl
     assert "tick" in seen[begin:end]
 
 
-def test_a_thread_of_a_killed_process_stops_half_way(make_world: MakeWorld) -> None:
+def test_thread_of_a_killed_process_stops_at_its_next_operation(make_world: MakeWorld) -> None:
     seen: list[str] = []
 
     async def main(environment: Environment) -> None:
@@ -323,7 +324,7 @@ def test_a_thread_of_a_killed_process_stops_half_way(make_world: MakeWorld) -> N
     assert len(seen) == 3
 
 
-def test_exceptions_of_a_thread_reach_whoever_waits(make_world: MakeWorld) -> None:
+def test_exception_of_a_thread_is_raised_in_its_caller(make_world: MakeWorld) -> None:
     async def main(environment: Environment) -> None:
         with pytest.raises(FileNotFoundError):
             await asyncio.to_thread(environment.files.open, "/absent")

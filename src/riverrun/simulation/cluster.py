@@ -1,6 +1,6 @@
-"""Machines with a node on each: the unchanged broker, started, watched and started again.
+"""A simulated cluster: machines that each run the unmodified node, supervised and observed.
 
-This is the stage; what happens on it (clients, faults, checks) is left to whoever sets it up.
+Clients, faults and checks are added by the caller.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def node_settings(
     texts: Mapping[str, str],
     segment_bytes: int | None = None,
 ) -> NodeSettings:
-    """What one node of a cluster is told. The first nodes are controllers as well as brokers."""
+    """The settings of one node. The first ``controllers`` nodes are controllers and brokers."""
     name = node_name(number)
     replicas = min(nodes, REPLICAS_MAX)
     given = {
@@ -81,7 +81,7 @@ def node_settings(
 
 
 class SimulatedCluster:
-    """Nodes by name (``node-1``, ``node-2``, ...), those that are up in ``brokers``."""
+    """Nodes named ``node-1``, ``node-2``, ...; ``brokers`` holds the running ones."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class SimulatedCluster:
         self._brokers: dict[str, tuple[NodeLoop, Node]] = {}
         self._ready: dict[str, NodeLoop] = {}
         self.settings = {node_name(int(one.node_id)): one for one in settings}
-        self.dismissed: dict[str, None] = {}
-        """Controllers that somebody removed from the voters, or tried to."""
+        self.removed_voters: dict[str, None] = {}
+        """Controllers that the administrator removed from the voters, or tried to."""
         for name in self.settings:
             self.supervisor.add(name, partial(self._run, name))
         world.tolerates_failures_on = lambda host: host not in self.settings
-        world.after_turn = self.metadata.turned
+        world.after_iteration = self.metadata.check
 
     @property
     def names(self) -> list[str]:
@@ -118,7 +118,7 @@ class SimulatedCluster:
 
     @property
     def brokers(self) -> dict[str, Node]:
-        """Those whose process lives."""
+        """Nodes whose process is running."""
         hosts = self._world.hosts
         return {
             name: broker
@@ -128,7 +128,7 @@ class SimulatedCluster:
 
     @property
     def ready(self) -> list[str]:
-        """Those that serve clients."""
+        """Nodes that serve clients."""
         hosts = self._world.hosts
         return [name for name, process in self._ready.items() if hosts[name].process is process]
 
@@ -139,12 +139,12 @@ class SimulatedCluster:
         return max(active)[1] if active else None
 
     def logs(self) -> list[tuple[str, MetadataLog]]:
-        """The metadata logs of the nodes that have come so far."""
+        """The metadata logs of running nodes that have opened one."""
         found = ((name, broker.metadata) for name, broker in self.brokers.items())
         return [(name, log) for name, log in found if log is not None]
 
     def voters(self) -> tuple[Voter, ...]:
-        """As the node that is furthest knows them."""
+        """The voters according to the node with the highest high watermark."""
         logs = [log for _, log in self.logs()]
         return max(logs, key=lambda log: log.high_watermark).voters if logs else ()
 
@@ -156,8 +156,8 @@ class SimulatedCluster:
     def partition(self, topic: str, index: int) -> PartitionImage | None:
         return self.metadata.latest.partition(TopicName(topic), PartitionIndex(index))
 
-    def unsettled(self) -> str | None:
-        """What keeps the cluster from being whole, in words; None if it is."""
+    def unsettled_reason(self) -> str | None:
+        """Why the cluster is not settled; None if it is."""
         latest = self.metadata.latest
         logs, ready = dict(self.logs()), self.ready
         for name, settings in self.settings.items():
@@ -170,7 +170,7 @@ class SimulatedCluster:
                 return f"{name} is at metadata offset {logs[name].current.offset}, not at the end"
         voting = {node_name(int(voter.id)): voter.directory_id for voter in self.voters()}
         for name in self.controllers:
-            if name not in self.dismissed and voting.get(name) != self.directory_id(name):
+            if name not in self.removed_voters and voting.get(name) != self.directory_id(name):
                 return f"{name} does not vote"
         for topic in latest.topics_by_name.values():
             for index, one in enumerate(topic.partitions):
@@ -178,10 +178,8 @@ class SimulatedCluster:
                     return f"{topic.name}-{index} of {one.replicas} has isr {one.isr}"
         return None
 
-    # -- Processes ------------------------------------------------------------------------------
-
     async def _run(self, name: str, environment: Environment) -> None:
-        """As ``server.main`` does it, with what the simulation gives."""
+        """Run a node as ``server.main`` does, with simulated ports."""
         world = self._world
         broker = Node(
             self.settings[name],
@@ -196,11 +194,11 @@ class SimulatedCluster:
         try:
             is_up = await broker.start()
         except (*REFUSALS, KafkaError, OSError) as error:
-            world.tell(f"{name}: cannot start: {error}")
+            world.trace(f"{name}: cannot start: {error}")
             await broker.stop()
             return
         if is_up:
-            world.tell(f"{name}: ready")
+            world.trace(f"{name}: ready")
             self._ready[name] = environment.loop
         failure = await broker.run()
         self._ready.pop(name, None)

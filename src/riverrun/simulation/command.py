@@ -1,4 +1,4 @@
-"""``riverrun simulate``: run seeds until one fails, the seeds are done, or the time is up."""
+"""``riverrun simulate``: runs seeds until one fails, all are done, or the time is up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HASH_SEED = "0"
 ASK_PERSONALITY = 0xFFFFFFFF
 NO_RANDOM_ADDRESSES = 0x0040000
-"""As in Linux' <sys/personality.h>."""
+"""From Linux's <sys/personality.h>."""
 SEEDS_DEFAULT = "1..20"
 PROGRESS_SECONDS = 5.0
 
@@ -31,24 +31,24 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    seed: int | None = typer.Option(None, "--seed", help="Run this one seed."),
-    seeds: str | None = typer.Option(None, "--seeds", help="Run these seeds, as in 1..100."),
-    story: bool = typer.Option(False, "--story", help="Print all that happened."),
-    budget: float | None = typer.Option(None, "--budget", help="Stop after so many seconds."),
-    jobs: int = typer.Option(1, "--jobs", min=1, help="Run so many seeds at a time."),
-    nodes: int = typer.Option(1, "--nodes", min=1, help="Run a cluster of so many nodes."),
+    seed: int | None = typer.Option(None, "--seed", help="Run only this seed."),
+    seeds: str | None = typer.Option(None, "--seeds", help="Run a range of seeds, such as 1..100."),
+    story: bool = typer.Option(False, "--story", help="Print all events."),
+    budget: float | None = typer.Option(None, "--budget", help="Stop after this many seconds."),
+    jobs: int = typer.Option(1, "--jobs", min=1, help="Run this many seeds in parallel."),
+    nodes: int = typer.Option(1, "--nodes", min=1, help="Simulate a cluster of this size."),
     faults: str | None = typer.Option(
-        None, "--faults", help="Use this schedule of faults, as a failure prints it."
+        None, "--faults", help="Inject these faults, in the format that a failure prints."
     ),
     bug: str | None = typer.Option(
-        None, "--flaw", help="Plant this bug, to see that it is found; `?` lists them."
+        None, "--flaw", help="Plant a bug that the simulation must find; `?` lists them."
     ),
 ) -> None:
-    """Run one broker or a cluster in a simulated world of faults.
+    """Run a node or a cluster in a deterministic simulation with faults.
 
-    Clients use it, and every promise that it makes to them is checked. The same seed always
-    gives the same run. Exit codes: 0 everything held, 10 a promise was broken, 11 the broker did
-    not recover, 12 it crashed.
+    Simulated clients use it, and every promise to them is checked. The same seed always gives the
+    same run. Exit codes: 0 all promises held, 10 a promise was broken, 11 the cluster did not
+    recover in time, 12 a node crashed.
 
     \b
     riverrun simulate --seed 7 --story
@@ -69,13 +69,13 @@ def simulate(
     try:
         schedule = None if faults is None else parse_schedule(faults)
     except ValueError as error:
-        raise typer.BadParameter(f"not understood: {error}") from None
+        raise typer.BadParameter(f"invalid fault schedule: {error}") from None
     bugs: type[FileBug] | type[ClusterBug] = FileBug if nodes == 1 else ClusterBug
     try:
         planted = None if bug is None else bugs[bug.upper().replace("-", "_")]
     except KeyError:
         known = "".join(f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
-        raise typer.BadParameter(f"there is no flaw {bug}; there are:{known}") from None
+        raise typer.BadParameter(f"there is no bug {bug}; known bugs:{known}") from None
     began = time.monotonic()
     done = 0
     simulated = 0.0
@@ -98,12 +98,15 @@ def simulate(
             if budget is not None and now - began > budget:
                 break
     typer.echo(_progress(done, len(chosen), simulated, time.monotonic() - began))
-    typer.echo("everything held")
+    typer.echo("all promises held")
 
 
 def _fix_order() -> None:
-    """Sets iterate by hash, those of objects by address: run again with hashes and addresses that
-    are the same in every process. Our own code iterates no set; clients of others do."""
+    """Execute the command again with fixed hashes and addresses.
+
+    Sets iterate in the order of hashes, and the hash of an object is its address. Our own code
+    never iterates a set, but client libraries do.
+    """
     is_fixed = os.environ.get("PYTHONHASHSEED") == HASH_SEED
     if _fix_addresses() or not is_fixed:
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
@@ -111,7 +114,7 @@ def _fix_order() -> None:
 
 
 def _fix_addresses() -> bool:
-    """Whether programs that are executed from now on have fixed addresses, and did not before."""
+    """Disable address randomization for executed programs; return whether this changed it."""
     if sys.platform != "linux":
         return False
     import ctypes
@@ -130,9 +133,9 @@ def _parse_seeds(seed: int | None, seeds: str | None) -> range:
     try:
         chosen = range(int(first), int(last or first) + 1)
     except ValueError:
-        raise typer.BadParameter("seeds look like 1..100") from None
+        raise typer.BadParameter("expected a range of seeds, such as 1..100") from None
     if not chosen:
-        raise typer.BadParameter("there is no seed in that range")
+        raise typer.BadParameter("the range of seeds is empty")
     return chosen
 
 
@@ -140,7 +143,7 @@ def _parse_seeds(seed: int | None, seeds: str | None) -> range:
 def _runs(
     seeds: range, jobs: int, run_one: Callable[[int], SimulationReport]
 ) -> Iterator[Iterator[SimulationReport]]:
-    """The reports of the seeds, as they come; those under way are given up when nobody asks."""
+    """Yield the reports of the seeds as they arrive; pending seeds are cancelled on exit."""
     if jobs == 1:
         yield (run_one(seed) for seed in seeds)
         return
@@ -163,13 +166,13 @@ def _runs(
 
 
 def _fail(report: SimulationReport, plan: AnyPlan, story: bool) -> None:
-    from riverrun.simulation.report import describe, run_any, shrink_plan, tell_failure
+    from riverrun.simulation.report import describe, describe_failure, run_any, shrink_plan
 
     typer.echo(f"seed {report.seed} failed: {report.message}", err=True)
-    typer.echo("looking for the smallest schedule of faults that fails ...", err=True)
+    typer.echo("shrinking the schedule of faults ...", err=True)
     smallest = shrink_plan(plan, report.verdict)
     again = describe(run_any(smallest))
-    for line in tell_failure(again, schedule=smallest.faults, whole_story=story):
+    for line in describe_failure(again, schedule=smallest.faults, whole_story=story):
         typer.echo(line)
     raise typer.Exit(int(report.verdict))
 

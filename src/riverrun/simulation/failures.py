@@ -1,29 +1,29 @@
-"""The ways in which a simulated run fails."""
+"""Failures of a simulated run, and exceptions that end simulated code."""
 
 
 class SimulationFailure(Exception):
-    """Something that must not happen did; the message says what, the notes say when."""
+    """An invariant was violated; the notes hold the seed and the virtual time."""
 
 
 class SafetyViolation(SimulationFailure):
-    """A promise was broken."""
+    """A safety promise was broken."""
 
 
 class LivenessViolation(SimulationFailure):
-    """No promise was broken, but the cluster did not come back when the faults had stopped."""
+    """The cluster did not recover in time after the faults stopped."""
 
 
 class NodeFailure(SimulationFailure):
-    """A node's own code failed: an exception that nobody caught."""
+    """A node raised an exception that its own code did not handle."""
 
 
 class BufferReused(SimulationFailure):
-    """A node changed memory that it had given to ``write`` before all of it was delivered."""
+    """A node changed a buffer after ``write`` and before all of it was delivered."""
 
 
 class EscapeError(RuntimeError):
-    """Simulated code reached for something that only the real world has."""
+    """Simulated code used a real resource, such as a thread, socket or file."""
 
 
 class ProcessDied(BaseException):
-    """Unwinds the code of a process that was killed; whatever it still tries fails the same."""
+    """Unwinds the code of a killed process; every further operation raises it again."""

@@ -1,8 +1,8 @@
-"""While the world runs, the interpreter's clocks and dice are the world's, and doors are shut.
+"""Isolates a run from the interpreter's clock, randomness, logs and operating system.
 
-Our own code takes its clock and randomness from its caller and needs none of this; third-party code
-(aiokafka) asks the interpreter. Whatever would leave the simulation (threads, sockets, processes,
-real files, sleeping) raises ``EscapeError`` instead of making a run that cannot be repeated.
+Our own code takes clock and randomness as arguments. Third-party code (aiokafka) uses the
+interpreter's, so they are replaced while the world runs. Real threads, sockets, processes, files
+and sleeps raise ``EscapeError``, because they would make the run impossible to repeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from riverrun.simulation.world import World
 
 
-def _closed_door(what: str) -> Callable[..., Any]:
+def _forbidden(what: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise EscapeError(f"{what} is not part of the simulation")
 
@@ -35,7 +35,7 @@ def _closed_door(what: str) -> Callable[..., Any]:
 
 
 class Isolation:
-    """A context manager, entered for as long as the world runs; worlds do not nest."""
+    """Context manager around each run of a world; worlds do not nest."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -71,34 +71,34 @@ class Isolation:
             (time, "monotonic", self._monotonic),
             (time, "monotonic_ns", lambda: int(self._monotonic() * 1e9)),
             (time, "perf_counter", self._monotonic),
-            (time, "sleep", _closed_door("time.sleep")),
+            (time, "sleep", _forbidden("time.sleep")),
             (os, "urandom", self._bytes.randbytes),
-            (os, "open", _closed_door("a real file")),
-            (os, "fork", _closed_door("a real process")),
-            (os, "posix_spawn", _closed_door("a real process")),
-            (subprocess.Popen, "__init__", _closed_door("a real process")),
-            (socket.socket, "__init__", _closed_door("a real socket")),
-            (threading.Thread, "start", _closed_door("a real thread")),
+            (os, "open", _forbidden("a real file")),
+            (os, "fork", _forbidden("a real process")),
+            (os, "posix_spawn", _forbidden("a real process")),
+            (subprocess.Popen, "__init__", _forbidden("a real process")),
+            (socket.socket, "__init__", _forbidden("a real socket")),
+            (threading.Thread, "start", _forbidden("a real thread")),
         ]
 
 
 @contextlib.contextmanager
 def captured_logs(world: World) -> Iterator[None]:
-    """While it lasts, structlog tells the story and the clients' chatter is not shown."""
+    """Write structlog events to the story and silence the loggers of client libraries."""
 
-    def tell(_: WrappedLogger, level: str, event: EventDict) -> NoReturn:
+    def capture(_: WrappedLogger, level: str, event: EventDict) -> NoReturn:
         node = world.running.host.name if world.running is not None else "world"
-        said = event.pop("event", "")
+        message = event.pop("event", "")
         fields = " ".join(f"{name}={value}" for name, value in sorted(event.items()))
-        world.note(f"{node}: [{level}] {said} {fields}".rstrip())
+        world.note(f"{node}: [{level}] {message} {fields}".rstrip())
         if "trace" in event or "exc_info" in event:
-            # A node that survives its own bug (it costs a connection) has a bug all the same.
-            world.fail(NodeFailure(f"{node}: {said} {event.get('reason', '')}"))
+            # The node handled the exception by closing a connection, but it is still a bug.
+            world.fail(NodeFailure(f"{node}: {message} {event.get('error', '')}"))
         raise structlog.DropEvent
 
     before, disabled = structlog.get_config(), logging.root.manager.disable
     structlog.configure(
-        processors=[tell],
+        processors=[capture],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=False,
     )

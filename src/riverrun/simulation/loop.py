@@ -1,9 +1,9 @@
-"""The asyncio loop of one simulated process. Production code and aiokafka run on it unchanged.
+"""The asyncio event loop of one simulated process. Production code and aiokafka run unmodified.
 
-Every node owns a loop, as every broker process does. So a node's callbacks run in the order that
-asyncio promises; a node is paused by keeping its loop from turning, and killed by dropping it,
-which is the only honest model of a crash, for no ``finally`` block runs; and objects that two nodes
-share by mistake fail with "attached to a different loop". Only the world turns a loop.
+Every node has its own loop, as a real broker process does. Callbacks run in the order that asyncio
+guarantees. A paused node is a loop that does not iterate. A killed node is a loop that is dropped,
+which models a crash correctly: no ``finally`` block runs. Objects that two nodes share by mistake
+fail with "attached to a different loop". Only the world runs iterations.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from riverrun.simulation.world import Host, World
 
 NEVER = float("inf")
-TURN_SECONDS = (15e-6, 150e-6)
+ITERATION_SECONDS = (15e-6, 150e-6)
 DEFAULT_POOL_THREADS = 6
 CANCELLED_TIMERS_MAX = 200
 CLOSE_ATTEMPTS_MAX = 5
-CLOCK_RESOLUTION = 1e-9  # sums of floating point numbers may fall short of a timer by a trifle
+CLOCK_RESOLUTION = 1e-9  # rounding errors may place the clock just before a timer
 
 
 class NodeTask(asyncio.Task[Any]):
-    """Hashed by order of creation: a set of tasks iterates alike in every process."""
+    """A task hashed by order of creation, so that sets of tasks iterate deterministically."""
 
     def __init__(self, coro: Any, *, loop: NodeLoop, **options: Any) -> None:
         self._number = loop.next_number()
@@ -45,7 +45,7 @@ class NodeTask(asyncio.Task[Any]):
 
 
 class NodeFuture(asyncio.Future[Any]):
-    """Hashed by order of creation, as tasks are."""
+    """A future hashed by order of creation, like ``NodeTask``."""
 
     def __init__(self, *, loop: NodeLoop) -> None:
         self._number = loop.next_number()
@@ -56,7 +56,7 @@ class NodeFuture(asyncio.Future[Any]):
 
 
 class NodeLoop(asyncio.BaseEventLoop):
-    """The loop, and with it the process, of one node."""
+    """The event loop of one process; it also stands for the process itself."""
 
     _ready: Any
     _scheduled: Any
@@ -66,7 +66,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.world = world
         self.host = host
-        self.chance = world.stream(f"process/{host.name}/{host.starts}")
+        self.rng = world.stream(f"process/{host.name}/{host.starts}")
         self.is_halted = False
         self.paused_until = 0.0
         self.slowness = 1.0
@@ -74,13 +74,13 @@ class NodeLoop(asyncio.BaseEventLoop):
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self._busy_until = 0.0
         self._spent = 0.0
-        self._turn_at = NEVER
-        self._planned: set[float] = set()
+        self._next_iteration = NEVER
+        self._scheduled_iterations: set[float] = set()
         self._arrived: list[events.Handle] = []
         self._numbers = itertools.count(1)
         self._pools: dict[Any, ThreadPool] = {}
         self._signal_handlers: dict[int, tuple[Any, tuple[Any, ...]]] = {}
-        self._thread_id = threading.get_ident()  # asyncio takes it for "is running"
+        self._thread_id = threading.get_ident()  # asyncio then treats the loop as running
         self.set_task_factory(self._make_task)
 
     def next_number(self) -> int:
@@ -88,8 +88,8 @@ class NodeLoop(asyncio.BaseEventLoop):
 
     def _make_task(self, loop: Any, coro: Any, **options: Any) -> NodeTask:
         task = NodeTask(coro, loop=self, **options)
-        # Held as long as it runs: an abandoned task must not be collected, for that would run its
-        # ``finally`` blocks at a moment that the world did not choose.
+        # Keep a reference while it runs: collecting an abandoned task would run its ``finally``
+        # blocks at a time that the world did not choose.
         self.tasks[task] = None
         task.add_done_callback(self._forget_task)
         return task
@@ -97,7 +97,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         self.tasks.pop(task, None)
 
-    # -- Life -----------------------------------------------------------------------------------
+    # Start, pause and stop
 
     def begin(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.call_soon(self._begin, main)
@@ -113,7 +113,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         self.world.ended(self)
 
     def halt(self) -> None:
-        """The process is gone: nothing of it runs again."""
+        """Stop the process: none of its code runs again."""
         self.is_halted = True
 
     def pause(self, duration: float) -> None:
@@ -121,44 +121,44 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._busy_until = max(self._busy_until, self.paused_until)
 
     def spend(self, seconds: float) -> None:
-        """The code that runs now waits for its disk: its thread, or else the whole loop, stands."""
+        """Block for the disk: the current thread if there is one, else the whole loop."""
         if self.world.threads.current is not None:
             self.world.threads.suspend(seconds)
         else:
             self._spent += seconds
 
     def signal(self, number: int) -> bool:
-        """Send a signal; says whether the process has a handler for it."""
+        """Send a signal; return whether the process has a handler for it."""
         if self.is_halted or number not in self._signal_handlers:
             return False
         callback, arguments = self._signal_handlers[number]
         self.arrive(callback, *arguments)
         return True
 
-    # -- Turning --------------------------------------------------------------------------------
+    # Iterations
 
     def arrive(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Input from outside: a loop sees it after what is ready and before its timers."""
+        """Queue external input; it runs after ready callbacks and before timers."""
         if not self.is_halted:
             self._arrived.append(events.Handle(callback, arguments, self, None))
             self._wake(self.world.now)
 
     def _wake(self, when: float) -> None:
         when = max(when, self._busy_until, self.world.now)
-        if when < self._turn_at:
-            self._turn_at = when
-            if when not in self._planned:
-                self._planned.add(when)
-                self.world.at(when, self._turn, when)
+        if when < self._next_iteration:
+            self._next_iteration = when
+            if when not in self._scheduled_iterations:
+                self._scheduled_iterations.add(when)
+                self.world.at(when, self._iterate, when)
 
-    def _turn(self, planned: float) -> None:
-        """One pass of the loop, as asyncio does it: what is ready, then input, then timers."""
-        self._planned.discard(planned)
+    def _iterate(self, scheduled_at: float) -> None:
+        """Run one iteration in asyncio's order: ready callbacks, input, timers."""
+        self._scheduled_iterations.discard(scheduled_at)
         now = self.world.now
-        if self.is_halted or now < self._turn_at:
+        if self.is_halted or now < self._next_iteration:
             return
-        self._turn_at = NEVER
-        if self._busy_until > now:  # paused since the turn was planned
+        self._next_iteration = NEVER
+        if self._busy_until > now:  # paused since the iteration was scheduled
             self._wake(now)
             return
         ready, scheduled = self._ready, self._scheduled
@@ -173,12 +173,13 @@ class NodeLoop(asyncio.BaseEventLoop):
             else:
                 ready.append(timer)
         if ready:
-            self.world.record(f"turn {self.host.name} {len(ready)}")
-            self._turn_at = 0.0  # what comes up meanwhile is planned for when this turn is over
+            self.world.record(f"iterate {self.host.name} {len(ready)}")
+            # Callbacks that are added now do not schedule another iteration; _schedule_next does.
+            self._next_iteration = 0.0
             self._run_ready(len(ready))
-            self._turn_at = NEVER
-            self.world.after_turn(self)
-        self._plan_next()
+            self._next_iteration = NEVER
+            self.world.after_iteration(self)
+        self._schedule_next()
 
     def _run_ready(self, count: int) -> None:
         before = self.world.running
@@ -195,12 +196,12 @@ class NodeLoop(asyncio.BaseEventLoop):
         finally:
             events._set_running_loop(None)
             self.world.running = before
-        # Work takes time: nodes drift apart, and no busy loop can stop the clock.
-        spent = self.chance.uniform(*TURN_SECONDS) * self.slowness + self._spent
+        # Each iteration takes time, so nodes drift apart and a busy loop cannot stop the clock.
+        spent = self.rng.uniform(*ITERATION_SECONDS) * self.slowness + self._spent
         self._spent = 0.0
         self._busy_until = max(self._busy_until, self.world.now + spent)
 
-    def _plan_next(self) -> None:
+    def _schedule_next(self) -> None:
         if self.is_halted:
             return
         if self._ready or self._arrived:
@@ -214,13 +215,13 @@ class NodeLoop(asyncio.BaseEventLoop):
             self._timer_cancelled_count = 0
         scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
-            # Most timers are timeouts that never come: a turn for each would do nothing.
+            # Most timers are cancelled timeouts; do not iterate for them.
             heapq.heappop(scheduled)._scheduled = False
             self._timer_cancelled_count -= 1
         if scheduled:
             self._wake(scheduled[0]._when - self.host.monotonic_base)
 
-    # -- What asyncio asks of a loop ------------------------------------------------------------
+    # The asyncio event-loop interface
 
     def time(self) -> float:
         return self.world.now + self.host.monotonic_base
@@ -231,7 +232,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         handle = events.Handle(callback, args, self, context)
         if not self.is_halted:
             self._ready.append(handle)
-            if self._turn_at > self.world.now:
+            if self._next_iteration > self.world.now:
                 self._wake(self.world.now)
         return handle
 
@@ -258,7 +259,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """A thread of the node, from a pool as large as the executor's; see ``workers``."""
+        """Run in a simulated thread pool of the executor's size; see ``threads``."""
         if executor not in self._pools:
             threads = getattr(executor, "_max_workers", DEFAULT_POOL_THREADS)
             self._pools[executor] = ThreadPool(self, threads)
@@ -268,7 +269,7 @@ class NodeLoop(asyncio.BaseEventLoop):
 
     def job_done(self, job: ThreadJob) -> None:
         job.pool.done()
-        delay = self.chance.uniform(*HANDOVER_SECONDS)
+        delay = self.rng.uniform(*HANDOVER_SECONDS)
         self.world.after(delay, self.arrive, self._deliver_result, job)
 
     def _deliver_result(self, job: ThreadJob) -> None:
@@ -280,7 +281,7 @@ class NodeLoop(asyncio.BaseEventLoop):
             job.future.set_result(job.result)
 
     async def shutdown_default_executor(self, *_: Any) -> None:
-        """Nothing to do: the threads are the world's."""
+        """Do nothing: the world owns the threads."""
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         address = self.world.network.resolve(self.host, host)
@@ -315,10 +316,10 @@ class NodeLoop(asyncio.BaseEventLoop):
             self.world.node_failed(self, str(context.get("message")), context.get("exception"))
 
     def run_forever(self) -> None:
-        raise EscapeError("only the world may turn a node's loop")
+        raise EscapeError("only the world may run a node's loop")
 
     def close(self) -> None:
-        """After the end: let go of everything that the process held."""
+        """Release everything that the stopped process held."""
         self.is_halted = True
         self._closed = True
         self._thread_id = None  # type: ignore[assignment]
@@ -326,7 +327,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._scheduled.clear()
         self._arrived.clear()
         for task in list(self.tasks):
-            _put_to_rest(task)
+            _close_task(task)
         self.tasks.clear()
         self._pools.clear()
 
@@ -334,15 +335,15 @@ class NodeLoop(asyncio.BaseEventLoop):
         raise EscapeError("there is no selector in the simulation")
 
     def _write_to_self(self) -> None:
-        """Nothing to wake: the world turns this loop."""
+        """Do nothing: the world runs this loop."""
 
 
-def _put_to_rest(task: asyncio.Task[Any]) -> None:
-    """End an abandoned coroutine now and silently, rather than when it happens to be collected."""
+def _close_task(task: asyncio.Task[Any]) -> None:
+    """Close an abandoned coroutine now and silently, not when it is collected."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
     for _ in range(CLOSE_ATTEMPTS_MAX):
-        # Whatever its ``finally`` blocks try fails, for there is no world around them any more.
+        # Its ``finally`` blocks may fail, because the world is gone.
         try:
             coroutine.close()
         except BaseException:  # noqa: BLE001

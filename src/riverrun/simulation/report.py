@@ -1,4 +1,4 @@
-"""Runs seeds and says what came of them: the part of ``riverrun simulate`` that does the work."""
+"""Runs seeds and reports their outcomes for ``riverrun simulate``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TURNING_POINTS = ("settings ", "fault ", "loses power", "killed", "sync fails", 
 
 
 class SeedVerdict(IntEnum):
-    """Exit codes of the command."""
+    """Verdict on one seed; the value is the exit code of the command."""
 
     HOLDS = 0
     UNSAFE = 10
@@ -38,7 +38,7 @@ class SeedVerdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationReport:
-    """One seed's outcome, small enough to travel between processes."""
+    """The outcome of one seed, small enough to pass between processes."""
 
     seed: int
     nodes: int
@@ -64,13 +64,13 @@ def draw_any(
     faults: Sequence[Fault] | None = None,
     bug: AnyBug | None = None,
 ) -> AnyPlan:
-    """The plan of a seed, with its own schedule of faults or another."""
+    """Draw the plan of a seed; ``faults`` replaces its schedule."""
     plan: AnyPlan
     if nodes == 1:
-        assert not isinstance(bug, ClusterBug), f"{bug} needs several nodes"
+        assert not isinstance(bug, ClusterBug), f"{bug} is a bug of clusters"
         plan = draw_node_plan(seed, bug=bug)
     else:
-        assert not isinstance(bug, FileBug), f"{bug} is a bug of one node"
+        assert not isinstance(bug, FileBug), f"{bug} is a bug of a single node"
         plan = draw_cluster_plan(seed, nodes, bug=bug)
     if faults is not None:
         plan = dataclasses.replace(plan, faults=tuple(faults))
@@ -84,13 +84,13 @@ def run_seed(
     faults: Sequence[Fault] | None = None,
     bug: AnyBug | None = None,
 ) -> SimulationReport:
-    """Draw the plan of a seed and run it, with its own schedule of faults or another."""
+    """Draw the plan of a seed and run it; ``faults`` replaces its schedule."""
     return describe(run_any(draw_any(seed, nodes=nodes, faults=faults, bug=bug)))
 
 
 def run_any(plan: AnyPlan) -> RunOutcome:
     outcome = run(plan) if isinstance(plan, NodePlan) else run_cluster(plan)
-    gc.collect()  # what a world leaves behind goes now, not in the middle of the next one
+    gc.collect()  # collect the world now, not in the middle of the next run
     return outcome
 
 
@@ -99,7 +99,7 @@ def describe(outcome: RunOutcome) -> SimulationReport:
     return SimulationReport(
         seed=outcome.plan.seed,
         nodes=1 if isinstance(outcome.plan, NodePlan) else outcome.plan.nodes,
-        verdict=judge(failure),
+        verdict=verdict_of(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
         fingerprint=outcome.fingerprint,
         simulated_seconds=outcome.simulated_seconds,
@@ -112,7 +112,7 @@ def describe(outcome: RunOutcome) -> SimulationReport:
     )
 
 
-def judge(failure: SimulationFailure | None) -> SeedVerdict:
+def verdict_of(failure: SimulationFailure | None) -> SeedVerdict:
     match failure:
         case None:
             return SeedVerdict.HOLDS
@@ -125,28 +125,30 @@ def judge(failure: SimulationFailure | None) -> SeedVerdict:
 
 
 def shrink_plan(plan: AnyPlan, verdict: SeedVerdict, *, runs_max: int = 60) -> AnyPlan:
-    """The same plan with the fewest faults that still end in the same verdict."""
+    """The same plan with the fewest faults that still give the same verdict."""
 
     def fails(faults: Sequence[Fault]) -> bool:
-        return judge(run_any(dataclasses.replace(plan, faults=tuple(faults))).failure) is verdict
+        return (
+            verdict_of(run_any(dataclasses.replace(plan, faults=tuple(faults))).failure) is verdict
+        )
 
     return dataclasses.replace(plan, faults=shrink(plan.faults, fails, runs_max=runs_max))
 
 
-def tell_failure(
+def describe_failure(
     report: SimulationReport, *, schedule: Sequence[Fault], whole_story: bool
 ) -> list[str]:
-    """What a person needs to see of a failure: what, in which story, and how to repeat it."""
+    """Describe a failure: message, story, smallest schedule and the command to repeat it."""
     story = list(report.story)
     lines = [f"seed {report.seed} failed: {report.message}", "", "The story:"]
     if len(story) > STORY_LINES and not whole_story:
         early, story = story[:-STORY_LINES], story[-STORY_LINES:]
         telling = [line for line in early if any(word in line for word in TURNING_POINTS)]
         lines += [f"  {line}" for line in telling]
-        lines.append(f"  ... ({len(early) - len(telling)} other lines before; --story shows them)")
+        lines.append(f"  ... ({len(early) - len(telling)} lines omitted; --story shows them)")
     lines += [f"  {line}" for line in story]
     written = write_schedule(schedule)
     lines += ["", f"The smallest schedule found ({len(schedule)} faults):", f"  {written}"]
     which = f"--seed {report.seed}" + (f" --nodes {report.nodes}" if report.nodes > 1 else "")
-    lines += ["", f"Again: riverrun simulate {which} --faults '{written}' --story"]
+    lines += ["", f"To repeat: riverrun simulate {which} --faults '{written}' --story"]
     return lines

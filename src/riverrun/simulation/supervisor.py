@@ -1,4 +1,4 @@
-"""Keeps processes running: whoever is down and due is started again."""
+"""Restarts processes that are down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ START_PAUSE_SECONDS = 1.0
 
 
 class ProcessSupervisor:
-    """What runs on which machine. A process that ends is started again, a second later at best."""
+    """Runs one process per machine and restarts it, at most once per second."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -21,14 +21,14 @@ class ProcessSupervisor:
         self._mains[name] = main
 
     def remove(self, name: str) -> None:
-        """Let it end, and stay away."""
+        """Stop supervising a process; it is not restarted."""
         self._mains.pop(name, None)
 
     def restart_after(self, name: str, seconds: float) -> None:
         self._not_before[name] = self._world.now + seconds
 
     def begin(self) -> None:
-        """Start all that were added, now and whenever they are down."""
+        """Start all processes that are down and due, and check again periodically."""
         world = self._world
         for name, main in self._mains.items():
             is_due = world.now >= self._not_before.get(name, 0.0)

@@ -1,10 +1,9 @@
-"""Threads of simulated processes: each can stop half way through a function, at a disk operation.
+"""Threads of simulated processes, which can be suspended in the middle of a function.
 
-``run_in_executor`` gives work to a pool of the size that its executor has. The work runs in a
-greenlet, that is on a stack of its own in the one real thread that there is. When it waits for the
-simulated disk it is set aside and the virtual time of the operation passes; meanwhile the node's
-loop goes on, or the node dies. (Real threads that hand over to each other do the same, but each
-hand-over costs half a millisecond on a busy machine.)
+``run_in_executor`` submits a job to a pool of the executor's size. The job runs in a greenlet: its
+own stack in the only real thread. When it waits for the simulated disk, it is suspended and virtual
+time passes. Meanwhile the node's loop continues, or the node dies. (Real threads could do the same,
+but each switch costs half a millisecond on a busy machine.)
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ HANDOVER_SECONDS = (5e-6, 120e-6)
 
 
 class ThreadJob:
-    """One function that a pool runs, and who waits for its result."""
+    """A function that a pool runs, and the future for its result."""
 
     __slots__ = ("_function", "_stack", "error", "future", "is_done", "pool", "process", "result")
 
@@ -45,39 +44,39 @@ class ThreadJob:
     def has_begun(self) -> bool:
         return self._stack is not None
 
-    def go_on(self) -> None:
-        """Called by the world: run until the function waits or is done."""
+    def switch_in(self) -> None:
+        """Run until the function waits or ends. Called by the world."""
         if self._stack is None:
             self._stack = greenlet(self._run)
         self._stack.parent = getcurrent()
         self._stack.switch()
 
     def wait(self) -> None:
-        """Called by the function: give the turn back, and return when it comes again."""
-        assert self._stack is not None and self._stack.parent is not None, "nobody to return to"
+        """Switch back to the world; return when the job is resumed. Called by the function."""
+        assert self._stack is not None and self._stack.parent is not None, "the job is not running"
         self._stack.parent.switch()
 
     def _run(self) -> None:
         try:
             self.result = self._function()
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller
             self.error = error
         self.is_done = True
 
 
 class Threads:
-    """All jobs of a world."""
+    """All thread jobs of a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._suspended: dict[ThreadJob, None] = {}
         self.current: ThreadJob | None = None
 
-    def turn(self, job: ThreadJob) -> None:
-        """Run a job until it waits or is done."""
+    def resume(self, job: ThreadJob) -> None:
+        """Run a job until it waits or ends."""
         process = job.process
         if not process.is_halted and process.paused_until > self._world.now:
-            self._world.at(process.paused_until, self.turn, job)
+            self._world.at(process.paused_until, self.resume, job)
             return
         if job.is_done or (process.is_halted and not job.has_begun):
             return
@@ -85,30 +84,30 @@ class Threads:
         before, running = self.current, self._world.running
         self.current, self._world.running = job, process
         try:
-            job.go_on()
+            job.switch_in()
         finally:
             self.current, self._world.running = before, running
         if job.is_done and not process.is_halted:
             process.job_done(job)
 
     def suspend(self, seconds: float) -> None:
-        """Called in a job: let virtual time pass."""
+        """Suspend the current job while virtual time passes. Called in a job."""
         job = self.current
         assert job is not None, "only a job can be suspended"
         self._suspended[job] = None
-        self._world.after(seconds, self.turn, job)
+        self._world.after(seconds, self.resume, job)
         job.wait()
         if job.process.is_halted:
             raise ProcessDied
 
     def abandon(self, process: NodeLoop) -> None:
-        """The process is dead: unwind its jobs."""
+        """Unwind the suspended jobs of a stopped process."""
         for job in [job for job in self._suspended if job.process is process]:
-            self.turn(job)
+            self.resume(job)
 
 
 class ThreadPool:
-    """An executor of one process: so many jobs at a time, the others wait in line."""
+    """A thread pool of one process with a queue of waiting jobs."""
 
     def __init__(self, process: NodeLoop, threads: int) -> None:
         self.process = process
@@ -126,8 +125,8 @@ class ThreadPool:
             if job.future.cancelled():
                 continue
             self._free -= 1
-            delay = self.process.chance.uniform(*HANDOVER_SECONDS)
-            world.after(delay, world.threads.turn, job)
+            delay = self.process.rng.uniform(*HANDOVER_SECONDS)
+            world.after(delay, world.threads.resume, job)
 
     def done(self) -> None:
         self._free += 1

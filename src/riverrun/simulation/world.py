@@ -1,9 +1,9 @@
-"""The world: virtual time, one queue of events, chance from a seed, and machines that live in it.
+"""The world: virtual time, one event queue, seeded randomness, and the machines.
 
-Everything that happens between nodes (messages, disks, faults) is an event in one queue, and every
-delay is drawn from a stream derived from the seed, so the same seed replays the same history. What
-happened is digested into a fingerprint; what a person wants to know is told as a story. How a
-node's own code is run is left to ``loop``, what it may reach of the real world to ``isolation``.
+Messages, disk operations and faults are events in one queue. Every delay is drawn from a random
+stream derived from the seed, so the same seed replays the same history. All events are digested
+into a fingerprint. Important ones are also written to a story for people. ``loop`` runs a node's
+code, and ``isolation`` keeps it away from the real world.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from riverrun.simulation.loop import NodeLoop
 from riverrun.simulation.net.network import SimulatedNetwork
 from riverrun.simulation.threads import Threads
 
-EPOCH_SECONDS = 1_767_225_600.0  # 2026-01-01: the day on which every simulated world begins
+EPOCH_SECONDS = 1_767_225_600.0  # 2026-01-01, the wall clock at the start of every world
 HISTORY_LINES_MAX = 400
 DIGEST_LINES = 512
 
 
 class NodeClock:
-    """The wall clock is the machine's and may jump; monotonic time is the loop's."""
+    """The machine's wall clock, which may jump, and the loop's monotonic time."""
 
     def __init__(self, world: World, loop: NodeLoop) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class NodeClock:
 
 
 class NodeRandomness:
-    """Chance from a seed; each process gets another stream than the one before it."""
+    """Seeded randomness; each process of a machine has its own stream."""
 
     def __init__(self, stream: random.Random) -> None:
         self._stream = stream
@@ -56,7 +56,7 @@ class NodeRandomness:
     def uuid(self) -> uuid.UUID:
         while True:
             drawn = uuid.UUID(int=self._stream.getrandbits(128))
-            # The same ids are left out as by SystemRandomness.
+            # SystemRandomness leaves out the same ids.
             if drawn.int > 100 and drawn.bytes[0] >> 2 != 62:
                 return drawn
 
@@ -69,7 +69,7 @@ class NodeRandomness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What a node is given when it starts: all that production code takes as arguments."""
+    """The ports that a process gets when it starts."""
 
     name: str
     loop: NodeLoop
@@ -83,7 +83,7 @@ Main = Callable[[Environment], Coroutine[object, object, None]]
 
 
 class Host:
-    """A machine: its disk, clock and address outlive every process that runs on it."""
+    """A machine. Its disk, clock and address outlive its processes."""
 
     def __init__(self, world: World, name: str, number: int) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class Host:
 
 
 class World:
-    """Runs all nodes in one thread of control. Close it, or use it in a ``with`` statement."""
+    """Runs all processes in one thread. Close it, or use it in a ``with`` statement."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -110,13 +110,13 @@ class World:
         self.running: NodeLoop | None = None
         self.failure: SimulationFailure | None = None
         self.tolerates_failures_on: Callable[[str], bool] = lambda host: False
-        self.after_turn: Callable[[NodeLoop], None] = lambda process: None
-        """Called when the loop of a process has turned: only then can its state have changed."""
+        self.after_iteration: Callable[[NodeLoop], None] = lambda process: None
+        """Called after each iteration of a process, the only time when its state can change."""
         self._digest = hashlib.blake2b(digest_size=16)
         self._undigested: list[str] = []
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = itertools.count()
-        self._graveyard: list[NodeLoop] = []
+        self._stopped: list[NodeLoop] = []
         self.threads = Threads(self)
         self.network = SimulatedNetwork(self)
         self.isolation = Isolation(self)
@@ -127,31 +127,31 @@ class World:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- Chance and evidence --------------------------------------------------------------------
+    # Randomness and trace
 
     def stream(self, name: str) -> random.Random:
-        """A random stream of its own, so that one more draw here moves nothing there."""
+        """An independent random stream, so that one more draw does not affect other streams."""
         return random.Random(f"{self.seed}/{name}")
 
     def record(self, line: str) -> None:
-        """Evidence: part of the fingerprint, and of the last lines that a failure shows."""
+        """Add a line to the fingerprint and to the recent history that a failure shows."""
         entry = f"{self.now!r} {line}"
         self.history.append(entry)
         self._undigested.append(entry)
         if len(self._undigested) >= DIGEST_LINES:
             self._digest_lines()
 
-    def tell(self, line: str) -> None:
-        """A line of the story, for people."""
+    def trace(self, line: str) -> None:
+        """Add a line to the fingerprint and to the story."""
         self.record(line)
         self.story.append(f"{self.now:10.4f}  {line}")
 
     def note(self, line: str) -> None:
-        """A line of the story that is no evidence: it may hold addresses of objects."""
+        """Add a line to the story only, because it may contain object addresses."""
         self.story.append(f"{self.now:10.4f}  {line}")
 
     def fingerprint(self) -> str:
-        """Two runs with equal fingerprints went through the same history."""
+        """A digest of all events; equal fingerprints mean equal runs."""
         self._digest_lines()
         return self._digest.hexdigest()
 
@@ -159,10 +159,10 @@ class World:
         self._digest.update("\n".join(self._undigested).encode())
         self._undigested.clear()
 
-    # -- Time -----------------------------------------------------------------------------------
+    # Time
 
     def at(self, when: float, action: Callable[..., None], *arguments: object) -> None:
-        assert when >= self.now, f"the past ({when}) cannot be scheduled at {self.now}"
+        assert when >= self.now, f"cannot schedule an event at {when}, before {self.now}"
         heapq.heappush(self._queue, (when, next(self._order), action, arguments))
 
     def after(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
@@ -172,11 +172,11 @@ class World:
         self.run_until(lambda: False, duration)
 
     def run_until(self, condition: Callable[[], bool], duration: float) -> bool:
-        """Advance until the condition holds or the duration has passed; says whether it holds."""
+        """Advance until the condition holds or the duration has passed; return whether it holds."""
         end = self.now + duration
         queue = self._queue
         gc_was_enabled = gc.isenabled()
-        gc.disable()  # a collection at an arbitrary moment would finalise at an arbitrary moment
+        gc.disable()  # a collection would run finalizers at an arbitrary time
         try:
             with self.isolation:
                 while queue and queue[0][0] <= end:
@@ -194,36 +194,36 @@ class World:
                 gc.enable()
 
     def wall_seconds(self, host: str | None = None) -> float:
-        """What the clock on the wall of a host (or of the node that runs now) says."""
+        """The wall clock of a host, by default of the process that runs now."""
         if host is None and self.running is not None:
             host = self.running.host.name
         offset = self.hosts[host].wall_offset if host in self.hosts else 0.0
         return EPOCH_SECONDS + self.now + offset
 
     def fail(self, failure: SimulationFailure) -> None:
-        """Stop the run after this event; the first failure is the one that counts."""
+        """Stop the run after this event. Only the first failure counts."""
         if self.failure is None:
             failure.add_note(f"seed {self.seed}, {self.now:.6f} s")
             self.failure = failure
-            self.tell(f"FAILED: {failure}")
+            self.trace(f"FAILED: {failure}")
 
-    # -- Machines -------------------------------------------------------------------------------
+    # Machines
 
     def host(self, name: str) -> Host:
-        """The machine of that name; bought when it is first asked for."""
+        """The machine of that name, created on first use."""
         if name not in self.hosts:
             self.hosts[name] = Host(self, name, len(self.hosts))
         return self.hosts[name]
 
     def start(self, name: str, main: Main) -> NodeLoop:
-        """Start a process on a machine, which is powered on if need be."""
+        """Start a process on a machine, powering it on if necessary."""
         host = self.host(name)
         assert host.process is None, f"{name} is already up"
         if not host.is_powered:
             host.is_powered = True
             self.network.powered_on(name)
         host.starts += 1
-        self.tell(f"{name}: start {host.starts}")
+        self.trace(f"{name}: start {host.starts}")
         loop = NodeLoop(self, host)
         host.process = loop
         environment = Environment(
@@ -238,22 +238,22 @@ class World:
         return loop
 
     def ended(self, loop: NodeLoop) -> None:
-        """A process left by itself; its kernel closes its files and connections."""
+        """Clean up after a process that exited; its kernel closes files and connections."""
         if loop.host.process is loop:
-            self.tell(f"{loop.host.name}: exit")
+            self.trace(f"{loop.host.name}: exit")
             self._stop(loop, announce=True)
 
     def kill(self, name: str) -> None:
-        """kill -9: nothing is flushed or closed by the process, but the page cache survives."""
+        """SIGKILL: the process flushes and closes nothing, but the page cache survives."""
         loop = self.hosts[name].process
         if loop is not None:
-            self.tell(f"{name}: killed")
+            self.trace(f"{name}: killed")
             self._stop(loop, announce=True)
 
     def power_off(self, name: str) -> None:
-        """Everything stops, nothing is announced, and what was not synced has an uncertain fate."""
+        """Stop the machine without closing connections; unsynced data may be lost or torn."""
         host = self.hosts[name]
-        self.tell(f"{name}: loses power")
+        self.trace(f"{name}: loses power")
         if host.process is not None:
             self._stop(host.process, announce=False)
         host.is_powered = False
@@ -266,23 +266,23 @@ class World:
     def _stop(self, loop: NodeLoop, *, announce: bool) -> None:
         loop.host.process = None
         loop.halt()
-        # Kept until the end: were its coroutines collected now, their ``finally`` blocks would run,
-        # and no ``finally`` block runs in a killed process.
-        self._graveyard.append(loop)
+        # Keep it until the world closes. Collecting its coroutines now would run their ``finally``
+        # blocks, which do not run in a killed process.
+        self._stopped.append(loop)
         self.threads.abandon(loop)
         loop.host.disk.unmount(loop)
         self.network.process_stopped(loop, announce=announce)
 
     def pause(self, name: str, duration: float) -> None:
-        """A swapped-out machine, a debugger, a long collection: all of the process stands still."""
-        self.tell(f"{name}: paused for {duration:.3f} s")
+        """Stop all threads of the process for a while, like SIGSTOP or a long GC pause."""
+        self.trace(f"{name}: paused for {duration:.3f} s")
         loop = self.hosts[name].process
         if loop is not None:
             loop.pause(duration)
 
     def jump_clock(self, name: str, seconds: float) -> None:
-        """The wall clock jumps, as when somebody or NTP sets it; monotonic time does not."""
-        self.tell(f"{name}: wall clock jumps by {seconds:+.3f} s")
+        """Move the wall clock, as NTP or an operator does; monotonic time is unaffected."""
+        self.trace(f"{name}: wall clock jumps by {seconds:+.3f} s")
         self.host(name).wall_offset += seconds
 
     def node_failed(self, loop: NodeLoop, message: str, error: BaseException | None) -> None:
@@ -296,13 +296,13 @@ class World:
             self.fail(failure)
 
     def close(self) -> None:
-        """Take everything apart without noise; the evidence stays."""
+        """Stop all processes silently; story, history and fingerprint stay available."""
         with warnings.catch_warnings():
-            self._take_apart()
+            self._stop_all()
 
-    def _take_apart(self) -> None:
+    def _stop_all(self) -> None:
         hook = sys.unraisablehook
-        # Coroutines that were abandoned complain when they are collected.
+        # Abandoned coroutines warn when they are collected.
         sys.unraisablehook = lambda _: None
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
@@ -311,7 +311,7 @@ class World:
                 if loop is not None:
                     self._stop(loop, announce=False)
             self._queue.clear()
-            while self._graveyard:
-                self._graveyard.pop().close()
+            while self._stopped:
+                self._stopped.pop().close()
         finally:
             sys.unraisablehook = hook

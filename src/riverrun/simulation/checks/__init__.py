@@ -1,1 +1,5 @@
-"""What clients and nodes were told, and whether it stays true."""
+"""Checks of a simulated run.
+
+client_checker     acknowledged records, committed offsets and topics stay as clients saw them
+metadata_history   the metadata of all nodes is one history
+"""

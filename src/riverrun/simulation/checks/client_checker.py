@@ -1,10 +1,10 @@
-"""What clients were told, and whether it stays true. Pure: it sees calls of clients and answers.
+"""Checks that responses to clients stay true. Pure: its input is requests and responses.
 
-A *fact* is a record that somebody knows to lie at an offset, for it was acknowledged or read there.
-Facts hold for ever, unless unsynced data was damaged (by the loss of power, or by a failed sync)
-while acknowledgements did not wait for a sync: then facts beyond what was surely on the platter may
-vanish, but only as a suffix. Time between two damages is an era. Committed offsets are checked in
-the same spirit; topics must survive everything, for metadata is synced always.
+A *fact* is a record at an offset that a client saw acknowledged or read. Facts never change, with
+one exception. If acknowledgements do not wait for a sync, then damage to unsynced data (power loss
+or a failed sync) may remove facts beyond the durable end of the log, but only as a suffix. The time
+between two damages is an era. The same rules apply to committed offsets. Topics survive every
+fault, because metadata is always synced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A record as its producer made it; ``writer`` is one producer from its start to its end."""
+    """A record as it was sent; ``writer`` identifies one producer instance."""
 
     writer: str
     is_idempotent: bool
@@ -31,10 +31,10 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class Fact:
-    """``first``: it was in the log by that era; ``last``: it was still there in that one.
+    """A record that was seen at an offset.
 
-    Who learns of a record began to ask in an earlier era, perhaps, so both are bounds. Firm facts
-    may not change.
+    It was in the log in era ``first`` at the latest, and still there in era ``last``. Both are
+    bounds, because a request may have started in an earlier era. Firm facts must not change.
     """
 
     value: bytes
@@ -47,7 +47,7 @@ class Fact:
 
 @dataclass(slots=True, kw_only=True)
 class Commit:
-    """``ended`` is set when it is acknowledged; until then it may take effect at any time."""
+    """``ended`` is set on acknowledgement; before that the commit may take effect at any time."""
 
     offset: int
     began: float
@@ -56,7 +56,7 @@ class Commit:
 
 
 class ClientChecker:
-    """The history of one run. Times are the world's."""
+    """The observations of all clients in one run. Times are virtual."""
 
     def __init__(self, *, is_synced_before_ack: bool) -> None:
         self.is_synced_before_ack = is_synced_before_ack
@@ -64,27 +64,27 @@ class ClientChecker:
         self.acknowledged = 0
         self.reads = 0
         self.ends: dict[PartitionKey, int] = {}
-        """The ends of the logs that ``check_log`` saw."""
+        """Log end offsets, filled in by ``check_log``."""
         self._sent: dict[PartitionKey, dict[bytes, Sent]] = {}
         self._facts: dict[PartitionKey, dict[int, list[Fact]]] = {}
         self._commits: dict[PartitionKey, list[Commit]] = {}
         self._topics: dict[str, bool] = {}
 
-    def damaged(self, surely_kept: Mapping[PartitionKey, int]) -> None:
-        """Unsynced data is damaged now; below these offsets everything is on the platter."""
+    def damaged(self, durable_ends: Mapping[PartitionKey, int]) -> None:
+        """Record that unsynced data is damaged now; offsets below these ends are durable."""
         self.era += 1
         if self.is_synced_before_ack:
             return
         for partition, by_offset in self._facts.items():
-            kept = surely_kept.get(partition, 0)
+            kept = durable_ends.get(partition, 0)
             for offset, facts in by_offset.items():
                 for fact in facts:
                     fact.is_firm = fact.is_firm and offset < kept
 
-    # -- Records --------------------------------------------------------------------------------
+    # Records
 
     def sending(self, partition: PartitionKey, value: bytes, sent: Sent) -> None:
-        """A producer is about to send a record; its value is unlike any other."""
+        """Record that a producer is about to send a unique value."""
         known = self._sent.setdefault(partition, {})
         assert value not in known, f"{value!r} was sent before"
         known[value] = sent
@@ -98,11 +98,11 @@ class ClientChecker:
     def read(
         self, partition: PartitionKey, offset: int, value: bytes, era: int, now: float
     ) -> None:
-        """A record was read by somebody who began to read in that era."""
+        """Record a read that started in ``era``."""
         self.reads += 1
         if value not in self._sent.get(partition, {}):
             raise SafetyViolation(
-                f"{_name(partition)} holds {value[:60]!r} at {offset}, which nobody sent there"
+                f"{_name(partition)} has {value[:60]!r} at {offset}, which was never sent there"
             )
         self._know(partition, offset, value, era, now, "read")
 
@@ -129,15 +129,15 @@ class ClientChecker:
         found.is_firm = found.is_firm or is_firm
         return found
 
-    # -- The log at the end ---------------------------------------------------------------------
+    # The final log
 
     def check_log(
         self, partition: PartitionKey, log: Sequence[tuple[int, bytes]], now: float
     ) -> None:
-        """The whole log of a partition, read after the faults."""
+        """Check the whole log of a partition, read after the faults."""
         for place, (offset, value) in enumerate(log):
             if offset != place:
-                raise SafetyViolation(f"{_name(partition)} has a hole before offset {offset}")
+                raise SafetyViolation(f"{_name(partition)} has a gap before offset {offset}")
             self.read(partition, offset, value, self.era, now)
         self.ends[partition] = len(log)
         content = dict(log)
@@ -146,14 +146,14 @@ class ClientChecker:
         self._check_order_of_acks(partition, content)
 
     def _check_facts(self, partition: PartitionKey, log: Mapping[int, bytes]) -> None:
-        lost, lost_offset = -1, -1  # the last era in which something that is gone was known
+        lost, lost_offset = -1, -1  # the newest era in which a lost record was still present
         for offset, facts in sorted(self._facts.get(partition, {}).items()):
             for fact in facts:
                 if log.get(offset) == fact.value:
                     if fact.first <= lost:
                         raise SafetyViolation(
                             f"{_name(partition)} kept offset {offset} and lost {lost_offset}, "
-                            f"though both were known before the same damage: a hole"
+                            f"though both were known before the same damage: a gap"
                         )
                 elif fact.is_firm:
                     found = log.get(offset)
@@ -165,20 +165,20 @@ class ClientChecker:
                     lost, lost_offset = fact.last, offset
 
     def _check_writers(self, partition: PartitionKey, log: Sequence[tuple[int, bytes]]) -> None:
-        """An idempotent producer's records are there once, and in its order."""
+        """Records of an idempotent producer appear once and in order."""
         last: dict[str, int] = {}
         for offset, value in log:
             sent = self._sent[partition][value]
             if sent.is_idempotent:
                 if sent.number <= last.get(sent.writer, -1):
                     raise SafetyViolation(
-                        f"{_name(partition)} holds record {sent.number} of {sent.writer} at "
-                        f"{offset}, behind {last[sent.writer]}: doubled or out of order"
+                        f"{_name(partition)} has record {sent.number} of {sent.writer} at "
+                        f"{offset}, after {last[sent.writer]}: duplicated or out of order"
                     )
                 last[sent.writer] = sent.number
 
     def _check_order_of_acks(self, partition: PartitionKey, log: Mapping[int, bytes]) -> None:
-        """What was sent after an acknowledgement lies behind what was acknowledged."""
+        """A record sent after an acknowledgement has a higher offset than the acknowledged one."""
         facts, sent = self._facts.get(partition, {}), self._sent.get(partition, {})
         acked_behind = FOREVER
         for offset in sorted(facts, reverse=True):
@@ -186,15 +186,15 @@ class ClientChecker:
                 if fact.acked is not None and log.get(offset) == fact.value:
                     if sent[fact.value].began > acked_behind:
                         raise SafetyViolation(
-                            f"{_name(partition)} offset {offset} was sent when a record behind it "
-                            f"had been acknowledged"
+                            f"{_name(partition)} offset {offset} was sent after a record at a "
+                            f"higher offset was acknowledged"
                         )
                     acked_behind = min(acked_behind, fact.acked)
 
-    # -- Committed offsets ----------------------------------------------------------------------
+    # Committed offsets
 
     def committing(self, partition: PartitionKey, offset: int, now: float) -> Commit:
-        """A commit begins."""
+        """Record that a commit starts."""
         commit = Commit(offset=offset, began=now, era=self.era)
         self._commits.setdefault(partition, []).append(commit)
         return commit
@@ -202,11 +202,11 @@ class ClientChecker:
     def check_committed(
         self, partition: PartitionKey, offset: int | None, *, began: float, era: int
     ) -> None:
-        """Somebody asked for the committed offset and got this; None is "no offset"."""
+        """Check a committed offset that a client fetched; None means "no offset"."""
         if era != self.era and not self.is_synced_before_ack:
             return
         commits = self._commits.get(partition, [])
-        # Answers that this era (or, when acknowledged means synced, any) still has to know of.
+        # Commits that must be visible: those of this era, or of any era if acks imply a sync.
         binding = [
             commit.began
             for commit in commits
@@ -215,7 +215,7 @@ class ClientChecker:
         settled = max(binding, default=-1.0)
         if offset is None:
             if binding:
-                raise SafetyViolation(f"the committed offset of {_name(partition)} is gone")
+                raise SafetyViolation(f"the committed offset of {_name(partition)} is lost")
             return
         if not any(c.offset == offset and c.ended >= settled for c in commits):
             latest = max(commits, key=lambda commit: (commit.ended < began, commit.began))
@@ -224,9 +224,9 @@ class ClientChecker:
                 f"was committed at {latest.ended:.4f}"
             )
 
-    # -- Topics ---------------------------------------------------------------------------------
+    # Topics
 
-    def knows_topic(self, topic: str) -> bool:
+    def has_topic(self, topic: str) -> bool:
         return self._topics.get(topic, False)
 
     def topic_created(self, topic: str) -> None:
@@ -236,15 +236,15 @@ class ClientChecker:
         self._topics[topic] = False
 
     def topic_in_doubt(self, topic: str) -> None:
-        """A change of the topic begins, and may or may not happen until its answer says so."""
+        """Record that a change of the topic starts; its result is unknown until the response."""
         self._topics.pop(topic, None)
 
     def check_topics(self, topics: Collection[str]) -> None:
         for topic, exists in self._topics.items():
             if exists and topic not in topics:
-                raise SafetyViolation(f"topic {topic} was created and is gone")
+                raise SafetyViolation(f"topic {topic} was created and is missing")
             if not exists and topic in topics:
-                raise SafetyViolation(f"topic {topic} was deleted and is there")
+                raise SafetyViolation(f"topic {topic} was deleted and still exists")
 
 
 def _name(partition: PartitionKey) -> str:

@@ -1,8 +1,8 @@
-"""Watches the metadata of every node after each turn of its loop: it must be one history.
+"""Checks after each event-loop iteration that the metadata of all nodes is one history.
 
-One leader per epoch; epochs and published images never go back; images at equal offsets are equal;
-whoever leads has all that was ever committed; and the state of a partition moves only as it may.
-A node that lost its disk begins a new life (``forget``).
+The invariants: an epoch has one leader. Epochs and published images never go back. Images at equal
+offsets are equal. A leader has everything that was ever committed. Partition states change only in
+allowed ways. A node that lost its disk starts again without a history (``reset_node``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from riverrun.simulation.world import World
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one process."""
+    """The last observed quorum state of one process."""
 
     find: Callable[[], MetadataLog | None]
     log: MetadataLog | None = None
@@ -30,7 +30,7 @@ class _Seen:
 
 
 class MetadataHistory:
-    """``latest`` is the newest image that any node ever published: committed, hence for ever."""
+    """``latest`` is the newest image that any node published, so all of it is committed."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -39,20 +39,20 @@ class MetadataHistory:
         self.elections = 0
         self.images = 0
         self.compare_every = 1
-        """Compare the images at every so many offsets; large clusters have many."""
+        """Compare images only at multiples of this offset; large clusters publish many."""
         self._images: dict[int, tuple[str, Image]] = {}
         self._processes: dict[NodeLoop, _Seen] = {}
         self._epochs: dict[str, int] = {}
 
     def began(self, process: NodeLoop, find: Callable[[], MetadataLog | None]) -> None:
-        """A node starts; its metadata log is found once it has one."""
+        """Observe a new process; ``find`` returns its metadata log once it exists."""
         self._processes[process] = _Seen(find)
 
-    def forget(self, name: str) -> None:
-        """The node's disk was taken from it, and with it what it knew of epochs."""
+    def reset_node(self, name: str) -> None:
+        """Drop the epochs of a node whose disk was wiped."""
         self._epochs.pop(name, None)
 
-    def turned(self, process: NodeLoop) -> None:
+    def check(self, process: NodeLoop) -> None:
         seen = self._processes.get(process)
         if seen is None:
             return
@@ -73,7 +73,7 @@ class MetadataHistory:
     def _fail(self, message: str) -> None:
         self._world.fail(SafetyViolation(message))
 
-    # -- The quorum -----------------------------------------------------------------------------
+    # The quorum
 
     def _check(self, name: str, seen: _Seen, log: MetadataLog) -> None:
         epoch, leader, high_watermark = int(log.epoch), log.leader, int(log.high_watermark)
@@ -95,25 +95,25 @@ class MetadataHistory:
 
     def _became_leader(self, name: str, log: MetadataLog, epoch: int) -> None:
         self.elections += 1
-        self._world.tell(f"{name}: leads the quorum in epoch {epoch}")
+        self._world.trace(f"{name}: leads the quorum in epoch {epoch}")
         if epoch == max(self.leaders) and log.end_offset <= self.latest.offset:
             self._fail(
                 f"{name} leads epoch {epoch} with a log that ends at {log.end_offset}, but offset "
                 f"{self.latest.offset} was committed before"
             )
 
-    # -- Images ---------------------------------------------------------------------------------
+    # Images
 
     def _published(self, name: str, delta: Delta | None, image: Image) -> None:
         offset = int(image.offset)
         self.images += 1
-        # What a process believes may be lost with it; what it has published it had on its disk.
+        # An epoch in memory may be lost with the process; a published one was on its disk.
         self._epochs[name] = max(self._epochs.get(name, -1), int(image.epoch))
         if offset >= 0 and offset % self.compare_every == 0:
             author, known = self._images.setdefault(offset, (name, image))
             if known is not image and known != image:
                 self._fail(
-                    f"{name} and {author} have other images at offset {offset}: "
+                    f"{name} and {author} have different images at offset {offset}: "
                     f"{_difference(image, known)}"
                 )
         if offset > self.latest.offset:
@@ -157,4 +157,4 @@ def _difference(one: Image, other: Image) -> str:
         mine, known = getattr(one, field), getattr(other, field)
         if mine != known:
             return f"{field} {str(mine)[:400]} and {str(known)[:400]}"
-    return "in nothing that can be shown"
+    return "no field differs"

@@ -1,8 +1,7 @@
-"""The disk of one machine: it keeps its promises and nothing more, and it can be told to misbehave.
+"""The disk of one machine, which guarantees only what POSIX and fsync guarantee.
 
-Faults are plain fields that a scenario sets: a size, a slowness, a number of syncs that will fail,
-an operation at which the process or the machine dies. ``mount`` gives a process its view of the
-disk; ``inodes`` holds what lies on it.
+Faults are plain fields that a scenario sets: capacity, slowness, the number of syncs that fail, the
+operation at which the process or the machine stops.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ CAPACITY_BYTES = 64 * 1024**3
 
 
 class Disk:
-    """One file system, with the faults that it has at the moment."""
+    """A file system and its current faults."""
 
     def __init__(self, world: World, host: str) -> None:
         self.world = world
         self.host = host
-        self.chance = world.stream(f"disk/{host}")
+        self.rng = world.stream(f"disk/{host}")
         self.names = Namespace()
         self.used_bytes = 0
         self.capacity_bytes = CAPACITY_BYTES
@@ -43,20 +42,20 @@ class Disk:
         self.locks: dict[str, NodeLoop] = {}
         self._mounts: dict[NodeLoop, Mount] = {}
 
-    # -- Processes ------------------------------------------------------------------------------
+    # Processes
 
     def mount(self, process: NodeLoop) -> Mount:
         self._mounts[process] = mounted = Mount(self, process)
         return mounted
 
     def unmount(self, process: NodeLoop) -> None:
-        """The process is gone: its handles are dead and its locks free; what it wrote stays."""
+        """Release the locks of a stopped process; its writes stay in the page cache."""
         self._mounts.pop(process, None)
         for path in [path for path, owner in self.locks.items() if owner is process]:
             del self.locks[path]
 
     def operation(self, process: NodeLoop, line: str) -> None:
-        """Every operation of a process passes here, and may be its last."""
+        """Record an operation; a scheduled fault may stop the process here."""
         if process.is_halted:
             raise ProcessDied
         self.operations += 1
@@ -68,27 +67,27 @@ class Disk:
             if process.is_halted:
                 raise ProcessDied
 
-    # -- Time and failure -----------------------------------------------------------------------
+    # Delays and errors
 
     def sync_seconds(self) -> float:
-        """Mostly a few hundred microseconds; one in fifty is slow, as measured on real disks."""
-        typical = self.chance.uniform(0.2e-3, 4e-3)
-        return self.slowness * (typical if self.chance.random() < 0.98 else typical * 10)
+        """Usually up to 4 ms; one sync in fifty is ten times slower, as on real disks."""
+        typical = self.rng.uniform(0.2e-3, 4e-3)
+        return self.slowness * (typical if self.rng.random() < 0.98 else typical * 10)
 
     def access_seconds(self) -> float:
-        """A name looked up or a page read that is not in memory."""
-        return self.slowness * self.chance.uniform(30e-6, 1e-3)
+        """The time of a name lookup or page read that misses the cache."""
+        return self.slowness * self.rng.uniform(30e-6, 1e-3)
 
     def write_seconds(self) -> float:
-        """A copy into the page cache, unless so much is dirty that writers are made to wait."""
-        if self.slowness > 1 and self.chance.random() < 0.05:
-            return self.slowness * self.chance.uniform(0.1e-3, 1e-3)
+        """The time of a copy into the page cache: 0, unless a slow disk throttles writers."""
+        if self.slowness > 1 and self.rng.random() < 0.05:
+            return self.slowness * self.rng.uniform(0.1e-3, 1e-3)
         return 0.0
 
     def fails_to_sync(self) -> bool:
         if self.syncs_to_fail > 0:
             self.syncs_to_fail -= 1
-            self.world.tell(f"{self.host}: a sync fails")
+            self.world.trace(f"{self.host}: sync fails")
             self.before_damage()
             return True
         return False
@@ -102,15 +101,15 @@ class Disk:
     def free_bytes(self) -> int:
         return max(0, self.capacity_bytes - self.used_bytes)
 
-    # -- Faults ---------------------------------------------------------------------------------
+    # Faults
 
     def lose_power(self) -> None:
-        """The fate of everything unsynced is drawn; see ``inodes``."""
+        """Lose, keep or tear unsynced data at random; see ``inodes``."""
         self.before_damage()
-        self.names.lose_power(self.chance)
+        self.names.lose_power(self.rng)
         self.used_bytes = 0
         for path, inode in walk(self.names.root):
-            inode.lose_power(self.chance)
+            inode.lose_power(self.rng)
             inode.names = 1
             self.used_bytes += len(inode.content)
             self.world.record(f"disk {self.host} survives {path} {len(inode.content)}")
@@ -119,12 +118,12 @@ class Disk:
         self.at_operation = None
 
     def evict(self) -> None:
-        """Memory is short: clean pages leave it, and reads of them have to wait for the disk."""
+        """Evict all pages from the page cache, so that reads wait for the disk."""
         for _, inode in walk(self.names.root):
             inode.cold_pages.update(range(len(inode.content) // PAGE_BYTES + 1))
 
     def rot(self, path: str, position: int, bit: int) -> None:
-        """One bit of what the platter holds flips, unnoticed."""
+        """Flip one bit of a file silently."""
         node = self.find(path)
         assert isinstance(node, Inode), f"{path} is not a file"
         for image in (node.durable, node.content):
@@ -133,17 +132,17 @@ class Disk:
         self.world.record(f"disk {self.host} rots {path} {position} {bit}")
 
     def wipe(self) -> None:
-        """Somebody put an empty disk in the place of this one."""
+        """Replace the disk by an empty one."""
         assert not self._mounts, f"{self.host} is in use"
         self.names = Namespace()
         self.used_bytes = 0
         self.locks.clear()
         self.world.record(f"disk {self.host} wiped")
 
-    # -- Names ----------------------------------------------------------------------------------
+    # Names
 
     def find(self, path: str) -> FileNode | None:
-        """What lies at a path, as processes see it."""
+        """The file or directory at a path, as processes see it."""
         assert path.startswith("/"), f"{path} is not absolute"
         node: FileNode = self.names.root
         for name in path.split("/"):
@@ -161,7 +160,7 @@ class Disk:
         return {path: bytes(inode.content) for path, inode in walk(self.names.root)}
 
     def durable_files(self) -> dict[str, bytes]:
-        """Every file with what of it would surely survive the loss of power."""
+        """Every file with the content that is certain to survive a power loss."""
         return dict(_durable(self.names.root, ""))
 
 

@@ -1,8 +1,8 @@
-"""What lies on a simulated disk: files with a page cache, directories with changes not yet synced.
+"""Files and directories of a simulated disk, with changes that are not synced yet.
 
-Each object knows two states, the one that processes see (the page cache) and the one that the
-platter holds, and the changes in between. A sync carries changes over; the loss of power decides
-their fate. Who may call, how long it takes and when it fails is left to ``disk`` and ``mount``.
+Each object has two states: the one that processes see (the page cache) and the durable one. It also
+keeps the changes between them. A sync makes changes durable. A power loss keeps, loses or tears
+them. ``disk`` and ``mount`` add permissions, delays and errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The file was truncated (or, with zeros, extended) to a size."""
+    """The file was truncated to a size, or extended to it with zeros."""
 
     number: int
     size: int
@@ -35,7 +35,7 @@ Change = Write | Resize
 
 
 class PowerLossEffect(Enum):
-    """What the loss of power made of a file's changes."""
+    """What a power loss does to the unsynced changes of a file."""
 
     LOST = "lost"
     KEPT = "kept"
@@ -54,7 +54,7 @@ POWER_LOSS_EFFECTS: Sequence[PowerLossEffect] = (
 
 
 class Inode:
-    """A file's content, whatever its names are."""
+    """The content of a file, independent of its names."""
 
     __slots__ = ("_changes", "_numbers", "cold_pages", "content", "durable", "modified_ms", "names")
 
@@ -67,7 +67,7 @@ class Inode:
         self._changes: list[Change] = []
         self._numbers = 0
 
-    # -- As processes see it --------------------------------------------------------------------
+    # The page cache
 
     def write(self, position: int, data: bytes, modified_ms: int) -> None:
         self._numbers += 1
@@ -92,10 +92,10 @@ class Inode:
             first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
             self.cold_pages.difference_update(range(first, last + 1))
 
-    # -- Syncing --------------------------------------------------------------------------------
+    # Syncs
 
     def last_change(self) -> int:
-        """A sync that begins now covers the changes up to this number, and no later ones."""
+        """The number of the last change that a sync starting now covers."""
         return self._numbers
 
     @property
@@ -103,80 +103,80 @@ class Inode:
         return bool(self._changes)
 
     def carry_over(self, last: int) -> None:
-        """Make the changes up to a number durable."""
+        """Make the changes up to ``last`` durable."""
         covered = [change for change in self._changes if change.number <= last]
         for change in covered:
             _apply(self.durable, change)
         del self._changes[: len(covered)]
 
-    def fail_to_carry_over(self, last: int, chance: random.Random) -> None:
-        """A failed sync: pages count as clean now, whether they reached the platter or not.
+    def fail_to_carry_over(self, last: int, rng: random.Random) -> None:
+        """Fail a sync: pages become clean, whether they reached the disk or not.
 
-        No later sync writes them again, and those that the kernel drops read as before (a page that
-        was never written reads as zeros).
+        No later sync writes them again. Pages that the kernel drops read as before, or as zeros if
+        they were never written.
         """
         covered = [change for change in self._changes if change.number <= last]
         del self._changes[: len(covered)]
         for change in covered:
-            if chance.random() < 0.5:
+            if rng.random() < 0.5:
                 _apply(self.durable, change)
-            elif isinstance(change, Write) and chance.random() < 0.5:
+            elif isinstance(change, Write) and rng.random() < 0.5:
                 end = change.position + len(change.data)
                 old = bytes(self.durable[change.position : end])
                 visible = max(0, min(end, len(self.content)) - change.position)
                 _store(self.content, change.position, old.ljust(len(change.data), b"\0")[:visible])
 
-    # -- Loss of power --------------------------------------------------------------------------
+    # Power loss
 
-    def lose_power(self, chance: random.Random) -> None:
-        """Afterwards page cache and platter are one again, and nothing of it is in memory."""
+    def lose_power(self, rng: random.Random) -> None:
+        """Apply a random effect to the changes, and empty the page cache."""
         if self._changes:
             size = len(self.content)
-            match chance.choice(POWER_LOSS_EFFECTS):
+            match rng.choice(POWER_LOSS_EFFECTS):
                 case PowerLossEffect.LOST:
                     pass
                 case PowerLossEffect.KEPT:
                     self.carry_over(self._numbers)
                 case PowerLossEffect.PREFIX:
-                    self._keep_prefix(chance)
+                    self._keep_prefix(rng)
                 case PowerLossEffect.CHAOS:
                     for change in self._changes:
-                        self._keep_somehow(change, chance)
-                    if len(self.durable) < size and chance.random() < 0.25:
+                        self._keep_somehow(change, rng)
+                    if len(self.durable) < size and rng.random() < 0.25:
                         # The new size reached the disk before the data did.
                         _resize(self.durable, size)
             self._changes.clear()
         self.content = bytearray(self.durable)
         self.cold_pages = set(range(len(self.content) // PAGE_BYTES + 1))
 
-    def _keep_prefix(self, chance: random.Random) -> None:
-        """The changes reached the disk in order, up to some byte of one of them."""
-        kept = chance.randrange(len(self._changes))
+    def _keep_prefix(self, rng: random.Random) -> None:
+        """Keep the changes in order, up to some byte of one of them."""
+        kept = rng.randrange(len(self._changes))
         for change in self._changes[:kept]:
             _apply(self.durable, change)
         torn = self._changes[kept]
         if isinstance(torn, Write):
-            _store(self.durable, torn.position, torn.data[: chance.randrange(len(torn.data) + 1)])
+            _store(self.durable, torn.position, torn.data[: rng.randrange(len(torn.data) + 1)])
 
-    def _keep_somehow(self, change: Change, chance: random.Random) -> None:
-        """Each sector for itself was written, lost or torn; bytes that nobody wrote stay whole."""
+    def _keep_somehow(self, change: Change, rng: random.Random) -> None:
+        """Write, lose or tear each sector independently; unwritten bytes are not affected."""
         if isinstance(change, Resize):
-            if chance.random() < 0.5:
+            if rng.random() < 0.5:
                 _apply(self.durable, change)
             return
         for start in range(0, len(change.data), SECTOR_BYTES):
             sector = change.data[start : start + SECTOR_BYTES]
-            fate = chance.randrange(5)
-            if fate < 2:
+            choice = rng.randrange(5)
+            if choice < 2:
                 _store(self.durable, change.position + start, sector)
-            elif fate == 2:
-                kept = chance.randrange(len(sector) + 1)
-                torn = sector[:kept] + chance.randbytes(len(sector) - kept)
+            elif choice == 2:
+                kept = rng.randrange(len(sector) + 1)
+                torn = sector[:kept] + rng.randbytes(len(sector) - kept)
                 _store(self.durable, change.position + start, torn)
 
 
 class Directory:
-    """Names, as processes see them and as the platter holds them."""
+    """Directory entries, as processes see them and as they are durable."""
 
     __slots__ = ("durable", "entries", "modified_ms", "names")
 
@@ -192,10 +192,10 @@ Naming = tuple[Directory, str, FileNode | None]
 
 
 class Namespace:
-    """The tree of directories, and the changes of names in the order in which they were made.
+    """The directory tree and its unsynced changes in order.
 
-    A change is a tuple of namings that happen together (a rename gives one name and takes another)
-    or not at all. Syncing a directory makes those durable that touch it.
+    A change is an atomic tuple of namings; a rename adds one name and removes another. Syncing a
+    directory makes the changes durable that touch it.
     """
 
     def __init__(self) -> None:
@@ -212,26 +212,26 @@ class Namespace:
         for namings in self._pending:
             if any(touched is directory for touched, _, _ in namings):
                 _make_durable(namings)
-                # Older changes of the same names are history now, whichever directory they wait in.
+                # Older changes of the same names are superseded, in whichever directory.
                 settled = [(touched, name) for touched, name, _ in namings]
                 later = [_without(waiting, settled) for waiting in later]
             else:
                 later.append(namings)
         self._pending = [namings for namings in later if namings]
 
-    def lose_power(self, chance: random.Random) -> None:
-        """Each directory keeps a prefix of its changes, for a block of names is written as it is.
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep a prefix of the changes of each directory, because its block is written as a whole.
 
-        With a journal all directories share one order, without one each has its own.
+        With a journal all directories share one order. Without a journal each has its own.
         """
-        has_journal = chance.random() < 0.5
-        kept = chance.randrange(len(self._pending) + 1)
+        has_journal = rng.random() < 0.5
+        kept = rng.randrange(len(self._pending) + 1)
         is_cut: dict[Directory, bool] = {}
         for number, namings in enumerate(self._pending):
             if has_journal:
                 survives = number < kept
             else:
-                ends_here = chance.random() < 0.3
+                ends_here = rng.random() < 0.3
                 survives = not ends_here and not any(is_cut.get(d, False) for d, _, _ in namings)
             if survives:
                 _make_durable(namings)

@@ -1,7 +1,7 @@
-"""Damage to what lies on a disk, and reading disks as a stranger would: without the broker's code.
+"""Reads the logs on a disk without the broker's storage code.
 
-Logs are found by their names and read batch by batch, so that it can be said up to where a log is
-whole, and whether two copies of it are equal.
+Logs are found by name and read batch by batch, to find the end of the intact part of a log and to
+compare the copies of a partition.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from riverrun.simulation.checks.client_checker import PartitionKey
 
 
 def logs_on(files: Mapping[str, bytes], data: str) -> dict[PartitionKey, list[tuple[int, bytes]]]:
-    """The segments of every partition below a directory, as base offset and content, in order."""
+    """The segments of every partition in a directory, as sorted (base offset, content) pairs."""
     segments: dict[PartitionKey, list[tuple[int, bytes]]] = {}
     for path, content in files.items():
         if path.startswith(data + "/") and path.endswith(".log"):
@@ -24,18 +24,18 @@ def logs_on(files: Mapping[str, bytes], data: str) -> dict[PartitionKey, list[tu
     return {key: sorted(found) for key, found in segments.items()}
 
 
-def surely_kept(files: Mapping[str, bytes], data: str) -> dict[PartitionKey, int]:
-    """Up to which offset each partition is whole."""
-    return {key: whole_until(segments) for key, segments in logs_on(files, data).items()}
+def durable_ends(files: Mapping[str, bytes], data: str) -> dict[PartitionKey, int]:
+    """The end offset of the intact part of each partition's log."""
+    return {key: intact_end(segments) for key, segments in logs_on(files, data).items()}
 
 
-def whole_until(segments: Sequence[tuple[int, bytes]]) -> int:
-    batches = whole_batches(segments)
+def intact_end(segments: Sequence[tuple[int, bytes]]) -> int:
+    batches = intact_batches(segments)
     return batches[-1][1] if batches else 0
 
 
-def whole_batches(segments: Sequence[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
-    """The batches from the beginning to the first hole or damage: offset, next offset, bytes."""
+def intact_batches(segments: Sequence[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
+    """The batches before the first gap or corruption, as (base offset, next offset, bytes)."""
     expected = 0
     found: list[tuple[int, int, bytes]] = []
     for _, content in segments:
@@ -45,8 +45,8 @@ def whole_batches(segments: Sequence[tuple[int, bytes]]) -> list[tuple[int, int,
                 header = read_header(content, at)
             except CorruptBatch:
                 return found
-            is_whole = at + header.size <= len(content) and header.size >= HEADER_BYTES
-            if not is_whole or header.base_offset != expected:
+            is_repaired = at + header.size <= len(content) and header.size >= HEADER_BYTES
+            if not is_repaired or header.base_offset != expected:
                 return found
             if not crc_matches(content, at, header.size):
                 return found

@@ -1,7 +1,7 @@
-"""A process's view of its machine's disk: the ``Files`` port, on simulated files.
+"""The ``Files`` port of a process, on the simulated disk of its machine.
 
-Handles die with the process. Waiting is virtual: in a thread of the node the thread waits, on its
-event loop the whole loop does, which is what a blocking call costs in production too.
+Handles become invalid when the process stops. A blocking operation takes virtual time. It suspends
+the current thread, or the whole event loop if it is called there, as in production.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mount:
         self._disk = disk
         self._process = process
 
-    # -- Looking --------------------------------------------------------------------------------
+    # Lookups
 
     def exists(self, path: str) -> bool:
         return self._look(path) is not None
@@ -59,7 +59,7 @@ class Mount:
 
     def identity(self, path: str) -> str:
         self._must_find(path)
-        return path  # nobody copies files here
+        return path  # files are never copied in the simulation
 
     def _look(self, path: str) -> FileNode | None:
         self._disk.operation(self._process, f"look {path}")
@@ -78,7 +78,7 @@ class Mount:
         return node
 
     def _place(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds (or will hold) a name, and the name."""
+        """The parent directory of a path, and the last component."""
         parent, name = os.path.split(path)
         node = self._disk.find(parent)
         if node is None:
@@ -87,7 +87,7 @@ class Mount:
             raise _error(errno.ENOTDIR, path)
         return node, name
 
-    # -- Changing names -------------------------------------------------------------------------
+    # Changes of names
 
     def open(self, path: str, *, create: bool = False) -> File:
         node = self._look(path)
@@ -173,7 +173,7 @@ class Mount:
             self._process.spend(self._disk.sync_seconds())
             raise _error(errno.EIO, path)
         seconds = self._disk.sync_seconds()
-        is_early = self._disk.chance.random() < 0.5
+        is_early = self._disk.rng.random() < 0.5
         if is_early:
             self._disk.names.sync(directory)
         self._process.spend(seconds)
@@ -237,7 +237,7 @@ class MountedFile:
         self._operation(f"peek {self._path} {position} {length}")
         if self._inode.is_cold(position, length):
             return None
-        if self._disk.chance.random() < self._disk.cold_probability:
+        if self._disk.rng.random() < self._disk.cold_probability:
             return None
         return bytes(memoryview(self._inode.content)[position : position + length])
 
@@ -253,10 +253,10 @@ class MountedFile:
         if growth <= self._disk.free_bytes() and not has_failed:
             self._write(position, content)
             return
-        # As the real port does it: what fits is written, the rest fails, the file is cut back.
+        # Like the real port: write what fits, fail the rest, truncate to the old size.
         fitting = len(content) - (growth - self._disk.free_bytes())
         if has_failed:
-            fitting = self._disk.chance.randrange(len(content) + 1)
+            fitting = self._disk.rng.randrange(len(content) + 1)
         if fitting > 0:
             self._write(position, content[:fitting])
             self._operation(f"short write {self._path} {fitting}")
@@ -272,15 +272,15 @@ class MountedFile:
         self._truncate(size)
 
     def sync(self) -> None:
-        """Covers what was written before it began; durable at its start or only at its end."""
+        """Sync earlier writes; they become durable at the start or only at the end."""
         self._operation(f"sync {self._path}")
         last = self._inode.last_change()
         seconds = self._disk.sync_seconds()
         if self._disk.fails_to_sync():
             self._process.spend(seconds)
-            self._inode.fail_to_carry_over(last, self._disk.chance)
+            self._inode.fail_to_carry_over(last, self._disk.rng)
             raise _error(errno.EIO, self._path)
-        is_early = self._disk.chance.random() < 0.5
+        is_early = self._disk.rng.random() < 0.5
         if is_early:
             self._inode.carry_over(last)
         self._process.spend(seconds)
@@ -290,7 +290,7 @@ class MountedFile:
 
     def close(self) -> None:
         if self._process.is_halted:
-            return  # collecting what a dead process left runs such code
+            return  # finalizers of a stopped process may close files
         if not self._is_open:
             raise _error(errno.EBADF, self._path)
         self._is_open = False

@@ -1,8 +1,8 @@
-"""Which nodes have lost data and not yet got it back: what may be damaged next, and what is owed.
+"""Tracks which nodes lost data and have not recovered it, and decides what may be damaged next.
 
-The promise is about the loss of any one node. So a disk is destroyed only while the cluster is
-whole, and when a second node loses power before the first is whole again, then, unless records are
-synced before they are acknowledged, the checker is told what may be missing.
+The promises cover the loss of any one node. So a disk is destroyed only while no other node is
+damaged. If a second node loses power before the first has recovered, and acknowledgements do not
+wait for a sync, the checker is informed of the records that may be lost.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from riverrun.simulation.checks.client_checker import ClientChecker, PartitionKey
 from riverrun.simulation.cluster import SimulatedCluster, data_directory
-from riverrun.simulation.disks.log_reader import surely_kept
+from riverrun.simulation.disks.log_reader import durable_ends
 from riverrun.simulation.faults.schedule import ON_CLUSTERS, FaultKind
 from riverrun.simulation.world import World
 
 VOTERS_MIN = 3
-"""With fewer, a voter without its log is a quorum lost for good."""
+"""With fewer voters, the loss of one voter's log loses the quorum permanently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,28 +36,28 @@ class DamageBudget:
             world.host(name).disk.before_damage = lambda name=name: self._lost(name)  # type: ignore[misc]
 
     @property
-    def rotten(self) -> list[str]:
-        """Nodes of which a log holds a bit that flipped and may not have been found yet."""
+    def with_bit_rot(self) -> list[str]:
+        """Nodes with a flipped bit that may not have been detected yet."""
         return [name for name, damage in self._damages.items() if damage.is_hidden]
 
     @property
-    def is_whole(self) -> bool:
-        self._forget_repaired()
-        return not self._damages and self._cluster.unsettled() is None
+    def is_repaired(self) -> bool:
+        self._remove_repaired()
+        return not self._damages and self._cluster.unsettled_reason() is None
 
     def may_damage(self, name: str, kind: FaultKind) -> bool:
         if kind in ON_CLUSTERS:
-            if not self.is_whole:
+            if not self.is_repaired:
                 return False
-            if len(self._cluster.voters()) < VOTERS_MIN or self._cluster.dismissed:
+            if len(self._cluster.voters()) < VOTERS_MIN or self._cluster.removed_voters:
                 return False
             self._note(name, kind)
             if kind is not FaultKind.BIT_ROT:
-                self._cluster.metadata.forget(name)
+                self._cluster.metadata.reset_node(name)
             return True
         if self._checker.is_synced_before_ack:
             return True
-        self._forget_repaired()
+        self._remove_repaired()
         others = [damage for other, damage in self._damages.items() if other != name]
         return not any(damage.is_destroyed for damage in others)
 
@@ -69,8 +69,8 @@ class DamageBudget:
         )
 
     def _lost(self, name: str) -> None:
-        """A disk loses what was not synced: with its power, or by a sync that fails."""
-        self._forget_repaired()
+        """Note that a disk loses unsynced data, by power loss or a failed sync."""
+        self._remove_repaired()
         is_last_copy = any(other != name for other in self._damages)
         if not is_last_copy and len(self._cluster.names) > 1:
             if name not in self._damages:
@@ -78,12 +78,12 @@ class DamageBudget:
             return
         if name not in self._damages:
             self._note(name, FaultKind.POWER_LOSS)
-        self._checker.damaged(self._surely_kept())
+        self._checker.damaged(self._durable_ends())
 
-    def _surely_kept(self) -> dict[PartitionKey, int]:
-        """What every replica has on its platter: whoever leads next has it."""
+    def _durable_ends(self) -> dict[PartitionKey, int]:
+        """The end offset that is durable on every replica, so any next leader has it."""
         kept = {
-            int(settings.node_id): surely_kept(
+            int(settings.node_id): durable_ends(
                 self._world.hosts[name].disk.durable_files(), data_directory(name)
             )
             for name, settings in self._cluster.settings.items()
@@ -96,8 +96,8 @@ class DamageBudget:
             for index, one in enumerate(topic.partitions)
         }
 
-    def _forget_repaired(self) -> None:
-        if not self._damages or self._cluster.unsettled() is not None:
+    def _remove_repaired(self) -> None:
+        if not self._damages or self._cluster.unsettled_reason() is not None:
             return
         latest = self._cluster.metadata.latest
         for name, damage in list(self._damages.items()):

@@ -1,4 +1,4 @@
-"""Brings a schedule of faults upon a world, and takes them away again."""
+"""Applies a schedule of faults to a world and ends each fault after its duration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Permit = Callable[[str, FaultKind], bool]
 
 
 class Injector:
-    """Faults of brokers and their clients. Whoever is stopped is restarted by ``restart``.
+    """Injects faults into nodes and clients. ``restart`` schedules the restart of a process.
 
-    ``may_damage`` says whether a node's data may be damaged now: what is promised when one node
-    loses its data is not promised when all of them do. ``who_is`` knows who plays a part, such as
-    ``controller`` or ``leader``, at the moment.
+    ``may_damage`` decides whether a node's data may be damaged now, because promises cover the loss
+    of one node's data but not of all. ``resolve_role`` maps a role such as ``controller`` or
+    ``leader`` to the machine that has it now.
     """
 
     def __init__(
@@ -31,23 +31,23 @@ class Injector:
         brokers: Sequence[str],
         restart: Restart,
         may_damage: Permit = lambda node, kind: True,
-        who_is: Callable[[str], str] = lambda name: name,
+        resolve_role: Callable[[str], str] = lambda name: name,
     ) -> None:
         self._world = world
         self._brokers = list(brokers)
         self._restart = restart
         self._may_damage = may_damage
-        self._who_is = who_is
+        self._resolve_role = resolve_role
         self._undo: dict[int, Callable[[], None]] = {}
-        self._is_calm = False
+        self._is_stopped = False
 
     def schedule(self, faults: Sequence[Fault], begin: float) -> None:
         for number, fault in enumerate(faults):
             self._world.at(begin + fault.start, self._begin, number, fault)
 
-    def calm(self) -> None:
-        """Faults stop: what lasts is undone, what is still to come does not come."""
-        self._is_calm = True
+    def stop(self) -> None:
+        """End active faults and skip those that have not started."""
+        self._is_stopped = True
         for number in list(self._undo):
             self._end(number)
         for host in self._world.hosts.values():
@@ -55,18 +55,18 @@ class Injector:
             host.disk.at_operation = None
 
     def _begin(self, number: int, fault: Fault) -> None:
-        if self._is_calm:
+        if self._is_stopped:
             return
-        self._world.tell(f"fault {fault}")
+        self._world.trace(f"fault {fault}")
         undo = self._apply(dataclasses.replace(fault, target=self._named(fault.target)))
         if undo is not None:
             self._undo[number] = undo
             self._world.after(fault.seconds, self._end, number)
 
     def _named(self, target: str) -> str:
-        """The target with the names of machines, for who leads is known only when it comes."""
+        """The target with roles replaced by machines; leaders are known only at the start."""
         return "|".join(
-            ",".join(dict.fromkeys(self._who_is(name) for name in side.split(",")))
+            ",".join(dict.fromkeys(self._resolve_role(name) for name in side.split(",")))
             for side in target.split("|")
         )
 
@@ -96,11 +96,11 @@ class Injector:
                 return self._disturb_disk(fault)
             case _:
                 for target in fault.target.split(","):
-                    self._strike(fault, target)
+                    self._apply_once(fault, target)
         return None
 
-    def _strike(self, fault: Fault, target: str) -> None:
-        """What happens in a moment."""
+    def _apply_once(self, fault: Fault, target: str) -> None:
+        """Apply a fault that has no end."""
         world, seconds = self._world, fault.seconds
         match fault.kind:
             case FaultKind.KILL | FaultKind.KILL_CLIENT:
@@ -122,11 +122,11 @@ class Injector:
             case FaultKind.EVICT:
                 world.hosts[target].disk.evict()
             case FaultKind.WIPE_DISK | FaultKind.LOST_TAIL | FaultKind.BIT_ROT:
-                self._destroy(fault, target)
+                self._damage_disk(fault, target)
             case _:
-                raise AssertionError(f"{fault.kind} does not happen in a moment")
+                raise AssertionError(f"{fault.kind} is not instantaneous")
 
-    # -- Processes ------------------------------------------------------------------------------
+    # Processes
 
     def _kill(self, target: str, seconds: float) -> None:
         self._world.kill(target)
@@ -139,16 +139,16 @@ class Injector:
             self._world.kill(target)
         self._restart(target, seconds)
 
-    def _destroy(self, fault: Fault, target: str) -> None:
-        """What was safely on a disk is gone or changed when the node starts again."""
+    def _damage_disk(self, fault: Fault, target: str) -> None:
+        """Kill a node and remove or change durable data before it restarts."""
         if not self._may_damage(target, fault.kind):
-            self._world.tell(f"{target}: spared, for another node is not whole yet")
+            self._world.trace(f"{target}: not damaged, another node has not recovered yet")
             return
         disk = self._world.hosts[target].disk
         self._kill(target, fault.seconds)
         match fault.kind:
             case FaultKind.WIPE_DISK:
-                self._world.tell(f"{target}: disk replaced by an empty one")
+                self._world.trace(f"{target}: disk replaced by an empty one")
                 disk.wipe()
             case FaultKind.LOST_TAIL:
                 cut_metadata_log(disk, int(fault.amount))
@@ -160,10 +160,11 @@ class Injector:
         number = disk.operations + int(fault.amount)
         disk.at_operation = (number, lambda: stop(fault.target, fault.seconds))
 
-    # -- Things that last -----------------------------------------------------------------------
+    # Faults with a duration
 
     def _sides(self, target: str) -> tuple[list[str], list[str]]:
-        """The two sides of a cut. A client alone is cut from brokers, a broker from everybody."""
+        """The two sides of a partition. The default other side of a client is all brokers, that of
+        a broker all machines."""
         near, _, far = target.partition("|")
         left = near.split(",")
         if far:
@@ -227,24 +228,24 @@ class Injector:
 
 
 def cut_metadata_log(disk: Disk, count: int) -> None:
-    """So many bytes at the end of the metadata log are gone, though they were synced."""
+    """Remove synced bytes from the end of the metadata log."""
     logs = [(p, i) for p, i in _log_files(disk) if f"/{METADATA_LOG}/" in p and i.content]
     if logs:
         path, inode = logs[-1]
         size = max(0, len(inode.content) - count)
         inode.truncate(size, inode.modified_ms)
         inode.carry_over(inode.last_change())
-        disk.world.tell(f"{disk.host}: {path} loses its end, {size} bytes are left")
+        disk.world.trace(f"{disk.host}: {path} is cut to {size} bytes")
 
 
 def flip_bit(disk: Disk, choice: int) -> None:
-    """One bit of one log flips."""
+    """Flip one bit of one log file."""
     logs = [(path, inode) for path, inode in _log_files(disk) if inode.content]
     if logs:
         path, inode = logs[choice % len(logs)]
         position = (choice * 7919) % len(inode.content)
         disk.rot(path, position, choice % 8)
-        disk.world.tell(f"{disk.host}: a bit of {path} flips at {position}")
+        disk.world.trace(f"{disk.host}: a bit of {path} flips at {position}")
 
 
 def _log_files(disk: Disk) -> list[tuple[str, Inode]]:

@@ -1,11 +1,10 @@
-"""Faults as data: what goes wrong, when, for how long, and to whom.
+"""Faults as data: kind, start, duration, target and amount.
 
-A schedule of faults is drawn from the seed, written down in a failure's report, made smaller, and
-kept in tests. Applying one to a world is left to ``injector``. A target is a machine, several of
-them (``node-1,node-2``), or two sides of a cut in the network (``node-1|node-2,node-3``); without
-the second side everybody else is meant. In a cluster one may also name a part that somebody plays
-at that moment: the active ``controller``, the ``leader`` of the first partition, the ``follower``
-that comes next in its replicas, or the ``other-follower``.
+A schedule is drawn from the seed, printed when a run fails, shrunk, and kept in tests. A target is
+a machine, several machines (``node-1,node-2``), or the two sides of a network partition
+(``node-1|node-2,node-3``). Without a second side it means all other machines. In a cluster a target
+may also be a role, resolved when the fault starts: the active ``controller``, the ``leader`` of the
+first partition, the ``follower`` that comes first in its replicas, or the ``other-follower``.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ from enum import Enum
 
 
 class FaultKind(Enum):
-    """``amount`` of a fault means what stands behind each."""
+    """The comment after a kind is the unit of ``amount``."""
 
     KILL = "kill"
-    KILL_AT_OPERATION = "kill-at-operation"  # so many operations of the disk after its start
+    KILL_AT_OPERATION = "kill-at-operation"  # disk operations after the start of the fault
     POWER_LOSS = "power-loss"
-    POWER_LOSS_AT_OPERATION = "power-loss-at-operation"  # as above
+    POWER_LOSS_AT_OPERATION = "power-loss-at-operation"  # disk operations
     TERMINATE = "terminate"
     PAUSE = "pause"
-    DISK_FULL = "disk-full"  # bytes that are still free
-    SYNC_ERROR = "sync-error"  # how many syncs fail
-    WRITE_ERROR = "write-error"  # how many writes fail
-    SLOW_DISK = "slow-disk"  # how many times as slow
+    DISK_FULL = "disk-full"  # free bytes
+    SYNC_ERROR = "sync-error"  # failing syncs
+    WRITE_ERROR = "write-error"  # failing writes
+    SLOW_DISK = "slow-disk"  # slowdown factor
     EVICT = "evict"
     PARTITION = "partition"
     CUT_REQUESTS = "cut-requests"
     CUT_RESPONSES = "cut-responses"
     RESET = "reset"
-    SLOW_LINK = "slow-link"  # how many times as slow
+    SLOW_LINK = "slow-link"  # slowdown factor
     CLOCK_JUMP = "clock-jump"  # seconds
     KILL_CLIENT = "kill-client"
     PAUSE_CLIENT = "pause-client"
     WIPE_DISK = "wipe-disk"
-    LOST_TAIL = "lost-tail"  # bytes that the metadata log loses at its end
-    BIT_ROT = "bit-rot"  # a number that chooses the bit
+    LOST_TAIL = "lost-tail"  # bytes removed from the end of the metadata log
+    BIT_ROT = "bit-rot"  # a number that selects the bit
 
 
 ON_CLIENTS = frozenset(
@@ -55,9 +54,9 @@ ON_CLIENTS = frozenset(
     }
 )
 ON_CLUSTERS = frozenset({FaultKind.WIPE_DISK, FaultKind.LOST_TAIL, FaultKind.BIT_ROT})
-"""What a node that stands alone cannot survive, and need not."""
-CONTROLLER, LEADER, FOLLOWER, OTHER = "controller", "leader", "follower", "other-follower"
-PARTS = (CONTROLLER, LEADER, FOLLOWER, OTHER)
+"""Faults that a cluster survives and a single node does not."""
+CONTROLLER, LEADER, FOLLOWER, OTHER_FOLLOWER = "controller", "leader", "follower", "other-follower"
+ROLES = (CONTROLLER, LEADER, FOLLOWER, OTHER_FOLLOWER)
 SEVERAL_AT_ONCE = frozenset(
     {FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.TERMINATE}
 )
@@ -94,7 +93,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """The fault that ``str`` wrote."""
+        """Parse the output of ``str``."""
         kind, _, rest = text.partition("@")
         times, _, where = rest.partition(":")
         start, _, seconds = times.partition("+")
@@ -117,28 +116,28 @@ def write_schedule(faults: Sequence[Fault]) -> str:
 
 
 def draw_faults(
-    chance: random.Random, *, until: float, broker: str, clients: Sequence[str], count_max: int
+    rng: random.Random, *, until: float, broker: str, clients: Sequence[str], count_max: int
 ) -> tuple[Fault, ...]:
-    """A schedule: which kinds may happen is drawn first, so that runs differ in character."""
+    """Draw a schedule for one node. The possible kinds are drawn first, so that runs differ."""
     alone = [kind for kind in FaultKind if kind not in ON_CLUSTERS]
-    kinds = [kind for kind in alone if chance.random() < 0.5] or [FaultKind.KILL]
+    kinds = [kind for kind in alone if rng.random() < 0.5] or [FaultKind.KILL]
     faults = []
-    for _ in range(chance.randint(1, count_max)):
-        kind = chance.choice(kinds)
+    for _ in range(rng.randint(1, count_max)):
+        kind = rng.choice(kinds)
         low, high = _AMOUNTS.get(kind, (0, 0))
         fault = Fault(
             kind=kind,
-            start=round(chance.uniform(0.5, until), 3),
-            seconds=round(chance.uniform(0.05, _SECONDS_MAX.get(kind, SECONDS_MAX)), 3),
-            target=chance.choice(clients) if kind in ON_CLIENTS else broker,
-            amount=float(round(chance.uniform(low, high))),
+            start=round(rng.uniform(0.5, until), 3),
+            seconds=round(rng.uniform(0.05, _SECONDS_MAX.get(kind, SECONDS_MAX)), 3),
+            target=rng.choice(clients) if kind in ON_CLIENTS else broker,
+            amount=float(round(rng.uniform(low, high))),
         )
         faults.append(fault)
     return tuple(sorted(faults, key=lambda fault: fault.start))
 
 
 def draw_cluster_faults(
-    chance: random.Random,
+    rng: random.Random,
     *,
     until: float,
     nodes: Sequence[str],
@@ -146,46 +145,43 @@ def draw_cluster_faults(
     count_max: int,
     kinds: Sequence[FaultKind] = tuple(FaultKind),
 ) -> tuple[Fault, ...]:
-    """A schedule for several nodes; some runs are about the network, some about disks, and so on.
-
-    Now and then a fault meets several nodes at once, or comes twice in a row.
-    """
-    chosen = [kind for kind in kinds if chance.random() < 0.4] or [FaultKind.KILL]
+    """Draw a schedule for several nodes. Some faults hit several nodes at once."""
+    chosen = [kind for kind in kinds if rng.random() < 0.4] or [FaultKind.KILL]
     faults: list[Fault] = []
-    for _ in range(chance.randint(1, count_max)):
-        kind = chance.choice(chosen)
+    for _ in range(rng.randint(1, count_max)):
+        kind = rng.choice(chosen)
         low, high = _AMOUNTS.get(kind, (0, 0))
         fault = Fault(
             kind=kind,
-            start=round(chance.uniform(0.5, until), 3),
-            seconds=round(chance.uniform(0.05, _SECONDS_MAX.get(kind, SECONDS_MAX)), 3),
-            target=_draw_target(chance, kind, nodes, clients),
-            amount=float(round(chance.uniform(low, high))),
+            start=round(rng.uniform(0.5, until), 3),
+            seconds=round(rng.uniform(0.05, _SECONDS_MAX.get(kind, SECONDS_MAX)), 3),
+            target=_draw_target(rng, kind, nodes, clients),
+            amount=float(round(rng.uniform(low, high))),
         )
         faults.append(fault)
     return tuple(sorted(faults, key=lambda fault: fault.start))
 
 
 def _draw_target(
-    chance: random.Random, kind: FaultKind, nodes: Sequence[str], clients: Sequence[str]
+    rng: random.Random, kind: FaultKind, nodes: Sequence[str], clients: Sequence[str]
 ) -> str:
     if kind in (FaultKind.KILL_CLIENT, FaultKind.PAUSE_CLIENT):
-        return chance.choice(clients)
+        return rng.choice(clients)
     if kind in ON_CLIENTS:
-        return _draw_sides(chance, nodes, clients)
-    if kind in SEVERAL_AT_ONCE and chance.random() < 0.3:
-        return ",".join(sorted(chance.sample(nodes, chance.randint(1, len(nodes)))))
-    return chance.choice(PARTS) if chance.random() < 0.4 else chance.choice(nodes)
+        return _draw_sides(rng, nodes, clients)
+    if kind in SEVERAL_AT_ONCE and rng.random() < 0.3:
+        return ",".join(sorted(rng.sample(nodes, rng.randint(1, len(nodes)))))
+    return rng.choice(ROLES) if rng.random() < 0.4 else rng.choice(nodes)
 
 
-def _draw_sides(chance: random.Random, nodes: Sequence[str], clients: Sequence[str]) -> str:
-    """One node from all, one from another, a group from the rest, or a client from a node."""
-    style = chance.randrange(4)
+def _draw_sides(rng: random.Random, nodes: Sequence[str], clients: Sequence[str]) -> str:
+    """Separate a machine from all others, a client from a node, or two groups of nodes."""
+    style = rng.randrange(4)
     if style == 0 or len(nodes) == 1:
-        return chance.choice([*nodes, *PARTS, *clients])
+        return rng.choice([*nodes, *ROLES, *clients])
     if style == 1:
-        return f"{chance.choice(clients)}|{chance.choice(nodes)}"
-    shuffled = chance.sample(nodes, len(nodes))
-    border = 1 if style == 2 else chance.randint(1, len(nodes) - 1)
+        return f"{rng.choice(clients)}|{rng.choice(nodes)}"
+    shuffled = rng.sample(nodes, len(nodes))
+    border = 1 if style == 2 else rng.randint(1, len(nodes) - 1)
     rest = shuffled[border:] if style == 3 else shuffled[border : border + 1]
     return f"{','.join(sorted(shuffled[:border]))}|{','.join(sorted(rest))}"

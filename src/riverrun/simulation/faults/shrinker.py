@@ -1,7 +1,7 @@
-"""Makes a failing schedule of faults smaller, so that a person can see what matters.
+"""Shrinks a failing schedule of faults by delta debugging.
 
-Delta debugging: leave out halves, then quarters, then single faults, as long as the run still fails
-in the same way; then shorten what is left.
+Leave out halves, then quarters, then single faults, as long as the run still fails in the same way.
+Then round the times and shorten the durations of the remaining faults.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Fails = Callable[[Sequence[Fault]], bool]
 
 
 def shrink(faults: Sequence[Fault], fails: Fails, *, runs_max: int = 60) -> tuple[Fault, ...]:
-    """The smallest schedule found that still fails; ``faults`` itself must."""
+    """The smallest schedule found that still fails. ``faults`` itself must fail."""
     attempts = _Attempts(fails, runs_max)
     smallest = _leave_out(list(faults), attempts)
     return tuple(_simplify(smallest, attempts))
 
 
 class _Attempts:
-    """Counts runs, and gives up politely when there have been enough."""
+    """Limits the number of runs."""
 
     def __init__(self, fails: Fails, runs_max: int) -> None:
         self._fails = fails
@@ -55,7 +55,7 @@ def _leave_out(faults: list[Fault], attempts: _Attempts) -> list[Fault]:
 
 
 def _simplify(faults: list[Fault], attempts: _Attempts) -> list[Fault]:
-    """Round times and shorten durations, fault by fault."""
+    """Round times and shorten durations of one fault after another."""
     for place, fault in enumerate(faults):
         for simpler in (
             dataclasses.replace(fault, start=round(fault.start, 1), seconds=0.5),

@@ -1,8 +1,7 @@
-"""The network between machines: delayed, split, cut off and slow on demand, but never lying.
+"""The network between machines, with delays, partitions, slow links and resets.
 
-As with TCP, a connection loses and reorders no bytes. A partition holds them back; they arrive
-after it heals, or the connection times out first. Only resets, timeouts and dead machines end a
-connection.
+As with TCP, a connection neither loses nor reorders bytes. A partition delays bytes until it heals
+or the connection times out. Only resets, timeouts and stopped machines end a connection.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(slots=True, kw_only=True)
 class Conditions:
-    """How the network behaves; seconds and bytes."""
+    """Parameters of the network, in seconds and bytes."""
 
     latency_min: float = 0.1e-3
     latency_mean: float = 0.4e-3
@@ -41,7 +40,7 @@ class Conditions:
 
 
 class NetworkPartition:
-    """Links that are cut until ``heal`` is called."""
+    """Links that are blocked until ``heal`` is called."""
 
     def __init__(self, network: SimulatedNetwork, links: list[tuple[str, str]]) -> None:
         self._network = network
@@ -56,19 +55,19 @@ class SimulatedNetwork:
     def __init__(self, world: World) -> None:
         self.world = world
         self.conditions = Conditions()
-        self.chance = world.stream("network")
+        self.rng = world.stream("network")
         self.slowness: dict[tuple[str, str], float] = {}
         self._cuts: dict[tuple[str, str], int] = {}
         self._servers: dict[tuple[str, int], NodeServer] = {}
         self._streams: dict[Stream, None] = {}
         self._ports = EPHEMERAL_PORT
 
-    # -- Faults ---------------------------------------------------------------------------------
+    # Faults
 
     def partition(
         self, left: Iterable[str], right: Iterable[str], *, one_way: bool = False
     ) -> NetworkPartition:
-        """Nothing passes from left to right (nor, unless one-way, back) until it is healed."""
+        """Block traffic from left to right, and back unless ``one_way``, until it is healed."""
         right = list(right)
         links = [(a, b) for a in left for b in right if a != b]
         if not one_way:
@@ -76,32 +75,32 @@ class SimulatedNetwork:
         for link in links:
             self._cuts[link] = self._cuts.get(link, 0) + 1
         arrow = "-x->" if one_way else "<-x->"
-        self.world.tell(f"network: {links[0][0]} {arrow} {links[0][1]} ({len(links)} links cut)")
+        self.world.trace(f"network: {links[0][0]} {arrow} {links[0][1]} ({len(links)} links cut)")
         return NetworkPartition(self, links)
 
     def restore(self, links: list[tuple[str, str]]) -> None:
         for link in links:
             self._cuts[link] -= 1
-        self.world.tell(f"network: {len(links)} links restored")
+        self.world.trace(f"network: {len(links)} links restored")
         for stream in list(self._streams):
             stream.unstall()
 
     def slow_down(self, left: str, right: str, factor: float) -> None:
-        """Delays between two machines become so many times longer; 1 makes them normal again."""
-        self.world.tell(f"network: {left} <-> {right} is {factor:g} times as slow")
+        """Multiply delays between two machines by a factor; 1 is normal."""
+        self.world.trace(f"network: {left} <-> {right} is {factor:g} times as slow")
         self.slowness[left, right] = self.slowness[right, left] = factor
 
     def reset_connections(self, left: str, right: str) -> None:
-        """Something in between forgets every connection of two machines: both ends see a reset."""
-        self.world.tell(f"network: connections of {left} and {right} reset")
+        """Reset every connection between two machines, as a middlebox that lost its state does."""
+        self.world.trace(f"network: connections of {left} and {right} reset")
         for stream in list(self._streams):
             if {stream.source.host.name, stream.target.host.name} == {left, right}:
                 stream.source.lose(ConnectionResetError(errno.ECONNRESET, "reset on the way"))
 
-    # -- What the world tells -------------------------------------------------------------------
+    # Events of machines
 
     def process_stopped(self, process: NodeLoop, *, announce: bool) -> None:
-        """Its kernel closes its connections, or, without power, says nothing."""
+        """Close the connections of a process; without ``announce`` (power loss), send nothing."""
         for key in [key for key, server in self._servers.items() if server.loop is process]:
             del self._servers[key]
         for stream in list(self._streams):
@@ -109,31 +108,31 @@ class SimulatedNetwork:
                 stream.source_died(announce=announce)
 
     def powered_on(self, host: str) -> None:
-        """Whoever still talks to a connection of the last life gets a reset now."""
+        """Reset connections that were open to the machine before its power loss."""
         for stream in list(self._streams):
             if stream.target.host.name == host:
                 stream.unstall()
 
-    # -- Conditions -----------------------------------------------------------------------------
+    # Conditions
 
     def passes(self, source: str, target: str) -> bool:
         return not self._cuts.get((source, target), 0) and self.world.hosts[target].is_powered
 
     def delay(self, source: str, target: str, size: int = 0) -> float:
         now = self.conditions
-        seconds = now.latency_min + self.chance.expovariate(1 / now.latency_mean)
+        seconds = now.latency_min + self.rng.expovariate(1 / now.latency_mean)
         if source == target:
             seconds *= 0.1
         seconds += size / now.bytes_per_second
         return seconds * self.slowness.get((source, target), 1.0)
 
     def piece(self, size: int) -> int:
-        """TCP keeps no message boundaries: how many of so many bytes travel together."""
-        if size > 1 and self.chance.random() < self.conditions.split_probability:
-            return self.chance.randrange(1, size)
+        """How many of ``size`` bytes arrive together; TCP keeps no message boundaries."""
+        if size > 1 and self.rng.random() < self.conditions.split_probability:
+            return self.rng.randrange(1, size)
         return size
 
-    # -- Connections ----------------------------------------------------------------------------
+    # Connections
 
     def resolve(self, asking: Host, name: str) -> str:
         """The address of a name."""
@@ -143,7 +142,7 @@ class SimulatedNetwork:
             return self.world.hosts[name].address
         if any(host.address == name for host in self.world.hosts.values()):
             return name
-        raise socket.gaierror(socket.EAI_NONAME, f"nobody is called {name}")
+        raise socket.gaierror(socket.EAI_NONAME, f"unknown host {name}")
 
     def _host(self, asking: Host, name: str) -> Host:
         address = self.resolve(asking, name)
@@ -191,7 +190,7 @@ class SimulatedNetwork:
         return client, client.get_protocol()
 
     async def _shake_hands(self, here: str, there: str, port: int) -> NodeServer:
-        """A listener that is there when the first packet arrives; a lost packet is sent again."""
+        """Find the listener when the first packet arrives; lost packets are retransmitted."""
         waited, retry = 0.0, self.conditions.syn_retry
         while True:
             await asyncio.sleep(self.delay(here, there))
@@ -205,10 +204,10 @@ class SimulatedNetwork:
                         )
                     return server
             if waited >= self.conditions.connect_timeout:
-                raise TimeoutError(errno.ETIMEDOUT, f"no answer from {there}:{port}")
+                raise TimeoutError(errno.ETIMEDOUT, f"no response from {there}:{port}")
             await asyncio.sleep(retry)
             waited += retry
             retry *= 2
 
-    def forget(self, stream: Stream) -> None:
+    def remove(self, stream: Stream) -> None:
         self._streams.pop(stream, None)

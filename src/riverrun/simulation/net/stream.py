@@ -1,7 +1,7 @@
-"""One direction of a connection: bytes that wait to be sent, fly, stall and arrive in order.
+"""One direction of a connection, which delivers bytes in order.
 
-What is written is kept as a view until it is delivered, as uvloop keeps it, so a sender that reuses
-its buffer too early is found out: the buffer is compared when its last byte arrives.
+Like uvloop, it keeps a view of written data until it is delivered. A checksum is compared when the
+last byte arrives, which detects a sender that reuses its buffer too early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PendingWrite:
-    """One write: the sender's own memory, and what it held when it was handed over."""
+    """One write: a view of the sender's buffer and its checksum at the time of the write."""
 
     __slots__ = ("_checksum", "position", "view")
 
@@ -35,8 +35,8 @@ class PendingWrite:
 class Stream:
     """One direction of a connection.
 
-    Bytes wait at the source (``_unsent``) while the window is full, then they fly, then they wait
-    for the target to read them. A stream whose link is cut stalls, and everything in it waits.
+    Bytes wait at the source (``_unsent``) while the window is full. Then they are in flight, and
+    then they wait for the target to read them. A stream whose link is blocked stalls.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Stream:
         self._has_ending = False
         self._has_ended = False
 
-    # -- Sending --------------------------------------------------------------------------------
+    # Sending
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
         self._unsent.append(PendingWrite(data))
@@ -66,7 +66,7 @@ class Stream:
         self.pump()
 
     def end(self, error: BaseException | None) -> None:
-        """After all that was sent: end of stream, or a reset."""
+        """End the stream after all sent bytes, with EOF or a reset."""
         if not self._has_ending:
             self._has_ending, self._ending = True, error
             self.pump()
@@ -76,7 +76,7 @@ class Stream:
         self.unsent_bytes = 0
 
     def pump(self) -> None:
-        """Put on the wire what the window allows."""
+        """Send as much as the window allows."""
         room = self._network.conditions.window_bytes - self._unread_bytes
         while self._unsent and room > 0:
             written = self._unsent[0]
@@ -101,11 +101,11 @@ class Stream:
         self._landings += 1
         self._world.at(self._arrives_last, self._land)
 
-    # -- Arriving -------------------------------------------------------------------------------
+    # Arriving
 
     def _land(self) -> None:
         if self._landings == 0:
-            return  # delivered with others when a stall ended
+            return  # already delivered when a stall ended
         if not self._network.passes(self.source.host.name, self.target.host.name):
             self._stall()
         if self._is_stalled:
@@ -117,15 +117,15 @@ class Stream:
         if not self._flying:
             if self._has_ended:
                 self.target.ended(self._ending)
-                self._network.forget(self)
+                self._network.remove(self)
             return
         written, start, end = self._flying.popleft()
         if self.target.is_gone:
-            # Nobody is there any more: the other kernel answers with a reset.
+            # The target process is gone: its kernel responds with a reset.
             delay = self._network.delay(self.target.host.name, self.source.host.name)
             error = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
             self._world.after(delay, self.source.lose, error)
-            self._network.forget(self)
+            self._network.remove(self)
             return
         if end == len(written.view) and not written.is_unchanged():
             sender = self.source.host.name
@@ -138,13 +138,13 @@ class Stream:
         self.target.receive(data)
 
     def consumed(self, size: int) -> None:
-        """The target has read so much: the window opens."""
+        """Open the window after the target has read ``size`` bytes."""
         self._unread_bytes -= size
         if self._unsent:
             delay = self._network.delay(self.target.host.name, self.source.host.name)
             self._world.after(delay, self.pump)
 
-    # -- Stalling -------------------------------------------------------------------------------
+    # Stalling
 
     def _stall(self) -> None:
         if not self._is_stalled:
@@ -153,9 +153,9 @@ class Stream:
             self._world.after(self._network.conditions.give_up_after, self._give_up, now)
 
     def unstall(self) -> None:
-        """The link may be whole again: what waits is sent anew, a little later."""
+        """Retransmit waiting bytes a little later, because the link may work again."""
         if self._is_stalled:
-            delay = self._network.chance.uniform(0, self._network.conditions.retransmit)
+            delay = self._network.rng.uniform(0, self._network.conditions.retransmit)
             self._world.after(delay, self._resume)
 
     def _resume(self) -> None:
@@ -171,18 +171,18 @@ class Stream:
         if self._is_stalled and self._stalled_at == stalled_at:
             self.source.lose(TimeoutError(errno.ETIMEDOUT, "connection timed out"))
 
-    # -- Dying ----------------------------------------------------------------------------------
+    # Broken connections and stopped processes
 
     def abandon(self) -> None:
-        """The source learnt that the connection is broken: nothing more is sent."""
+        """Drop unsent bytes, because the source saw the connection break."""
         self.drop_unsent()
-        self._network.forget(self)
+        self._network.remove(self)
 
     def source_died(self, *, announce: bool) -> None:
-        """The process at the source is gone; what its kernel had taken still arrives."""
+        """The source process stopped; bytes that its kernel had accepted still arrive."""
         self.source.is_gone = True
         self.drop_unsent()
         if announce:
-            is_reset = self.source.has_unread or self._network.chance.random() < 0.5
+            is_reset = self.source.has_unread or self._network.rng.random() < 0.5
             error = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
             self.end(error if is_reset else None)

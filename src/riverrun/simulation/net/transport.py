@@ -1,4 +1,4 @@
-"""Connections as asyncio's protocols see them: transports with backpressure, and listeners."""
+"""asyncio transports with backpressure, and servers, on simulated streams."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NodeTransport(asyncio.Transport):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # -- Receiving ------------------------------------------------------------------------------
+    # Receiving
 
     @property
     def has_unread(self) -> bool:
@@ -78,7 +78,7 @@ class NodeTransport(asyncio.Transport):
             self.loop.arrive(self._read)
 
     def _read(self) -> None:
-        """One read of the socket; the loop comes back for more, as it does after epoll."""
+        """Read the socket once; the next read is a new event, as with epoll."""
         self._is_read_planned = False
         if not self._is_reading or self._is_closing or self.is_gone:
             return
@@ -97,7 +97,7 @@ class NodeTransport(asyncio.Transport):
                 self._protocol.data_received(data)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - as asyncio does: it costs the connection
+        except BaseException as error:  # noqa: BLE001 - like asyncio: the connection is aborted
             self.loop.call_exception_handler(
                 {"message": "a protocol failed", "exception": error, "transport": self}
             )
@@ -116,7 +116,7 @@ class NodeTransport(asyncio.Transport):
         return len(data)
 
     def _take(self, limit: int) -> bytes:
-        """What has arrived, in one piece, as far as it fits."""
+        """Take up to ``limit`` received bytes."""
         data = self._inbox.popleft()
         while self._inbox and len(data) + len(self._inbox[0]) <= limit:
             data += self._inbox.popleft()
@@ -135,7 +135,7 @@ class NodeTransport(asyncio.Transport):
     def is_reading(self) -> bool:
         return self._is_reading and not self._is_closing and not self.is_gone
 
-    # -- Sending --------------------------------------------------------------------------------
+    # Sending
 
     def write(self, data: Any) -> None:
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -152,7 +152,7 @@ class NodeTransport(asyncio.Transport):
             self.write(data)
 
     def sent(self) -> None:
-        """The stream took some of what was written."""
+        """React to progress of the outgoing stream."""
         if self.is_gone:
             return
         if self._is_writing_paused and self.outgoing.unsent_bytes <= self._low:
@@ -182,7 +182,7 @@ class NodeTransport(asyncio.Transport):
     def write_eof(self) -> None:
         self.outgoing.end(None)
 
-    # -- Ending ---------------------------------------------------------------------------------
+    # Ending
 
     def close(self) -> None:
         if not self._is_closing and not self.is_gone:
@@ -194,7 +194,7 @@ class NodeTransport(asyncio.Transport):
         if self._has_finished:
             return
         self._has_finished = True
-        # A socket that is closed with unread input answers with a reset.
+        # Closing a socket with unread input sends a reset.
         error = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
         self.outgoing.end(error if self.has_unread else None)
         self.loop.call_soon(self._lost, None)
@@ -207,7 +207,7 @@ class NodeTransport(asyncio.Transport):
             self.loop.call_soon(self._lost, None)
 
     def lose(self, error: BaseException) -> None:
-        """The connection broke: a reset arrived, or nothing did for too long."""
+        """Break the connection after a reset or a timeout."""
         if not self.is_gone:
             self.outgoing.drop_unsent()
             self.loop.arrive(self._lost, error)
@@ -233,7 +233,7 @@ class NodeTransport(asyncio.Transport):
 
 
 class NodeSocket:
-    """What code may ask of a transport's socket; options are accepted and ignored."""
+    """The socket of a transport; options are accepted and ignored."""
 
     family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
 
@@ -276,7 +276,7 @@ class NodeServer(asyncio.AbstractServer):
         self.sockets = (NodeSocket((loop.host.address, port), None),)
 
     def accept(self, transport: NodeTransport) -> None:
-        """The kernel has accepted; the process learns of it at its next turn."""
+        """Accept in the kernel; the process sees the connection in its next iteration."""
         if self.loop.is_halted:
             transport.is_gone = True
             transport.outgoing.source_died(announce=True)

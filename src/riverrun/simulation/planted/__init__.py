@@ -1,1 +1,5 @@
-"""Bugs planted on purpose, to prove that the simulation finds them."""
+"""Planted bugs, which prove that the simulation can find bugs.
+
+file_bugs      a ``Files`` port with mistakes in syncing and writing
+cluster_bugs   broken rules of raft and replication
+"""

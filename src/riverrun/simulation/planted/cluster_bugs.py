@@ -1,8 +1,8 @@
-"""Bugs on purpose in the code of a cluster: each is one that the simulation must see.
+"""Planted bugs in raft and replication that the simulation must find.
 
-While ``planted`` lasts, one rule of the product is replaced by what somebody might have written who
-had not heard of its reason. The product itself knows nothing of this. (To count what older leaders
-left shows only where a fetch ends between two records: the worlds of ``tests/raft`` find that.)
+While ``planted`` is active, one rule of the product is replaced by a plausible mistake. The product
+has no hooks for this. (Committing entries of older leaders by counting replicas is not among the
+bugs. It shows only if a fetch ends between two records, and the tests in ``tests/raft`` find it.)
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from riverrun.storage.log import Log
 
 
 class ClusterBug(Enum):
-    VOTES_TWICE = "a voter gives its vote of an epoch to whoever asks"
-    METADATA_IS_NOT_SYNCED = "a voter says that metadata is durable before it is synced"
-    TRUNCATES_BY_HIGH_WATERMARK = "a follower of a new leader cuts its log at its high watermark"
-    ACKS_BEFORE_ISR = "a record is acknowledged when the leader alone has it"
-    EPOCHS_ARE_NOT_CHECKED = "nobody looks at the leader epochs of fetches"
-    DUPLICATES_ARE_ACKED_AT_ONCE = "a retry is acknowledged although its original is not yet"
-    NEW_INCARNATION_STAYS_IN_ISR = "a broker that comes back is as good as the one that went"
+    VOTES_TWICE = "a voter grants several votes in one epoch"
+    METADATA_IS_NOT_SYNCED = "a voter reports metadata as durable before it is synced"
+    TRUNCATES_BY_HIGH_WATERMARK = "a follower truncates to its high watermark on a leader change"
+    ACKS_BEFORE_ISR = "a record is acknowledged as soon as the leader has it"
+    EPOCHS_ARE_NOT_CHECKED = "leader epochs of fetches are not checked"
+    DUPLICATES_ARE_ACKED_AT_ONCE = "a retry is acknowledged before the original is committed"
+    NEW_INCARNATION_STAYS_IN_ISR = "a restarted broker stays in the ISR"
 
 
 @contextmanager
 def planted(bug: ClusterBug | None) -> Iterator[None]:
-    """For as long as a run lasts; worlds do not run side by side in one process."""
+    """Plant a bug for the duration of a run; a process runs one world at a time."""
     with ExitStack() as stack:
         for owner, name, replacement in _replacements(bug):
             stack.enter_context(_replaced(owner, name, replacement))
@@ -78,7 +78,7 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
             return [(leadership, "restart", lambda *arguments, **options: [])]
 
 
-# -- The quorum --------------------------------------------------------------------------------
+# The quorum
 
 
 def _grants_always(self: Any, request: Any) -> bool:
@@ -107,7 +107,7 @@ def _pretend_to_flush(begin_flush: Any) -> Any:
     return begin
 
 
-# -- Replication -------------------------------------------------------------------------------
+# Replication
 
 
 def _cut_first(initialise: Any) -> Any:

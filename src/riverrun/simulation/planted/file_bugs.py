@@ -1,7 +1,7 @@
-"""Bugs on purpose: a node gets a ``Files`` that does what a careless programmer would have done.
+"""Planted bugs in the ``Files`` port of a node.
 
-A simulation that finds nothing may be blind. Each bug here is one that it must see, and a test
-proves that it does.
+Each bug is a typical mistake in syncing or writing files. Tests prove that the simulation finds
+every one of them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from riverrun.ports.files import Buffer, File, Files, Lock
 
 
 class FileBug(Enum):
-    SYNC_IS_SKIPPED = "a sync is acknowledged without being done"
+    SYNC_IS_SKIPPED = "a sync returns without syncing"
     DIRECTORY_SYNC_IS_SKIPPED = "directories are never synced"
-    RENAME_IS_NOT_SYNCED = "a rename is not followed by a sync of its directory"
-    FAILED_SYNC_IS_RETRIED = "a failed sync is tried again, and the second answer believed"
-    FAILED_SYNC_IS_IGNORED = "a failed sync is taken for a good one"
-    SHORT_WRITE_STAYS = "a write that fails half way is not cut back"
-    WRITES_ARE_BUFFERED = "the last write waits in the process until the next one"
+    RENAME_IS_NOT_SYNCED = "the directory is not synced after a rename"
+    FAILED_SYNC_IS_RETRIED = "a failed sync is retried, and success of the retry is trusted"
+    FAILED_SYNC_IS_IGNORED = "the error of a failed sync is ignored"
+    SHORT_WRITE_STAYS = "a partial write is not truncated after an error"
+    WRITES_ARE_BUFFERED = "the last write stays in a process buffer until the next write"
 
 
 class BuggyFiles:
-    """Passes everything on to real (that is, simulated) files, but for one bug."""
+    """Forwards all calls to the simulated files, except for one bug."""
 
     def __init__(self, files: Files, bug: FileBug) -> None:
         self._files = files

@@ -1,1 +1,7 @@
-"""Scenarios drawn from a seed: nodes, clients, faults."""
+"""Runs drawn from a seed.
+
+plans              settings, clients and faults of a run, and its outcome
+workload           aiokafka clients;  cluster_workload: an administrator for clusters
+node_scenario      one node under faults
+cluster_scenario   a cluster under faults
+"""

@@ -1,8 +1,8 @@
-"""A cluster and its clients under faults: first safe, then whole again.
+"""A cluster and its clients under faults.
 
-While faults last nothing that was promised may break; then they stop, and within a time limit every
-node is in every in-sync set that it belongs to, every client gets on, the logs are read from one
-end to the other, and the copies of each partition are equal.
+While faults are active, no promise may break. Then the faults stop. Within a time limit all
+replicas must be in sync, every client must make progress, all logs must be readable, and the copies
+of each partition must be equal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import partial
 from riverrun.metadata.image import NO_LEADER
 from riverrun.simulation.checks.client_checker import ClientChecker
 from riverrun.simulation.cluster import SimulatedCluster, data_directory, node_name, node_settings
-from riverrun.simulation.disks.log_reader import logs_on, whole_batches
+from riverrun.simulation.disks.log_reader import intact_batches, logs_on
 from riverrun.simulation.failures import LivenessViolation, SafetyViolation, SimulationFailure
 from riverrun.simulation.faults.damage_budget import DamageBudget
 from riverrun.simulation.faults.injector import Injector
-from riverrun.simulation.faults.schedule import CONTROLLER, FOLLOWER, LEADER, OTHER, PARTS
+from riverrun.simulation.faults.schedule import CONTROLLER, FOLLOWER, LEADER, OTHER_FOLLOWER, ROLES
 from riverrun.simulation.isolation import captured_logs
 from riverrun.simulation.planted.cluster_bugs import planted
 from riverrun.simulation.workloads.cluster_workload import ClusterWorkload
@@ -28,7 +28,7 @@ from riverrun.simulation.world import Environment, World
 
 TOPIC = "orders"
 FORMING_SECONDS_MAX = 30.0
-CALM_SECONDS_MAX = 45.0
+RECOVERY_SECONDS_MAX = 45.0
 QUIET_SECONDS = 5.0
 
 
@@ -60,7 +60,7 @@ def run_cluster(plan: ClusterPlan) -> RunOutcome:
 
 
 class ClusterScenario:
-    """The run itself."""
+    """One run of a plan."""
 
     def __init__(self, world: World, plan: ClusterPlan) -> None:
         self._world = world
@@ -86,16 +86,16 @@ class ClusterScenario:
             partitions=plan.partitions,
             replicas=plan.replicas,
         )
-        self._judged: tuple[object, ...] = ()
+        self._checked_state: tuple[object, ...] = ()
         self._budget = DamageBudget(world, self.cluster, self.checker)
-        self.workload.may_dismiss = lambda: self._budget.is_whole
+        self.workload.may_remove_voter = lambda: self._budget.is_repaired
         supervisor = self.cluster.supervisor
         self._injector = Injector(
             world,
             self.cluster.names,
             supervisor.restart_after,
             self._budget.may_damage,
-            self._who_is,
+            self._resolve_role,
         )
         for producer in plan.producers:
             supervisor.add(producer.name, partial(self.workload.produce, plan=producer))
@@ -104,10 +104,10 @@ class ClusterScenario:
         supervisor.add(ADMIN, self.workload.administer)
         supervisor.add(AUDITOR, self.workload.audit)
 
-    def _who_is(self, name: str) -> str:
-        """The machine of whoever plays a part now; the first node if nobody does."""
+    def _resolve_role(self, name: str) -> str:
+        """The machine that has a role now; the first node if no machine has it."""
         cluster = self.cluster
-        if name not in PARTS:
+        if name not in ROLES:
             return name
         if name == CONTROLLER:
             return cluster.leader or cluster.names[0]
@@ -118,26 +118,26 @@ class ClusterScenario:
         playing = {
             LEADER: partition.leader,
             FOLLOWER: others[0] if others else NO_LEADER,
-            OTHER: others[-1] if others else NO_LEADER,
+            OTHER_FOLLOWER: others[-1] if others else NO_LEADER,
         }
         place = int(playing[name])
         return node_name(place) if place >= 0 else cluster.names[0]
 
     def run(self) -> None:
         world, plan = self._world, self._plan
-        world.tell(f"{plan.nodes} nodes, {plan.controllers} of them vote")
-        world.tell(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
+        world.trace(f"{plan.nodes} nodes, {plan.controllers} of them vote")
+        world.trace(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
         self.cluster.supervisor.begin()
         if not plan.forms_under_faults:
             self._until(
                 lambda: self.workload.topics_created > 0,
-                "the cluster forms and has its topic, before any fault",
+                "the cluster forms and creates its topic, before any fault",
                 FORMING_SECONDS_MAX,
             )
         self._injector.schedule(plan.faults, world.now)
         world.run(plan.faulty_seconds)
-        world.tell("faults stop")
-        self._injector.calm()
+        world.trace("faults stop")
+        self._injector.stop()
         self._expect_progress()
         self._expect_everything_read()
 
@@ -150,15 +150,15 @@ class ClusterScenario:
             "every producer gets an acknowledgement",
         )
         self.workload.is_administering = False
-        self._until_whole()
+        self._until_settled()
         self.workload.is_producing = False
-        world.tell("producers stop")
+        world.trace("producers stop")
         self._until(
             lambda: (
                 all(world.hosts[name].process is None for name in names)
                 or all(world.now - last_ack[name] > QUIET_SECONDS for name in names)
             ),
-            "the producers end",
+            "the producers stop",
         )
         for name in names:
             self.cluster.supervisor.remove(name)
@@ -173,25 +173,25 @@ class ClusterScenario:
 
         world.kill(AUDITOR)
         supervisor.add(AUDITOR, audit)
-        world.tell("final audit")
+        world.trace("final audit")
         self._until(lambda: bool(done), "the whole log can be read")
         supervisor.remove(AUDITOR)
         self._until(self.workload.has_read_all, "the group reads everything")
-        self._until_whole()
+        self._until_settled()
         for partition in self.workload.partitions:
             self._check_copies(*partition)
 
     def _check_copies(self, topic: str, index: int) -> None:
-        """In sync, and nobody writes: the replicas must be equal, byte for byte."""
+        """Compare the replicas byte by byte; they are in sync, and producers have stopped."""
         known = self.cluster.partition(topic, index)
         if known is None:
-            raise SafetyViolation(f"{topic}-{index} is gone")
+            raise SafetyViolation(f"{topic}-{index} is missing")
         copies = {}
         for name, settings in self.cluster.settings.items():
-            if settings.node_id in known.replicas and name not in self._budget.rotten:
+            if settings.node_id in known.replicas and name not in self._budget.with_bit_rot:
                 files = self._world.hosts[name].disk.files()
                 segments = logs_on(files, data_directory(name)).get((topic, index), [])
-                copies[name] = whole_batches(segments)
+                copies[name] = intact_batches(segments)
         names = list(copies)
         for name in names[1:]:
             for one, other in zip(copies[names[0]], copies[name], strict=False):
@@ -202,22 +202,22 @@ class ClusterScenario:
             if len(copies[name]) != len(copies[names[0]]):
                 raise SafetyViolation(f"{topic}-{index}: {names[0]} and {name} differ in length")
 
-    def _until_whole(self) -> None:
-        self._judged = ()
-        if not self._world.run_until(self._is_whole, CALM_SECONDS_MAX):
-            why = self.cluster.unsettled()
-            raise LivenessViolation(f"{CALM_SECONDS_MAX:.0f} s after the faults {why}")
+    def _until_settled(self) -> None:
+        self._checked_state = ()
+        if not self._world.run_until(self._is_settled, RECOVERY_SECONDS_MAX):
+            why = self.cluster.unsettled_reason()
+            raise LivenessViolation(f"{RECOVERY_SECONDS_MAX:.0f} s after the faults {why}")
 
-    def _is_whole(self) -> bool:
-        # Asked after every event; nothing can have changed unless somebody learnt or came up.
+    def _is_settled(self) -> bool:
+        # Called after every event; only a new image or a started node can change the result.
         state = (self.cluster.metadata.images, *self.cluster.ready)
-        if state == self._judged:
+        if state == self._checked_state:
             return False
-        self._judged = state
-        return self.cluster.unsettled() is None
+        self._checked_state = state
+        return self.cluster.unsettled_reason() is None
 
     def _until(
-        self, condition: Callable[[], bool], what: str, limit: float = CALM_SECONDS_MAX
+        self, condition: Callable[[], bool], what: str, limit: float = RECOVERY_SECONDS_MAX
     ) -> None:
         if not self._world.run_until(condition, limit):
-            raise LivenessViolation(f"after {limit:.0f} s it does not hold that {what}")
+            raise LivenessViolation(f"after {limit:.0f} s, still waiting until {what}")

@@ -1,7 +1,7 @@
-"""What clients do to a cluster: as ``workload``, and an administrator with more to do.
+"""Clients of a cluster: those of ``workload``, with an administrator that does more.
 
-Any broker may answer for metadata and may be a little behind, so what an administrator was told is
-held against the newest image that was ever published, not against the next answer of somebody.
+Any broker may serve metadata and may lag behind. So confirmed changes are compared with the newest
+published image, not with the next response.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VOTERS_MIN = 2
 
 
 class ClusterWorkload(Workload):
-    """What is committed is known to the observer of the cluster."""
+    """Compares confirmed changes with the cluster's metadata history."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class ClusterWorkload(Workload):
         self._cluster = cluster
         self._metadata = cluster.metadata
         self.is_administering = True
-        self.may_dismiss: Callable[[], bool] = lambda: True
-        """To dismiss a voter while another is gone for good is to lose the quorum."""
+        self.may_remove_voter: Callable[[], bool] = lambda: True
+        """Removing a voter while another has lost its log would lose the quorum."""
         self.changes = 0
 
-    # -- Administration -------------------------------------------------------------------------
+    # Administration
 
     async def administer(self, environment: Environment) -> None:
-        """Creates the topic of the run, then changes others and their settings without end."""
-        chance = self._world.stream(f"admin/{environment.loop.host.starts}")
+        """Create the topic of the run, then change other topics, settings and voters."""
+        rng = self._world.stream(f"admin/{environment.loop.host.starts}")
         sides: list[str] = []
         while True:
             admin = AIOKafkaAdminClient(
@@ -88,8 +88,8 @@ class ClusterWorkload(Workload):
                 await self._create(admin, self.topic, len(self.partitions))
                 while True:
                     if self.is_administering:
-                        await self._change_something(admin, chance, sides, environment)
-                    await asyncio.sleep(chance.uniform(0.1, 1.5))
+                        await self._change_something(admin, rng, sides, environment)
+                    await asyncio.sleep(rng.uniform(0.1, 1.5))
             except (KafkaError, OwnKafkaError, UnsupportedApi, OSError, TimeoutError) as error:
                 self._world.record(f"admin gives up: {type(error).__name__}")
             finally:
@@ -97,23 +97,23 @@ class ClusterWorkload(Workload):
             await asyncio.sleep(0.2)
 
     async def _change_something(
-        self, admin: Any, chance: Any, sides: list[str], environment: Environment
+        self, admin: Any, rng: Any, sides: list[str], environment: Environment
     ) -> None:
-        kind = chance.randrange(11)
+        kind = rng.randrange(11)
         if kind < 3 or not sides:
             name = f"side-{environment.loop.host.starts}-{self.changes}-{len(sides)}"
             sides.append(name)
-            await self._create(admin, name, chance.randint(1, 3))
+            await self._create(admin, name, rng.randint(1, 3))
         elif kind < 5 or len(sides) > SIDE_TOPICS_MAX:
-            await self._delete(admin, sides.pop(chance.randrange(len(sides))))
+            await self._delete(admin, sides.pop(rng.randrange(len(sides))))
         elif kind < 7:
-            await self._configure(admin, chance.choice(sides), str(chance.randrange(10**6, 10**9)))
+            await self._configure(admin, rng.choice(sides), str(rng.randrange(10**6, 10**9)))
         elif kind < 8:
-            await self._grow(admin, chance.choice(sides))
+            await self._grow(admin, rng.choice(sides))
         elif kind < 10:
             await self._elect_preferred(environment)
         else:
-            await self._change_voters(environment, chance)
+            await self._change_voters(environment, rng)
         self.changes += 1
 
     async def _create(self, admin: Any, name: str, partitions: int) -> None:
@@ -121,10 +121,13 @@ class ClusterWorkload(Workload):
         self._check_topics()
 
     async def _delete(self, admin: Any, name: str) -> None:
-        """A request that is passed on is passed on again when its answer gets lost: then the topic
-        is unknown, for it was deleted by the first. Or it is not there yet: a creation that nobody
-        waits for any more may still be on its way."""
-        was_known = self._checker.knows_topic(name)
+        """Delete a topic; an unknown topic is no error.
+
+        A forwarded request is forwarded again when its response is lost, and the second request
+        finds the topic deleted. Or the topic does not exist yet, because its creation timed out
+        and is still pending.
+        """
+        was_known = self._checker.has_topic(name)
         self._checker.topic_in_doubt(name)
         code = error_code(await admin.delete_topics([name], timeout_ms=2500))
         if code == NO_ERROR or (code == UNKNOWN_TOPIC and was_known):
@@ -136,8 +139,8 @@ class ClusterWorkload(Workload):
 
     async def _configure(self, admin: Any, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={SETTING: value})
-        [answer] = await admin.alter_configs([resource])
-        if answer.resources[0][0] == NO_ERROR and self._checker.knows_topic(name):
+        [response] = await admin.alter_configs([resource])
+        if response.resources[0][0] == NO_ERROR and self._checker.has_topic(name):
             found = self._metadata.latest.config(ConfigType.TOPIC, name).get(SETTING)
             if found != value:
                 raise SafetyViolation(f"{SETTING} of {name} was set to {value} and is {found}")
@@ -148,10 +151,10 @@ class ClusterWorkload(Workload):
             return
         count = len(known.partitions) + 1
         await admin.create_partitions({name: NewPartitions(total_count=count)}, timeout_ms=2500)
-        if self._checker.knows_topic(name):
+        if self._checker.has_topic(name):
             index = PartitionIndex(count - 1)
             if self._metadata.latest.partition(TopicName(name), index) is None:
-                raise SafetyViolation(f"{name} got {count} partitions and has fewer")
+                raise SafetyViolation(f"{name} was grown to {count} partitions and has fewer")
 
     def _pool(self, environment: Environment) -> ConnectionPool:
         return ConnectionPool(
@@ -166,17 +169,17 @@ class ClusterWorkload(Workload):
             message = ElectLeadersRequest(topic_partitions=None, timeout_ms=2500)
             await pool.request(ApiKey.ELECT_LEADERS, message)
 
-    async def _change_voters(self, environment: Environment, chance: Any) -> None:
-        """Dismiss a voter of a quorum that can spare one, or call one back."""
+    async def _change_voters(self, environment: Environment, rng: Any) -> None:
+        """Remove a voter if enough remain, or add a removed one again."""
         cluster = self._cluster
-        if cluster.dismissed:
-            name = next(iter(cluster.dismissed))
+        if cluster.removed_voters:
+            name = next(iter(cluster.removed_voters))
             directory = cluster.directory_id(name)
             if directory is not None:
                 await self._add_voter(environment, name, directory)
-        elif len(cluster.voters()) > VOTERS_MIN and self.may_dismiss():
-            voter = chance.choice(cluster.voters())
-            cluster.dismissed[node_name(int(voter.id))] = None
+        elif len(cluster.voters()) > VOTERS_MIN and self.may_remove_voter():
+            voter = rng.choice(cluster.voters())
+            cluster.removed_voters[node_name(int(voter.id))] = None
             remove = RemoveRaftVoterRequest(
                 cluster_id=None, voter_id=int(voter.id), voter_directory_id=voter.directory_id
             )
@@ -194,15 +197,17 @@ class ClusterWorkload(Workload):
             ack_when_committed=True,
         )
         async with self._pool(environment) as pool:
-            answer = await pool.request(ApiKey.ADD_RAFT_VOTER, add, is_repeatable=False)
-        if answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_VOTER):
-            self._cluster.dismissed.pop(name, None)
+            response = await pool.request(ApiKey.ADD_RAFT_VOTER, add, is_repeatable=False)
+        if response.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_VOTER):
+            self._cluster.removed_voters.pop(name, None)
 
-    # -- Audits ---------------------------------------------------------------------------------
+    # Audits
 
     def _is_coordinator(self, node: int) -> bool:
-        """Whether that node leads what holds the group's offsets, by the newest image. A broker
-        that was replaced and has not heard of it answers with what it knew."""
+        """Whether the node leads the group's offsets partition in the newest image.
+
+        A replaced leader that has not seen the newer image yet still serves its old offsets.
+        """
         topic = self._metadata.latest.topics_by_name.get(TopicName("__consumer_offsets"))
         if topic is None:
             return False
@@ -211,7 +216,7 @@ class ClusterWorkload(Workload):
 
 
 def _hash(text: str) -> int:
-    """Java's hash of a string without its sign, by which groups are spread over partitions."""
+    """Java's string hash without its sign, which assigns groups to partitions."""
     value = 0
     for letter in text:
         value = (31 * value + ord(letter)) & 0xFFFFFFFF

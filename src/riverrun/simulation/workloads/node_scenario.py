@@ -1,8 +1,7 @@
-"""One broker and its clients under faults, drawn from a seed: first safe, then alive again.
+"""One node and its clients under faults.
 
-All of a run is data (``plan``), so that a failing one can be repeated with fewer faults. While
-faults last nothing that was promised
-may break; then they stop, and within a time limit every client must get on and the log is read.
+While faults are active, no promise may break. Then the faults stop. Within a time limit every
+client must make progress, and the whole log must be readable.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.server.node import Node
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.checks.client_checker import ClientChecker
-from riverrun.simulation.disks.log_reader import surely_kept
+from riverrun.simulation.disks.log_reader import durable_ends
 from riverrun.simulation.failures import LivenessViolation, SimulationFailure
 from riverrun.simulation.faults.injector import Injector
 from riverrun.simulation.isolation import captured_logs
@@ -37,7 +36,7 @@ from riverrun.storage.identity import DirectoryError
 
 DATA = "/data/node-1"
 TOPIC = "orders"
-CALM_SECONDS_MAX = 45.0
+RECOVERY_SECONDS_MAX = 45.0
 
 
 def run(plan: NodePlan) -> RunOutcome:
@@ -65,7 +64,7 @@ def run(plan: NodePlan) -> RunOutcome:
 
 
 class NodeScenario:
-    """The run itself."""
+    """One run of a plan."""
 
     def __init__(self, world: World, plan: NodePlan) -> None:
         self._world = world
@@ -91,10 +90,10 @@ class NodeScenario:
         world.tolerates_failures_on = lambda host: host != BROKER
         world.host(BROKER).disk.before_damage = self._note_damage
 
-    # -- Processes ------------------------------------------------------------------------------
+    # Processes
 
     async def _run_broker(self, environment: Environment) -> None:
-        """As ``server.main`` does it, with what the simulation gives."""
+        """Run the node as ``server.main`` does, with simulated ports."""
         files = environment.files
         if self._plan.bug is not None:
             files = BuggyFiles(files, self._plan.bug)
@@ -110,32 +109,32 @@ class NodeScenario:
         try:
             await broker.start()
         except* (DirectoryError, KafkaError, OSError) as group:
-            self._world.tell(f"{BROKER}: cannot start: {group.exceptions[0]}")
+            self._world.trace(f"{BROKER}: cannot start: {group.exceptions[0]}")
             is_up = False
         if not is_up:
             await broker.stop()
             return
-        self._world.tell(f"{BROKER}: ready")
+        self._world.trace(f"{BROKER}: ready")
         failure = await broker.run()
         if failure is not None:
             self._world.note(f"{BROKER}: stopped by {failure!r}")
 
     def _note_damage(self) -> None:
-        self.checker.damaged(surely_kept(self._world.hosts[BROKER].disk.durable_files(), DATA))
+        self.checker.damaged(durable_ends(self._world.hosts[BROKER].disk.durable_files(), DATA))
 
-    # -- The run --------------------------------------------------------------------------------
+    # The run
 
     def run(self) -> None:
         world, plan = self._world, self._plan
-        world.tell(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
+        world.trace(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
         self._supervisor.begin()
         world.run_until(lambda: self.workload.topics_created > 0, 20.0)
         if not self.workload.topics_created:
-            raise LivenessViolation("the broker did not come up, before any fault")
+            raise LivenessViolation("the broker did not start, before any fault")
         self._injector.schedule(plan.faults, world.now)
         world.run(plan.faulty_seconds)
-        world.tell("faults stop")
-        self._injector.calm()
+        world.trace("faults stop")
+        self._injector.stop()
         self._expect_liveness()
 
     def _expect_liveness(self) -> None:
@@ -146,13 +145,13 @@ class NodeScenario:
             "every producer gets an acknowledgement",
         )
         self.workload.is_producing = False
-        world.tell("producers stop")
+        world.trace("producers stop")
         self._until(
             lambda: (
                 all(world.hosts[name].process is None for name in names)
                 or all(world.now - self.workload.last_ack[name] > 5 for name in names)
             ),
-            "the producers end",
+            "the producers stop",
         )
         for name in names:
             self._supervisor.remove(name)
@@ -164,15 +163,15 @@ class NodeScenario:
 
         world.kill(AUDITOR)
         self._supervisor.add(AUDITOR, audit)
-        world.tell("final audit")
+        world.trace("final audit")
         self._until(lambda: bool(done), "the whole log can be read")
         self._supervisor.remove(AUDITOR)
         self._until(self.workload.has_read_all, "the group reads everything")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        if not self._world.run_until(condition, CALM_SECONDS_MAX):
+        if not self._world.run_until(condition, RECOVERY_SECONDS_MAX):
             raise LivenessViolation(
-                f"{CALM_SECONDS_MAX:.0f} s after the faults it does not hold that {what}"
+                f"{RECOVERY_SECONDS_MAX:.0f} s after the faults, still waiting until {what}"
             )
 
 

@@ -40,7 +40,7 @@ class ProducerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """All that a run is made of. Equal plans give equal runs."""
+    """The plan of a run with one node. Equal plans give equal runs."""
 
     seed: int
     settings: Mapping[str, str]
@@ -62,55 +62,55 @@ class NodePlan:
 
 def draw_node_plan(seed: int, *, bug: FileBug | None = None) -> NodePlan:
     with World(seed) as world:
-        chance = world.stream("plan")
+        rng = world.stream("plan")
     settings = {
         "auto.create.topics.enable": "false",
-        "log.flush.before.ack": chance.choice(("true", "false")),
-        "log.flush.interval.messages": str(chance.choice((1, 5, 20, 1000))),
-        "log.roll.ms": str(chance.choice((500, 2000, 60_000))),
-        "log.index.interval.bytes": str(chance.choice((0, 200, 4096))),
-        "log.flush.offset.checkpoint.interval.ms": str(chance.choice((200, 2000, 60_000))),
-        "log.retention.check.interval.ms": str(chance.choice((300, 5000))),
-        # Compaction of the offsets topic, often enough to happen within a run.
-        "log.cleaner.min.cleanable.ratio": chance.choice(("0.01", "0.5")),
-        "log.cleaner.backoff.ms": str(chance.choice((300, 15_000))),
-        "offsets.topic.num.partitions": str(chance.choice((1, 3))),
-        "group.initial.rebalance.delay.ms": str(chance.choice((0, 300))),
+        "log.flush.before.ack": rng.choice(("true", "false")),
+        "log.flush.interval.messages": str(rng.choice((1, 5, 20, 1000))),
+        "log.roll.ms": str(rng.choice((500, 2000, 60_000))),
+        "log.index.interval.bytes": str(rng.choice((0, 200, 4096))),
+        "log.flush.offset.checkpoint.interval.ms": str(rng.choice((200, 2000, 60_000))),
+        "log.retention.check.interval.ms": str(rng.choice((300, 5000))),
+        # Small enough that the offsets topic is compacted within a run.
+        "log.cleaner.min.cleanable.ratio": rng.choice(("0.01", "0.5")),
+        "log.cleaner.backoff.ms": str(rng.choice((300, 15_000))),
+        "offsets.topic.num.partitions": str(rng.choice((1, 3))),
+        "group.initial.rebalance.delay.ms": str(rng.choice((0, 300))),
     }
     producers = tuple(
         ProducerPlan(
             name=f"writer-{number}",
-            is_idempotent=number == 1 or chance.random() < 0.5,
-            acks="all" if number == 1 else chance.choice(("all", 1)),
-            compression=chance.choice((None, None, "gzip", "zstd")),
-            filler_bytes_max=chance.choice((10, 10, 300, 2000)),
+            is_idempotent=number == 1 or rng.random() < 0.5,
+            acks="all" if number == 1 else rng.choice(("all", 1)),
+            compression=rng.choice((None, None, "gzip", "zstd")),
+            filler_bytes_max=rng.choice((10, 10, 300, 2000)),
         )
-        for number in range(1, chance.randint(1, 3) + 1)
+        for number in range(1, rng.randint(1, 3) + 1)
     )
-    # Not every producer can be idempotent with acks=1.
+    # Idempotence requires acks=all.
     producers = tuple(
         dataclasses.replace(p, acks="all") if p.is_idempotent else p for p in producers
     )
-    faulty_seconds = chance.choice((5.0, 10.0, 15.0))
+    faulty_seconds = rng.choice((5.0, 10.0, 15.0))
     plan = NodePlan(
         seed=seed,
         settings=settings,
-        segment_bytes=chance.choice((1500, 8000, 100_000)),
-        partitions=chance.choice((1, 2)),
+        segment_bytes=rng.choice((1500, 8000, 100_000)),
+        partitions=rng.choice((1, 2)),
         producers=producers,
         faulty_seconds=faulty_seconds,
         faults=(),
         bug=bug,
     )
     faults = draw_faults(
-        chance, until=faulty_seconds, broker=BROKER, clients=plan.clients, count_max=FAULTS_MAX
+        rng, until=faulty_seconds, broker=BROKER, clients=plan.clients, count_max=FAULTS_MAX
     )
     return dataclasses.replace(plan, faults=faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """Equal plans give equal runs. The first ``controllers`` nodes vote; all are brokers."""
+    """The plan of a run with a cluster. The first ``controllers`` nodes vote; all are brokers."""
 
     seed: int
     nodes: int
@@ -143,27 +143,27 @@ class ClusterPlan:
 
 def draw_cluster_plan(seed: int, nodes: int, *, bug: ClusterBug | None = None) -> ClusterPlan:
     with World(seed) as world:
-        chance = world.stream(f"cluster/{nodes}")
+        rng = world.stream(f"cluster/{nodes}")
     controllers = nodes
     if nodes > REPLICAS_MAX:
-        controllers = chance.choice((REPLICAS_MAX, min(nodes, VOTERS_MAX)))
-    faulty_seconds = chance.choice((6.0, 10.0, 14.0))
+        controllers = rng.choice((REPLICAS_MAX, min(nodes, VOTERS_MAX)))
+    faulty_seconds = rng.choice((6.0, 10.0, 14.0))
     plan = ClusterPlan(
         seed=seed,
         nodes=nodes,
         controllers=controllers,
-        settings=_draw_settings(chance),
-        segment_bytes=chance.choice((1500, 8000, 100_000)),
-        partitions=chance.choice((1, 2, 3)),
-        producers=_draw_producers(chance),
+        settings=_draw_settings(rng),
+        segment_bytes=rng.choice((1500, 8000, 100_000)),
+        partitions=rng.choice((1, 2, 3)),
+        producers=_draw_producers(rng),
         faulty_seconds=faulty_seconds,
         faults=(),
-        forms_under_faults=chance.random() < 0.15,
+        forms_under_faults=rng.random() < 0.15,
         bug=bug,
     )
     kinds = [kind for kind in FaultKind if nodes > 1 or kind not in ON_CLUSTERS]
     faults = draw_cluster_faults(
-        chance,
+        rng,
         until=faulty_seconds,
         nodes=plan.node_names,
         clients=plan.clients,
@@ -173,35 +173,35 @@ def draw_cluster_plan(seed: int, nodes: int, *, bug: ClusterBug | None = None) -
     return dataclasses.replace(plan, faults=faults)
 
 
-def _draw_settings(chance: random.Random) -> dict[str, str]:
+def _draw_settings(rng: random.Random) -> dict[str, str]:
     return {
         "auto.create.topics.enable": "false",
-        "log.flush.before.ack": chance.choice(("true", "false")),
-        "log.flush.interval.messages": str(chance.choice((5, 20, 1000))),
-        "log.roll.ms": str(chance.choice((2000, 60_000))),
-        "log.index.interval.bytes": str(chance.choice((200, 4096))),
-        "log.flush.offset.checkpoint.interval.ms": str(chance.choice((200, 2000, 60_000))),
-        "log.retention.check.interval.ms": str(chance.choice((300, 5000))),
-        "log.cleaner.min.cleanable.ratio": chance.choice(("0.01", "0.5")),
-        "log.cleaner.backoff.ms": str(chance.choice((1000, 15_000))),
-        "offsets.topic.num.partitions": str(chance.choice((1, 3))),
-        "group.initial.rebalance.delay.ms": str(chance.choice((0, 300))),
-        "metadata.log.max.record.bytes.between.snapshots": str(chance.choice((2000, 20_971_520))),
+        "log.flush.before.ack": rng.choice(("true", "false")),
+        "log.flush.interval.messages": str(rng.choice((5, 20, 1000))),
+        "log.roll.ms": str(rng.choice((2000, 60_000))),
+        "log.index.interval.bytes": str(rng.choice((200, 4096))),
+        "log.flush.offset.checkpoint.interval.ms": str(rng.choice((200, 2000, 60_000))),
+        "log.retention.check.interval.ms": str(rng.choice((300, 5000))),
+        "log.cleaner.min.cleanable.ratio": rng.choice(("0.01", "0.5")),
+        "log.cleaner.backoff.ms": str(rng.choice((1000, 15_000))),
+        "offsets.topic.num.partitions": str(rng.choice((1, 3))),
+        "group.initial.rebalance.delay.ms": str(rng.choice((0, 300))),
+        "metadata.log.max.record.bytes.between.snapshots": str(rng.choice((2000, 20_971_520))),
     }
 
 
-def _draw_producers(chance: random.Random) -> tuple[ProducerPlan, ...]:
+def _draw_producers(rng: random.Random) -> tuple[ProducerPlan, ...]:
     producers = []
-    for number in range(1, chance.randint(1, 3) + 1):
-        is_idempotent = number == 1 or chance.random() < 0.5
+    for number in range(1, rng.randint(1, 3) + 1):
+        is_idempotent = number == 1 or rng.random() < 0.5
         producers.append(
             ProducerPlan(
                 name=f"writer-{number}",
                 is_idempotent=is_idempotent,
-                acks="all" if is_idempotent else chance.choice(("all", 1)),
-                compression=chance.choice((None, None, "gzip", "zstd")),
-                filler_bytes_max=chance.choice((10, 10, 300, 2000)),
-                pause_seconds_max=chance.choice((0.8, 0.8, 0.1)),
+                acks="all" if is_idempotent else rng.choice(("all", 1)),
+                compression=rng.choice((None, None, "gzip", "zstd")),
+                filler_bytes_max=rng.choice((10, 10, 300, 2000)),
+                pause_seconds_max=rng.choice((0.8, 0.8, 0.1)),
             )
         )
     return tuple(producers)

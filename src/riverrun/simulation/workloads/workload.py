@@ -1,7 +1,7 @@
-"""Unmodified aiokafka clients that write, read, commit and administer, and tell the checker.
+"""Unmodified aiokafka clients that produce, consume, commit and administer topics.
 
-Each runs on a machine of its own and carries on whatever happens: when its library gives up, it
-starts anew. A client that ends with an exception is started again by the scenario.
+Each runs on its own machine, reports its observations to the checker, and creates a new client
+after an error. A client process that ends is restarted by the scenario.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_ERROR, TOPIC_EXISTS, UNKNOWN_TOPIC = 0, 36, 3
 
 
 class Workload:
-    """What the clients of one run share: where the broker is, what they do, how far they are."""
+    """The clients of one run and their shared progress."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Workload:
         self.commits = 0
         self.topics_created = 0
 
-    # -- Producers ------------------------------------------------------------------------------
+    # Producers
 
     async def produce(self, environment: Environment, plan: ProducerPlan) -> None:
-        """Writes until told to stop; a producer that fails is replaced by a new one."""
-        chance = self._world.stream(f"{plan.name}/{environment.loop.host.starts}")
+        """Produce until ``is_producing`` is cleared; replace a producer that fails."""
+        rng = self._world.stream(f"{plan.name}/{environment.loop.host.starts}")
         life = 0
         while self.is_producing:
             life += 1
@@ -73,11 +73,11 @@ class Workload:
                 request_timeout_ms=3000,
                 retry_backoff_ms=50,
                 metadata_max_age_ms=5000,
-                linger_ms=chance.choice((0, 0, 5)),
+                linger_ms=rng.choice((0, 0, 5)),
             )
             try:
                 await producer.start()
-                await self._write(environment, producer, plan, writer, chance)
+                await self._write(environment, producer, plan, writer, rng)
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"{writer} gives up: {type(error).__name__}")
             finally:
@@ -85,15 +85,15 @@ class Workload:
             await asyncio.sleep(0.2)
 
     async def _write(
-        self, environment: Environment, producer: Any, plan: ProducerPlan, writer: str, chance: Any
+        self, environment: Environment, producer: Any, plan: ProducerPlan, writer: str, rng: Any
     ) -> None:
         number = 0
         while self.is_producing:
-            partition = chance.choice(self.partitions)
+            partition = rng.choice(self.partitions)
             sending = []
-            for _ in range(chance.randint(1, BURST_RECORDS_MAX)):
+            for _ in range(rng.randint(1, BURST_RECORDS_MAX)):
                 number += 1
-                filler = chance.randbytes(chance.randrange(plan.filler_bytes_max)).hex()
+                filler = rng.randbytes(rng.randrange(plan.filler_bytes_max)).hex()
                 value = f"{writer}:{number}:{filler}".encode()
                 sent = Sent(
                     writer=writer,
@@ -119,21 +119,21 @@ class Workload:
                     failed = error
                 else:
                     self.last_ack[plan.name] = self._world.now
-                    # What only the leader has acknowledged may be gone when it is.
+                    # A record that only the leader acknowledged may be lost with it.
                     if plan.acks == "all" or self._replicas == 1:
                         self._checker.acked(partition, metadata.offset, value, self._world.now)
             if failed is not None:
                 raise failed
-            await asyncio.sleep(chance.uniform(0.0, plan.pause_seconds_max))
+            await asyncio.sleep(rng.uniform(0.0, plan.pause_seconds_max))
 
-    # -- Consumers ------------------------------------------------------------------------------
+    # Consumers
 
     async def consume(self, environment: Environment) -> None:
-        """A member of the group; reads and commits for ever."""
+        """Read and commit without end, as a member of the group."""
         name = f"{environment.name}.{environment.loop.host.starts}"
-        chance = self._world.stream(name)
+        rng = self._world.stream(name)
         while True:
-            follower = _Follower(self._checker)
+            follower = _PositionChecker(self._checker)
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._bootstrap,
                 client_id=environment.name,
@@ -151,17 +151,17 @@ class Workload:
             try:
                 consumer.subscribe([self.topic], listener=follower)
                 await consumer.start()
-                await self._follow(consumer, follower, chance)
+                await self._follow(consumer, follower, rng)
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"{name} gives up: {type(error).__name__}")
             finally:
                 await close_quietly(consumer.stop())
             await asyncio.sleep(0.2)
 
-    async def _follow(self, consumer: Any, follower: _Follower, chance: Any) -> None:
-        # Records wait in the consumer's buffers, so what it returns may be as old as itself. And a
-        # consumer whose fetcher died stays silent for ever (aiokafka's does when a request times
-        # out on a connection that is gone): a new one takes its place.
+    async def _follow(self, consumer: Any, follower: _PositionChecker, rng: Any) -> None:
+        # Records wait in the consumer's buffers, so they may be as old as the consumer. A consumer
+        # whose fetcher died stays silent (aiokafka's does when a request times out on a closed
+        # connection), so replace it.
         last = self._world.now
         while follower.era == self._checker.era or self._checker.is_synced_before_ack:
             if self._world.now - last > SILENCE_SECONDS_MAX:
@@ -175,17 +175,20 @@ class Workload:
                         partition, record.offset, record.value, follower.era, self._world.now
                     )
                 self._has_read(partition, records[-1].offset + 1, follower.era)
-                if chance.random() < 0.7:
+                if rng.random() < 0.7:
                     await self._commit(consumer, topic_partition, records[-1].offset + 1)
 
     def _has_read(self, partition: PartitionKey, position: int, era: int) -> None:
-        """A reader that slept hands out old records when others of the group have read on; but
-        what a loss of power took counts for nobody."""
+        """Advance the group's position.
+
+        A consumer that was paused returns old records although others of the group have read on.
+        Positions from before a power loss do not count.
+        """
         at = (0 if self._checker.is_synced_before_ack else era, position)
         self._positions[partition] = max(at, self._positions.get(partition, at))
 
     def has_read_all(self) -> bool:
-        """Whether the group has read up to the ends that the final audit saw."""
+        """Whether the group has read to the log ends of the final audit."""
         return all(
             self._positions.get(partition, (0, 0))[1] >= end
             for partition, end in self._checker.ends.items()
@@ -203,11 +206,11 @@ class Workload:
         self.commits += 1
         self.committed[partition] = offset
 
-    # -- Administration -------------------------------------------------------------------------
+    # Administration
 
     async def administer(self, environment: Environment) -> None:
-        """Creates the topic of the run, then creates and deletes others and looks at them all."""
-        chance = self._world.stream(f"admin/{environment.loop.host.starts}")
+        """Create the topic of the run, then create, delete and list other topics."""
+        rng = self._world.stream(f"admin/{environment.loop.host.starts}")
         number = 0
         while True:
             admin = AIOKafkaAdminClient(
@@ -221,8 +224,8 @@ class Workload:
                     number += 1
                     name = f"side-{environment.loop.host.starts}-{number}"
                     await self._create(admin, name, 1)
-                    await asyncio.sleep(chance.uniform(0.2, 3.0))
-                    if chance.random() < 0.4:
+                    await asyncio.sleep(rng.uniform(0.2, 3.0))
+                    if rng.random() < 0.4:
                         await self._delete(admin, name)
             except (KafkaError, OSError, TimeoutError) as error:
                 self._world.record(f"admin gives up: {type(error).__name__}")
@@ -231,7 +234,7 @@ class Workload:
             await asyncio.sleep(0.2)
 
     async def _create(self, admin: Any, name: str, partitions: int) -> None:
-        is_known = self._checker.knows_topic(name)
+        is_known = self._checker.has_topic(name)
         if not is_known:
             self._checker.topic_in_doubt(name)
         topic = NewTopic(name, num_partitions=partitions, replication_factor=self._replicas)
@@ -243,18 +246,18 @@ class Workload:
             self.topics_created += 1
 
     async def _delete(self, admin: Any, name: str) -> None:
-        was_known = self._checker.knows_topic(name)
+        was_known = self._checker.has_topic(name)
         self._checker.topic_in_doubt(name)
         code = error_code(await admin.delete_topics([name], timeout_ms=2500))
         if code == UNKNOWN_TOPIC and was_known:
-            raise SafetyViolation(f"topic {name} was created and cannot be deleted")
+            raise SafetyViolation(f"topic {name} exists, but its deletion fails as unknown")
         if code in (NO_ERROR, UNKNOWN_TOPIC):
             self._checker.topic_deleted(name)
 
-    # -- Audits ---------------------------------------------------------------------------------
+    # Audits
 
     async def audit(self, environment: Environment) -> None:
-        """Reads every partition from its beginning, again and again."""
+        """Read every partition from its start, repeatedly."""
         while True:
             try:
                 for partition in self.partitions:
@@ -269,7 +272,7 @@ class Workload:
             await asyncio.sleep(AUDIT_PAUSE_SECONDS)
 
     async def final_audit(self, topics: Sequence[str] | None = None) -> None:
-        """The whole check, once nobody writes any more."""
+        """Check everything after the producers have stopped."""
         for partition in self.partitions:
             self._checker.check_log(partition, await self._read_all(partition), self._world.now)
         await self.check_committed()
@@ -305,10 +308,10 @@ class Workload:
         return log
 
     async def check_committed(self) -> None:
-        """Ask for the group's committed offsets, from outside of the group.
+        """Fetch and check the group's committed offsets without being a member.
 
-        By hand, for aiokafka's consumer takes an error of the whole answer (the coordinator is
-        loading, say) for "no offset".
+        Use the low-level client, because aiokafka's consumer treats a top-level error, such as a
+        loading coordinator, as "no offset".
         """
         client = AIOKafkaClient(
             bootstrap_servers=self._bootstrap, client_id="auditor", request_timeout_ms=4000
@@ -324,8 +327,8 @@ class Workload:
                 request = OffsetFetchRequest(GROUP, [(topic, [index])])
                 response = await client.send(node, request, group=group)
                 [(_, [(_, offset, _, code)])] = response.topics or [("", [(0, -1, "", -1)])]
-                is_answered = response.error_code == NO_ERROR and code == NO_ERROR
-                if is_answered and self._is_coordinator(int(node)):
+                is_ok = response.error_code == NO_ERROR and code == NO_ERROR
+                if is_ok and self._is_coordinator(int(node)):
                     self._checker.check_committed(
                         (topic, index), None if offset < 0 else offset, began=began, era=era
                     )
@@ -333,12 +336,12 @@ class Workload:
             await close_quietly(client.close())
 
     def _is_coordinator(self, node: int) -> bool:
-        """Whether the node that answers for the group is the one that should."""
+        """Whether the node is the coordinator of the group."""
         return True
 
 
-class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Follows a consumer's position: between two assignments it may neither skip nor go back."""
+class _PositionChecker(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Checks that a consumer neither skips records nor goes back between two assignments."""
 
     def __init__(self, checker: ClientChecker) -> None:
         self._checker = checker
@@ -362,7 +365,7 @@ class _Follower(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 async def close_quietly(closing: Any) -> None:
-    """Closing talks to the broker too, and must not hide why we close."""
+    """Close a client and ignore errors, so that they do not hide the first one."""
     try:
         await asyncio.wait_for(closing, 5.0)
     except (KafkaError, OSError, TimeoutError):
@@ -370,6 +373,6 @@ async def close_quietly(closing: Any) -> None:
 
 
 def error_code(response: Any) -> int:
-    """The error code of the only topic of an answer."""
+    """The error code of the only topic in a response."""
     listed = getattr(response, "topic_errors", None) or response.topic_error_codes
     return int(listed[0][1])

@@ -1,6 +1,6 @@
-"""Bad input from the network: it costs its sender the connection, and nobody else anything.
+"""Invalid input closes the connection of its sender and does not affect other clients.
 
-Hypothesis bends real frames of every API; a client beside them works on undisturbed.
+Hypothesis mutates valid frames of every API while another client keeps working.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from tests.processes import Server, serve
 
 pytestmark = pytest.mark.chaos
 EXAMPLES = int(os.environ.get("RIVERRUN_FUZZ_EXAMPLES", "250"))
-ANSWER_SECONDS_MAX = 0.05
+RESPONSE_SECONDS_MAX = 0.05
 GROWTH_BYTES_MAX = 120 << 20
 ours = pytest.mark.skipif(
-    os.environ.get("PEER") == "kafka", reason="Apache Kafka takes the memory that is declared"
+    os.environ.get("PEER") == "kafka", reason="Apache Kafka allocates declared lengths"
 )
 
 
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def frames(server: Server) -> list[bytes]:
-    """A good frame of each API in its oldest and newest version."""
+    """A valid frame of each API in its oldest and newest version."""
     script = Script(server.address, "frames", "newest")
     found = []
     for api in SERVED:
@@ -61,26 +61,26 @@ def witness(server: Server) -> Iterator["Witness"]:
 
 
 class Witness:
-    """A client on a connection of its own that must never notice anything."""
+    """A client on another connection that must not be affected."""
 
     def __init__(self, script: Script, topic: tuple[str, str]) -> None:
         self.script = script
         self.topic = topic
         self.count = 0
 
-    def looks(self) -> None:
+    def check(self) -> None:
         fields = produce_fields([(self.topic, [(0, batch([b"%d" % self.count]))])])
-        answer = self.script.quietly("produce", fields)
-        row = answer["responses"][0]["partition_responses"][0]
+        response = self.script.quietly("produce", fields)
+        row = response["responses"][0]["partition_responses"][0]
         assert (row["error_code"], row["base_offset"]) == ("NONE", self.count), row
         self.count += 1
         row = {"partition": 0, "fetch_offset": self.count - 1}
-        answer = self.script.quietly("fetch", fetch_fields([(self.topic, [row])]))
-        assert answer["responses"][0]["partitions"][0]["high_watermark"] == self.count
+        response = self.script.quietly("fetch", fetch_fields([(self.topic, [row])]))
+        assert response["responses"][0]["partitions"][0]["high_watermark"] == self.count
 
 
-def bent(data: st.DataObject, frame: bytes) -> bytes:
-    """A frame that was good, with bytes changed, cut, doubled or inserted."""
+def mutated(data: st.DataObject, frame: bytes) -> bytes:
+    """A valid frame with bytes changed, removed, duplicated or inserted."""
     body = bytearray(frame[4:])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, max(len(body) - 1, 0)))
@@ -101,15 +101,17 @@ def bent(data: st.DataObject, frame: bytes) -> bytes:
 
 
 def send(server: Server, data: bytes) -> None:
-    """Sends bytes and waits a moment for whatever the server makes of them."""
+    """Send bytes and wait shortly for a response."""
     with socket.create_connection(server.address, 5) as connection:
-        connection.settimeout(ANSWER_SECONDS_MAX)
+        connection.settimeout(RESPONSE_SECONDS_MAX)
         with contextlib.suppress(ConnectionError, TimeoutError):
             connection.sendall(data)
             connection.recv(65536)
 
 
-def test_bent_frames_hurt_nobody(server: Server, frames: list[bytes], witness: Witness) -> None:
+def test_malformed_frames_do_not_affect_other_clients(
+    server: Server, frames: list[bytes], witness: Witness
+) -> None:
     process = psutil.Process(server.pid)
     before = process.memory_info().rss
 
@@ -120,18 +122,18 @@ def test_bent_frames_hurt_nobody(server: Server, frames: list[bytes], witness: W
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(st.data())
-    def bend(data: st.DataObject) -> None:
+    def send_mutated(data: st.DataObject) -> None:
         frame = data.draw(st.sampled_from(frames))
-        send(server, bent(data, frame))
-        witness.looks()
+        send(server, mutated(data, frame))
+        witness.check()
 
-    bend()
+    send_mutated()
     assert server.is_running()
     assert process.memory_info().rss - before < GROWTH_BYTES_MAX
     assert "Traceback" not in server.logs(), server.logs()
 
 
-def test_noise_hurts_nobody(server: Server, witness: Witness) -> None:
+def test_random_bytes_do_not_affect_other_clients(server: Server, witness: Witness) -> None:
     @settings(max_examples=EXAMPLES // 3, deadline=None, database=None)
     @given(
         st.one_of(
@@ -144,17 +146,17 @@ def test_noise_hurts_nobody(server: Server, witness: Witness) -> None:
             ),
         )
     )
-    def shout(data: bytes) -> None:
+    def send_noise(data: bytes) -> None:
         send(server, data)
-        witness.looks()
+        witness.check()
 
-    shout()
+    send_noise()
     assert server.is_running()
 
 
 @ours
-def test_declared_lengths_cost_no_memory(server: Server, witness: Witness) -> None:
-    """Buffers grow with bytes received, never with a length that is only declared."""
+def test_declared_frame_lengths_allocate_no_memory(server: Server, witness: Witness) -> None:
+    """Buffers grow with received bytes, not with declared lengths."""
     process = psutil.Process(server.pid)
     before = process.memory_info().rss
     declared = struct.pack(">i", 90 << 20) + b"\0\3\0\x09" + bytes(60)
@@ -162,12 +164,12 @@ def test_declared_lengths_cost_no_memory(server: Server, witness: Witness) -> No
         for _ in range(150):
             connection = stack.enter_context(socket.create_connection(server.address, 5))
             connection.sendall(declared)
-        witness.looks()
+        witness.check()
         assert process.memory_info().rss - before < GROWTH_BYTES_MAX
 
 
 @ours
-def test_huge_arrays_cost_no_memory(server: Server, witness: Witness) -> None:
+def test_declared_array_lengths_allocate_no_memory(server: Server, witness: Witness) -> None:
     process = psutil.Process(server.pid)
     before = process.memory_info().rss
     huge = struct.pack(">i", (1 << 31) - 1)
@@ -178,24 +180,24 @@ def test_huge_arrays_cost_no_memory(server: Server, witness: Witness) -> None:
                 head = struct.pack(">hhih", key, version, 1, 1) + b"x"
                 send(server, _framed(head + body))
                 send(server, _framed(head + b"\0" + body))
-    witness.looks()
+    witness.check()
     assert process.memory_info().rss - before < GROWTH_BYTES_MAX
 
 
-def test_a_slow_sender_is_served_and_disturbs_nobody(server: Server, witness: Witness) -> None:
-    """One byte at a time: the frame is good, so it is answered, and others do not wait for it."""
+def test_slow_sender_is_served_and_does_not_block_others(server: Server, witness: Witness) -> None:
+    """A valid frame sent byte by byte gets a response, and other clients do not wait for it."""
     frame = request_frame("api_versions", 0, {})
     with socket.create_connection(server.address, 5) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in frame:
             connection.sendall(bytes([byte]))
-            witness.looks()
+            witness.check()
         assert connection.recv(4)
 
 
 @ours
-def test_a_reader_that_never_reads_is_held_back(server: Server, witness: Witness) -> None:
-    """Answers that nobody takes must not pile up in memory."""
+def test_client_that_never_reads_is_throttled(server: Server, witness: Witness) -> None:
+    """Responses that the client does not read must not fill the memory."""
     process = psutil.Process(server.pid)
     script = Script(server.address, "deaf", "newest")
     topic = ("deaf", script.make_topic("deaf"))
@@ -205,21 +207,21 @@ def test_a_reader_that_never_reads_is_held_back(server: Server, witness: Witness
     before = process.memory_info().rss
     row = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 8 << 20}
     fields = fetch_fields([(topic, [row])], max_bytes=8 << 20)
-    asked = request_frame("fetch", 18, fields)
+    request = request_frame("fetch", 18, fields)
     with socket.create_connection(server.address, 5) as connection:
         connection.settimeout(0.5)
         with contextlib.suppress(TimeoutError):
-            for _ in range(200):  # 1.4 GB, were it all answered
-                connection.sendall(asked)
-        witness.looks()
+            for _ in range(200):  # the responses would be 1.4 GB
+                connection.sendall(request)
+        witness.check()
         assert process.memory_info().rss - before < GROWTH_BYTES_MAX
     script.close()
 
 
-def test_garbage_of_a_member_does_not_hang_its_group(server: Server) -> None:
-    """A subscription that nobody can read is still only the member's own affair."""
+def test_unreadable_member_metadata_does_not_block_the_group(server: Server) -> None:
+    """A member with an unreadable subscription can join."""
     if server.peer == "kafka":
-        pytest.skip("Apache Kafka never answers such a join")
+        pytest.skip("Apache Kafka never responds to such a join")
     script = Script(server.address, "garbage", "newest")
     fields: dict[str, Any] = {
         "group_id": "garbage",
@@ -234,20 +236,20 @@ def test_garbage_of_a_member_does_not_hang_its_group(server: Server) -> None:
     script.close()
 
 
-def test_refused_frames_are_counted(server: Server) -> None:
-    """One counter tells an operator that somebody sends nonsense."""
+def test_rejected_frames_are_counted(server: Server) -> None:
+    """A metric counts rejected frames."""
     if server.peer == "kafka":
-        pytest.skip("Apache Kafka has no such page")
-    before = _refused(server)
+        pytest.skip("Apache Kafka has no metrics page")
+    before = _rejected(server)
     send(server, _framed(struct.pack(">hhi", 999, 0, 1)))
     with server.client(timeout_seconds=5) as client:
         client.send_raw(_framed(b"\0"))
         with pytest.raises(ConnectionClosed):
             client.receive_frame()
-    assert _refused(server) >= before + 2
+    assert _rejected(server) >= before + 2
 
 
-def _refused(server: Any) -> float:
+def _rejected(server: Any) -> float:
     with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=5) as page:
         text = page.read().decode()
     rows = [

@@ -1,4 +1,4 @@
-"""A full disk: writes fail with KAFKA_STORAGE_ERROR, reads go on, room brings writes back."""
+"""A full disk: writes fail with KAFKA_STORAGE_ERROR, reads work, free space restores writes."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ Topic = tuple[str, str]
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own that can be filled without harm to others."""
+    """A small tmpfs that can be filled without affecting other files."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("MISSING RIGHT: a full disk needs root to mount a small tmpfs")
     place = tmp_path / "small"
@@ -55,13 +56,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def server(small_disk: Path) -> Iterator[Server]:
     if os.environ.get("PEER") == "kafka":
         pytest.skip("Apache Kafka stops when its only disk is full")
-    # The server's folder goes first, for it holds the log of the process as well.
+    # A subfolder, because the server removes its folder before the file system is unmounted.
     with serve(small_disk / "node", {"log.segment.bytes": str(4 << 20)}) as running:
         running.wait_for_coordinator()
         yield running
 
 
-def test_a_full_disk_fails_writes_and_nothing_else(server: Server, small_disk: Path) -> None:
+def test_full_disk_fails_writes_only(server: Server, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(BALLAST_BYTES))
     script = Script(server.address, "full", "newest")
@@ -69,13 +70,13 @@ def test_a_full_disk_fails_writes_and_nothing_else(server: Server, small_disk: P
     acknowledged = _fill(script, topic)
     assert len(acknowledged) > 5, "the disk was full from the start"
 
-    assert _read(script, topic) == acknowledged, "reads suffer from a full disk"
+    assert _read(script, topic) == acknowledged, "a full disk affects reads"
     assert _produce(script, topic, VALUE)[0] == "KAFKA_STORAGE_ERROR"
     assert server.is_running()
 
     ballast.unlink()
     code, offset = until(
-        lambda: _answer_without_error(script, topic), seconds=20, what="writes come back"
+        lambda: _produce_if_possible(script, topic), seconds=20, what="writes succeed again"
     )
     acknowledged.append(offset)
     for _ in range(5):
@@ -89,13 +90,15 @@ def test_a_full_disk_fails_writes_and_nothing_else(server: Server, small_disk: P
     server.restart()
     script = Script(server.address, "full", "newest")
     script.wait_for_topic("filled")
-    assert _read(script, topic) == acknowledged, "something acknowledged is gone after a restart"
+    assert _read(script, topic) == acknowledged, "an acknowledged record is lost after a restart"
     assert "Traceback" not in server.logs(), server.logs()
     script.close()
 
 
-def test_a_full_disk_fails_commits_and_brings_them_back(server: Server, small_disk: Path) -> None:
-    """Offsets need the disk too: a commit that cannot be stored fails, and none is forgotten."""
+def test_commits_fail_on_a_full_disk_and_work_again_afterwards(
+    server: Server, small_disk: Path
+) -> None:
+    """A commit that cannot be stored fails, and no stored commit is lost."""
     script = Script(server.address, "full", "newest")
     topic = ("filled", script.make_topic("filled"))
     groups = [f"group-{number}" for number in range(20)]
@@ -114,35 +117,37 @@ def test_a_full_disk_fails_commits_and_brings_them_back(server: Server, small_di
 
     ballast.unlink()
     for group in groups:
-        stored = until(
-            lambda group=group: _committed(script, topic, group), seconds=20, what="offsets"
-        )
+        stored = until(partial(_committed, script, topic, group), seconds=20, what="offsets")
         assert stored == 2 if codes[group] == "NONE" else stored in (1, 2), codes[group]
         until(
-            lambda group=group: _commit(script, topic, group, 3) == "NONE",
+            partial(_can_commit, script, topic, group, 3),
             seconds=20,
-            what="commits come back",
+            what="commits succeed again",
         )
     script.close()
 
 
 def _commit(script: Script, topic: Topic, group: str, offset: int) -> str:
-    rows = [(topic, 0, offset, "x" * 4000)]
-    answer = script.quietly("offset_commit", commit_fields(group, rows))
-    return str(answer["topics"][0]["partitions"][0]["error_code"])
+    rows: list[tuple[Topic, int, int, str | None]] = [(topic, 0, offset, "x" * 4000)]
+    response = script.quietly("offset_commit", commit_fields(group, rows))
+    return str(response["topics"][0]["partitions"][0]["error_code"])
+
+
+def _can_commit(script: Script, topic: Topic, group: str, offset: int) -> bool:
+    return _commit(script, topic, group, offset) == "NONE"
 
 
 def _committed(script: Script, topic: Topic, group: str) -> int | None:
-    answer = script.quietly("offset_fetch", offset_fetch_fields([(group, [(topic, [0])])]))
-    found = answer["groups"][0]
+    response = script.quietly("offset_fetch", offset_fetch_fields([(group, [(topic, [0])])]))
+    found = response["groups"][0]
     if found["error_code"] != "NONE":
         return None
     return int(found["topics"][0]["partitions"][0]["committed_offset"])
 
 
 def _fill(script: Script, topic: Topic) -> list[int]:
-    """Writes until the disk is full; the offsets that were acknowledged."""
-    acknowledged = []
+    """Write until the disk is full; return the acknowledged offsets."""
+    acknowledged: list[int] = []
     for _ in range(ATTEMPTS_MAX):
         code, offset = _produce(script, topic, VALUE)
         if code != "NONE":
@@ -152,14 +157,14 @@ def _fill(script: Script, topic: Topic) -> list[int]:
     raise AssertionError(f"the disk holds more than {ATTEMPTS_MAX} large batches")
 
 
-def _answer_without_error(script: Script, topic: Topic) -> tuple[str, int] | None:
+def _produce_if_possible(script: Script, topic: Topic) -> tuple[str, int] | None:
     code, offset = _produce(script, topic, VALUE)
     return (code, offset) if code == "NONE" else None
 
 
 def _produce(script: Script, topic: Topic, value: bytes) -> tuple[str, int]:
-    answer = script.quietly("produce", produce_fields([(topic, [(0, batch([value]))])]))
-    row = answer["responses"][0]["partition_responses"][0]
+    response = script.quietly("produce", produce_fields([(topic, [(0, batch([value]))])]))
+    row = response["responses"][0]["partition_responses"][0]
     return row["error_code"], row["base_offset"]
 
 
@@ -167,8 +172,8 @@ def _read(script: Script, topic: Topic) -> list[int]:
     found: list[int] = []
     while True:
         row = {"partition": 0, "fetch_offset": len(found)}
-        answer = script.quietly("fetch", fetch_fields([(topic, [row])], max_bytes=2 << 20))
-        partition = answer["responses"][0]["partitions"][0]
+        response = script.quietly("fetch", fetch_fields([(topic, [row])], max_bytes=2 << 20))
+        partition = response["responses"][0]["partitions"][0]
         assert partition["error_code"] == "NONE", partition
         batches = read_batches(partition["records"] or b"")
         if not batches:

@@ -1,4 +1,4 @@
-"""Disks of one node of three that are full or fail: others lead, nothing is lost, room heals."""
+"""A full disk of one node of three: other nodes take over, and no record is lost."""
 
 import os
 import shutil
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.clusters import NODES, Cluster, serve_three
 from tests.processes import until
@@ -28,7 +29,7 @@ SETTINGS = {
 
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[dict[int, Path]]:
-    """Each node on a small file system of its own."""
+    """A small file system for each node."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("MISSING RIGHT: failing disks need root to mount a small tmpfs")
     places = {number: tmp_path / "cluster" / "data" / f"node-{number}" for number in range(1, 4)}
@@ -76,17 +77,17 @@ def fill(place: Path) -> Path:
 
 
 def acknowledged(cluster: Cluster, count: int, *, seconds: float = 60) -> list[object]:
-    """What went wrong with so many records; each takes the next ones a while until it is in."""
+    """Send records and return the errors of those that failed."""
     failures: list[object] = []
 
-    def told(error: object, _: object) -> None:
+    def delivered(error: object, _: object) -> None:
         if error is not None:
             failures.append(error)
 
     settings = {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True}
     producer = Producer({**settings, "message.timeout.ms": int(seconds * 1000)})
     for _ in range(count):
-        producer.produce(TOPIC, VALUE, partition=0, callback=told)
+        producer.produce(TOPIC, VALUE, partition=0, callback=delivered)
     producer.flush(seconds + 5)
     return failures
 
@@ -97,22 +98,20 @@ def in_sync(cluster: Cluster) -> list[int]:
     return sorted(row["isr_nodes"])
 
 
-def test_a_full_disk_of_a_leader_lets_others_lead(cluster: Cluster, disks: dict[int, Path]) -> None:
+def test_leadership_moves_away_from_a_full_disk(cluster: Cluster, disks: dict[int, Path]) -> None:
     assert not acknowledged(cluster, 5)
     full = cluster.leader(TOPIC)
     ballast = fill(disks[full])
     assert not acknowledged(cluster, 20)
     assert cluster.leader(TOPIC) != full
     assert cluster.nodes[full].is_running()
-    until(lambda: full not in in_sync(cluster), seconds=30, what="the full one is out of sync")
+    until(lambda: full not in in_sync(cluster), seconds=30, what="the full node leaves the ISR")
     ballast.unlink()
     until(lambda: in_sync(cluster) == [1, 2, 3], seconds=40, what=f"all in sync {cluster.logs()}")
     assert not acknowledged(cluster, 5)
 
 
-def test_a_full_disk_of_a_follower_takes_it_out_of_the_in_sync_set(
-    cluster: Cluster, disks: dict[int, Path]
-) -> None:
+def test_follower_with_a_full_disk_leaves_the_isr(cluster: Cluster, disks: dict[int, Path]) -> None:
     full = next(number for number in disks if number != cluster.leader(TOPIC))
     ballast = fill(disks[full])
     assert not acknowledged(cluster, 20)
@@ -121,10 +120,8 @@ def test_a_full_disk_of_a_follower_takes_it_out_of_the_in_sync_set(
     until(lambda: in_sync(cluster) == [1, 2, 3], seconds=40, what=f"all in sync {cluster.logs()}")
 
 
-def test_a_full_disk_of_the_controller_lets_another_control(
-    cluster: Cluster, disks: dict[int, Path]
-) -> None:
-    """There is always some room left in the last page, so it takes a few topics to notice."""
+def test_controller_with_a_full_disk_is_replaced(cluster: Cluster, disks: dict[int, Path]) -> None:
+    """The last page of a file has free space, so it takes a few topics to fail."""
     full = cluster.controller()
     ballast = fill(disks[full])
     for number in range(TOPICS_MAX):

@@ -1,4 +1,4 @@
-"""kill -9 under load: what was acknowledged stays, once and in order, and the group goes on."""
+"""SIGKILL under load: acknowledged records stay, once and in order, and the group continues."""
 
 from pathlib import Path
 
@@ -14,12 +14,14 @@ ROUNDS = 4
 @pytest.mark.parametrize(
     "settings",
     [{}, {"log.flush.before.ack": "true"}, {"log.segment.bytes": "1048576"}],
-    ids=["as it comes", "synced before acknowledged", "small segments"],
+    ids=["default", "sync before ack", "small segments"],
 )
-def test_nothing_is_lost_doubled_or_reordered(settings: dict[str, str], tmp_path: Path) -> None:
+def test_kill_neither_loses_duplicates_nor_reorders_records(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
     with serve(tmp_path / "node", settings) as server:
         if server.peer == "kafka" and "log.flush.before.ack" in settings:
-            pytest.skip("a setting of ours")
+            pytest.skip("Apache Kafka does not have this setting")
         server.wait_for_coordinator()
         _make_topic(server, "killed", 3)
         workload = Workload(server.bootstrap, "killed", 3, record_bytes=1000)
@@ -33,7 +35,7 @@ def test_nothing_is_lost_doubled_or_reordered(settings: dict[str, str], tmp_path
         assert verdict.is_clean, f"{verdict}\n{server.logs()}"
 
 
-def test_a_kill_while_segments_roll_and_records_are_large(tmp_path: Path) -> None:
+def test_kill_while_segments_roll(tmp_path: Path) -> None:
     settings = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "100"}
     with serve(tmp_path / "node", settings) as server:
         server.wait_for_coordinator()

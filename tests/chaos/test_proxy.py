@@ -1,4 +1,4 @@
-"""The proxy: who is connected to whom, and each fault on each way."""
+"""The proxy: identification of sources, and faults of each direction."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from tests.processes import free_ports, until
 SHORT = 0.2
 
 
-def test_a_later_fault_beats_an_earlier_one_where_both_cover_a_way() -> None:
+def test_later_fault_takes_precedence() -> None:
     faults = LinkFaults()
     slow, held = LinkFault(delay_ms=5), LinkFault(mode=Mode.HOLD)
     faults.put(Direction(ANY, "2"), slow)
@@ -32,7 +32,7 @@ def test_a_later_fault_beats_an_earlier_one_where_both_cover_a_way() -> None:
 
 
 class Echo:
-    """Plays node 2: a listener, and what comes of it is up to the test."""
+    """A listener that stands for node 2."""
 
     def __init__(self, network: NetworkControl, port: int, target_port: int) -> None:
         self.network, self.port = network, port
@@ -52,7 +52,7 @@ class Echo:
         return None
 
     def accept(self) -> socket.socket:
-        """The next connection that is not just a look whether somebody listens."""
+        """The next connection that is not a probe of the listener."""
         while True:
             far, _ = self.listener.accept()
             far.settimeout(0.5)
@@ -82,7 +82,7 @@ def _is_silent(end: socket.socket) -> bool:
         end.settimeout(5)
 
 
-def test_bytes_pass_both_ways(echo: Echo) -> None:
+def test_proxy_forwards_both_directions(echo: Echo) -> None:
     near, far = echo.connect()
     near.sendall(b"ask")
     assert far.recv(10) == b"ask"
@@ -94,7 +94,7 @@ def test_bytes_pass_both_ways(echo: Echo) -> None:
     assert far.recv(10) == b""
 
 
-def test_one_way_may_be_held_and_comes_late(echo: Echo) -> None:
+def test_hold_delays_one_direction(echo: Echo) -> None:
     near, far = echo.connect()
     echo.network.block(2, CLIENTS)
     near.sendall(b"ask")
@@ -105,7 +105,7 @@ def test_one_way_may_be_held_and_comes_late(echo: Echo) -> None:
     assert near.recv(10) == b"answer"
 
 
-def test_what_is_dropped_never_comes_and_the_connection_ends_when_the_fault_does(
+def test_drop_loses_bytes_and_resets_the_connection_afterwards(
     echo: Echo,
 ) -> None:
     near, far = echo.connect()
@@ -117,16 +117,16 @@ def test_what_is_dropped_never_comes_and_the_connection_ends_when_the_fault_does
         near.recv(10)
 
 
-def test_a_cut_resets_old_connections_and_new_ones(echo: Echo) -> None:
+def test_cut_resets_existing_and_new_connections(echo: Echo) -> None:
     near, _far = echo.connect()
     echo.network.separate(CLIENTS, 2, mode=Mode.CUT)
     with pytest.raises(ConnectionResetError):
         near.recv(10)
-    with pytest.raises(ConnectionResetError):  # the reset may come before we see the connection
+    with pytest.raises(ConnectionResetError):  # connect itself may fail with the reset
         socket.create_connection(("127.0.0.1", echo.port), timeout=5).recv(10)
 
 
-def test_no_connection_is_made_while_one_way_is_blocked(echo: Echo) -> None:
+def test_connection_waits_while_one_direction_is_blocked(echo: Echo) -> None:
     first, _ = echo.connect()
     first.close()
     echo.network.block(2, CLIENTS)
@@ -140,7 +140,7 @@ def test_no_connection_is_made_while_one_way_is_blocked(echo: Echo) -> None:
     assert echo.accept().recv(10) == b"ask"
 
 
-def test_a_delay_and_a_rate_slow_one_way(echo: Echo) -> None:
+def test_delay_and_rate_limit_slow_one_direction(echo: Echo) -> None:
     near, far = echo.connect()
     echo.network.slow(CLIENTS, 2, delay_ms=SHORT * 2000)
     near.sendall(b"ask")
@@ -151,7 +151,7 @@ def test_a_delay_and_a_rate_slow_one_way(echo: Echo) -> None:
     assert 0 < len(far.recv(100)) < 40
 
 
-def test_a_half_open_connection_is_known_to_one_side_alone(echo: Echo) -> None:
+def test_half_open_connection_is_closed_at_the_node_only(echo: Echo) -> None:
     near, far = echo.connect()
     echo.network.half_open(2)
     with pytest.raises(ConnectionResetError):
@@ -163,7 +163,7 @@ def test_a_half_open_connection_is_known_to_one_side_alone(echo: Echo) -> None:
         near.recv(10)
 
 
-def test_the_proxy_refuses_while_nobody_listens_behind_it(echo: Echo) -> None:
+def test_proxy_refuses_connections_while_its_target_is_closed(echo: Echo) -> None:
     near, far = echo.connect()
     echo.listener.close()
     far.close()
@@ -175,17 +175,17 @@ def test_the_proxy_refuses_while_nobody_listens_behind_it(echo: Echo) -> None:
 PEER = "import socket,sys; s=socket.create_connection(('127.0.0.1',int(sys.argv[1]))); s.recv(9)"
 
 
-def test_nodes_are_told_apart_by_their_processes(echo: Echo) -> None:
-    """A fault between nodes 1 and 2 leaves clients alone."""
+def test_faults_apply_to_the_process_behind_a_connection(echo: Echo) -> None:
+    """A fault between nodes 1 and 2 does not affect clients."""
     client, _ = echo.connect()
     child = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.readline();" + PEER, str(echo.port)],
         stdin=subprocess.PIPE,
         text=True,
     )
+    assert child.stdin is not None
     try:
         echo.network.process(1, child.pid)
-        assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
         far = echo.accept()

@@ -1,4 +1,4 @@
-"""The checker finds every anomaly in planted histories, and none in histories that are right."""
+"""The checks find every planted anomaly, and none in correct histories."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ from riverrun.chaos.history import (
 
 
 class Story:
-    """Writes a history, one operation each hundredth of a second."""
+    """Builds a history with one operation per 10 ms."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -36,13 +36,13 @@ class Story:
 
     def sent(self, value: str, offset: int | None, *, refused: bool = False) -> "Story":
         partition = int(value.split("/")[1])
-        told = {"partition": partition, "value": value}
-        self.add("p", Action.SEND, OperationKind.INVOKE, **told)
+        fields = {"partition": partition, "value": value}
+        self.add("p", Action.SEND, OperationKind.INVOKE, **fields)
         if refused:
-            return self.add("p", Action.SEND, OperationKind.FAIL, **told)
+            return self.add("p", Action.SEND, OperationKind.FAIL, **fields)
         if offset is None:
-            return self.add("p", Action.SEND, OperationKind.INFO, **told)
-        return self.add("p", Action.SEND, OperationKind.OK, offset=offset, **told)
+            return self.add("p", Action.SEND, OperationKind.INFO, **fields)
+        return self.add("p", Action.SEND, OperationKind.OK, offset=offset, **fields)
 
     def read(self, reader: str, *records: tuple[int, str], **more: Any) -> "Story":
         return self.add(reader, Action.READ, partition=0, records=records, **more)
@@ -72,7 +72,7 @@ class Story:
 THREE = ((0, "p/0/0"), (1, "p/0/1"), (2, "p/0/2"))
 
 
-def test_a_history_that_is_right_has_no_anomaly() -> None:
+def test_correct_history_has_no_anomaly() -> None:
     story = Story().three()
     story.read("c", *THREE[:2], high_watermark=2).commit(2).committed(2)
     story.add("c", Action.ASSIGN, partition=0).read("c", *THREE[1:], high_watermark=3)
@@ -122,36 +122,36 @@ PLANTED: list[tuple[Anomaly, Planting]] = [
 
 
 @pytest.mark.parametrize(("anomaly", "plant"), PLANTED)
-def test_a_planted_anomaly_is_found(anomaly: Anomaly, plant: Planting) -> None:
+def test_planted_anomaly_is_found(anomaly: Anomaly, plant: Planting) -> None:
     story = Story()
     plant(story)
     assert anomaly in story.anomalies()
 
 
-def test_truncation_by_the_high_watermark_is_found_as_loss() -> None:
-    """A follower that cut to its high watermark and then led lacks what was acknowledged."""
+def test_truncation_to_the_high_watermark_is_reported_as_loss() -> None:
+    """A follower that truncates to its high watermark and then leads lacks acknowledged records."""
     story = Story().three().read_back(*THREE[:2])
     story.sent("p/0/3", 2).read_back((2, "p/0/3"))
     assert Anomaly.LOST in story.anomalies()
 
 
-def test_an_acknowledgement_before_the_followers_have_it_is_found_as_loss() -> None:
+def test_acknowledgement_before_replication_is_reported_as_loss() -> None:
     story = Story().three().sent("p/0/3", 2).read_back(*THREE[:2], (2, "p/0/3"))
     assert Anomaly.LOST in story.anomalies()
 
 
-def test_an_old_leader_without_epoch_check_is_found_by_two_values_at_an_offset() -> None:
+def test_missing_epoch_check_is_reported_as_two_values_at_an_offset() -> None:
     story = Story().three().sent("q/0/0", 2).read("c", (2, "p/0/2"), high_watermark=3)
     story.read_back(*THREE[:2], (2, "q/0/0"))
     assert {Anomaly.LOST, Anomaly.INCONSISTENT} <= set(story.anomalies())
 
 
-def test_a_commit_of_unknown_fate_may_take_effect_late() -> None:
+def test_commit_with_unknown_result_may_take_effect_late() -> None:
     story = Story().commit(1, OperationKind.INFO).commit(2).committed(1)
     assert story.anomalies() == []
 
 
-def test_a_commit_that_was_confirmed_while_somebody_asked_may_be_missing_in_the_answer() -> None:
+def test_commit_confirmed_during_a_request_may_be_missing_in_its_response() -> None:
     story = Story().commit(1)
     story.add("auditor", Action.COMMITTED, OperationKind.INVOKE, group="g", partition=0).commit(2)
     story.add("auditor", Action.COMMITTED, group="g", partition=0, offset=1)
@@ -209,13 +209,13 @@ METADATA: list[tuple[Anomaly, Planting]] = [
 
 
 @pytest.mark.parametrize(("anomaly", "plant"), METADATA)
-def test_a_planted_wrong_of_metadata_is_found(anomaly: Anomaly, plant: Planting) -> None:
+def test_planted_metadata_anomaly_is_found(anomaly: Anomaly, plant: Planting) -> None:
     story = Story()
     plant(story)
     assert story.metadata_anomalies() == [anomaly]
 
 
-def test_metadata_that_is_right_has_no_anomaly() -> None:
+def test_correct_metadata_has_no_anomaly() -> None:
     story = _created(_created(Story(), "t"), "u").add("a", Action.DELETE, value="u")
     story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=1).add(
         "a", Action.SET, value="t", offset=1
@@ -230,7 +230,7 @@ def test_metadata_that_is_right_has_no_anomaly() -> None:
     assert story.metadata_anomalies() == []
 
 
-def test_a_setting_of_unknown_fate_may_take_effect_after_a_later_one() -> None:
+def test_setting_with_unknown_result_may_take_effect_after_a_later_one() -> None:
     story = Story()
     for number, kind in ((1, OperationKind.INFO), (2, OperationKind.OK)):
         story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=number)
@@ -239,11 +239,11 @@ def test_a_setting_of_unknown_fate_may_take_effect_after_a_later_one() -> None:
     assert story.metadata_anomalies() == []
 
 
-def test_what_was_not_read_back_is_not_called_lost() -> None:
+def test_partition_that_was_not_read_back_is_not_reported_as_lost() -> None:
     assert Story().three().sent("p/1/0", 0).read_back(*THREE).anomalies() == []
 
 
-def test_a_history_survives_its_file(tmp_path: Path) -> None:
+def test_history_round_trips_through_a_file(tmp_path: Path) -> None:
     history = History()
     history.add("p", Action.SEND, OperationKind.INVOKE, partition=0, value="p/0/0")
     history.add("c", Action.READ, partition=2, records=((0, "ä"), (1, "b")), high_watermark=9)

@@ -1,6 +1,7 @@
-"""The command, its report and its picture, made from a history that was written by hand."""
+"""The command, its report and its chart, from a synthetic history."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,13 +25,15 @@ def _operations() -> list[Operation]:
     for number in range(100):
         if 40 <= number < 60:
             continue
-        told = {"partition": 0, "value": f"p/0/{number}"}
         begun = Operation(
-            time=number / 20, process="p", action=Action.SEND, kind=OperationKind.INVOKE, **told
+            time=number / 20,
+            process="p",
+            action=Action.SEND,
+            kind=OperationKind.INVOKE,
+            partition=0,
+            value=f"p/0/{number}",
         )
-        ended = Operation(
-            time=number / 20 + 0.01, process="p", action=Action.SEND, offset=number, **told
-        )
+        ended = replace(begun, time=begun.time + 0.01, kind=OperationKind.OK, offset=number)
         made += [begun, ended]
     for time, state in ((2.0, "killed"), (3.0, "")):
         made.append(
@@ -41,7 +44,7 @@ def _operations() -> list[Operation]:
     return sorted(made, key=lambda operation: operation.time)
 
 
-def test_the_picture_shows_faults_and_silences() -> None:
+def test_chart_shows_faults_and_silences() -> None:
     svg = draw(_operations())
     root = ElementTree.fromstring(svg)
     titles = [element.text or "" for element in root.iter() if element.tag.endswith("title")]
@@ -49,16 +52,16 @@ def test_the_picture_shows_faults_and_silences() -> None:
     assert any("node 1 killed for 1.00 s" in title for title in titles)
 
 
-def test_a_fault_that_nobody_ended_lasts_to_the_end() -> None:
+def test_fault_without_an_end_lasts_until_the_end_of_the_run() -> None:
     operations = [Operation(time=1.0, process="arena", action=Action.FAULT, node=2, value="paused")]
     span = node_spans(operations, 5.0)[0]
     assert (span.state, span.start, span.end) == ("paused", 1.0, 5.0)
 
 
-def test_the_report_names_what_was_wrong_and_loads_nothing() -> None:
+def test_report_lists_problems_and_is_self_contained() -> None:
     result = ScenarioResult(scenario=ALL[0], seed=3, operations=_operations())
     result.findings.add(Anomaly.LOST, "p/0/1 <gone>")
-    result.blame(ScenarioVerdict.BROKEN, "promises were broken")
+    result.add_problem(ScenarioVerdict.BROKEN, "promises were broken")
     page = html([result], title="Chaos", seconds=60)
     assert "p/0/1 &lt;gone&gt;" in page
     assert "broken" in page
@@ -68,17 +71,17 @@ def test_the_report_names_what_was_wrong_and_loads_nothing() -> None:
     assert figures["longest_silence_s"] == pytest.approx(1.05)
 
 
-def test_the_worst_verdict_is_the_exit_code() -> None:
+def test_exit_code_is_that_of_the_worst_verdict() -> None:
     results = [ScenarioResult(scenario=ALL[0], seed=1) for _ in range(3)]
     assert exit_code(results) == 0
-    results[1].blame(ScenarioVerdict.STUCK, "slow")
+    results[1].add_problem(ScenarioVerdict.STUCK, "slow")
     assert exit_code(results) == 11
-    results[2].blame(ScenarioVerdict.BROKEN, "gone")
-    results[2].blame(ScenarioVerdict.STUCK, "slow too")
+    results[2].add_problem(ScenarioVerdict.BROKEN, "gone")
+    results[2].add_problem(ScenarioVerdict.STUCK, "slow too")
     assert exit_code(results) == 10
 
 
-def test_scenarios_are_chosen_by_name_family_or_all_and_each_once() -> None:
+def test_scenarios_are_selected_by_name_or_family_without_duplicates() -> None:
     assert len(choose(["all"])) == len(ALL) == len(BY_NAME)
     assert {s.family for s in choose(["quorum"])} == {"quorum"}
     assert len(choose(["leader-killed", "replication"])) == len(choose(["replication"]))
@@ -91,7 +94,7 @@ def _run(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_command_lists_scenarios_and_refuses_unknown_ones() -> None:
+def test_command_lists_scenarios_and_rejects_unknown_ones() -> None:
     code, text = _run("list")
     assert code == 0
     assert "kill-storm" in text
@@ -100,7 +103,7 @@ def test_the_command_lists_scenarios_and_refuses_unknown_ones() -> None:
     assert "chaos list" in text
 
 
-def test_a_kept_history_can_be_judged_again(tmp_path: Path) -> None:
+def test_check_command_checks_a_saved_history(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     write_history(path, _operations())
     assert _run("check", str(path))[0] == 0
@@ -124,7 +127,7 @@ def _log(folder: Path, values: list[bytes], *, epoch: int = 0) -> Path:
     return folder
 
 
-def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
+def test_replicas_are_compared_batch_by_batch(tmp_path: Path) -> None:
     one = _log(tmp_path / "1", [b"a", b"b", b"c"])
     short = _log(tmp_path / "2", [b"a", b"b"])
     other = _log(tmp_path / "3", [b"a", b"x", b"c"])
@@ -134,7 +137,7 @@ def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
     assert found.counts == {Anomaly.REPLICAS_DIFFER: 1}
 
 
-def test_runs_are_summed_up_for_the_docs() -> None:
+def test_chaos_table_summarizes_runs() -> None:
     run = {"verdict": "holds", "acknowledged": 1000, "read": 2000}
     lines = [
         json.dumps({"scenario": "leader-killed", **run, "longest_silence_s": 0.1}),

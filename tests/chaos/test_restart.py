@@ -1,4 +1,4 @@
-"""A restart keeps everything: records, groups, settings, ids and what producers are known for."""
+"""A restart keeps records, groups, settings, ids and producer states."""
 
 import signal
 import time
@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_restart_keeps_everything(how: signal.Signals, server: Server) -> None:
+def test_restart_keeps_all_state(how: signal.Signals, server: Server) -> None:
     script = Script(server.address, "restart", "newest")
     topic = ("kept", script.make_topic("kept", partitions=2, configs=SEGMENT))
     script.make_topic("settled", configs={"retention.ms": "77000"})
@@ -64,7 +64,7 @@ def test_a_restart_keeps_everything(how: signal.Signals, server: Server) -> None
     assert [row["offsets"] for row in _everything(script, topic)] == [
         f"{number}..{number}" for number in range(40)
     ]
-    if server.peer != "kafka" or how != signal.SIGKILL:  # it writes this down only now and then
+    if server.peer != "kafka" or how != signal.SIGKILL:  # Kafka checkpoints it periodically
         assert _offset(script, "cut", -2) == 2
     assert _offset(script, "cut", -1) == 3
     found = script.quietly("offset_fetch", offset_fetch_fields([("group", [(topic, [0])])]))
@@ -72,28 +72,28 @@ def test_a_restart_keeps_everything(how: signal.Signals, server: Server) -> None
     assert (row["committed_offset"], row["metadata"]) == (17, "words")
     described = script.quietly("describe_configs", _resource("settled", "retention.ms"))
     assert described["results"][0]["configs"][0]["value"] == "77000"
-    # What the broker knows of a producer survives too: a retry is a duplicate, a gap is refused.
+    # Producer state survives too: a retry is a duplicate, and a gap is rejected.
     again = _numbered(given, 39)
     assert _produced(script, topic, again) == ("NONE", 39)
     gap = _numbered(given, 45)
     assert _produced(script, topic, gap)[0] == "OUT_OF_ORDER_SEQUENCE_NUMBER"
     assert _produced(script, topic, _numbered(given, 40)) == ("NONE", 40)
-    assert _producer_id(script) > given, "a producer id was given twice"
+    assert _producer_id(script) > given, "a producer id was assigned twice"
     script.close()
 
 
-def test_a_stop_ends_well_and_leaves_a_marker(server: Server) -> None:
+def test_sigterm_leaves_the_clean_shutdown_marker(server: Server) -> None:
     if server.peer == "kafka":
-        pytest.skip("the exit code of a JVM that was told to stop is its own affair")
+        pytest.skip("the exit code of a JVM after SIGTERM differs")
     with server.client(timeout_seconds=5) as client:
         client.request("metadata", 12, {"topics": []})
         server.kill(signal.SIGTERM)
         server.wait_gone(5)
-    assert list(server.data.glob("**/.kafka_cleanshutdown")), "no marker of a clean stop"
+    assert list(server.data.glob("**/.kafka_cleanshutdown")), "there is no clean shutdown marker"
     assert "Traceback" not in server.logs()
 
 
-def test_many_restarts_in_a_row(server: Server) -> None:
+def test_records_survive_many_restarts(server: Server) -> None:
     script = Script(server.address, "restart", "newest")
     topic = ("again", script.make_topic("again"))
     script.close()
@@ -112,24 +112,24 @@ def test_many_restarts_in_a_row(server: Server) -> None:
 
 
 def _producer_id(script: Script) -> int:
-    """Kafka has none to give in its first moments."""
+    """A new producer id; Apache Kafka has none right after its start."""
 
     def ask() -> list[int] | None:
-        answer = script.quietly("init_producer_id", {"transactional_id": None})
-        return [answer["producer_id"]] if answer["error_code"] == "NONE" else None
+        response = script.quietly("init_producer_id", {"transactional_id": None})
+        return [response["producer_id"]] if response["error_code"] == "NONE" else None
 
     return int(until(ask, seconds=20, what="a producer id")[0])
 
 
 def _numbered(producer_id: int, sequence: int) -> bytes:
     value = b"%d" % sequence * 20000
-    row = Row(value, timestamp=round(time.time() * 1000))  # Kafka forgets producers of old records
+    row = Row(value, timestamp=round(time.time() * 1000))  # Kafka expires producers of old records
     return batch([row], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
 
 
 def _produced(script: Script, topic: tuple[str, str], records: bytes) -> tuple[str, int]:
-    answer = script.quietly("produce", produce_fields([(topic, [(0, records)])]))
-    row = answer["responses"][0]["partition_responses"][0]
+    response = script.quietly("produce", produce_fields([(topic, [(0, records)])]))
+    row = response["responses"][0]["partition_responses"][0]
     return row["error_code"], row["base_offset"]
 
 
@@ -138,8 +138,8 @@ def _everything(script: Script, topic: tuple[str, str]) -> list[dict[str, Any]]:
     offset = 0
     while True:
         row = {"partition": 0, "fetch_offset": offset}
-        answer = script.quietly("fetch", fetch_fields([(topic, [row])], max_bytes=300000))
-        partition = answer["responses"][0]["partitions"][0]
+        response = script.quietly("fetch", fetch_fields([(topic, [row])], max_bytes=300000))
+        partition = response["responses"][0]["partitions"][0]
         assert partition["error_code"] == "NONE", partition
         batches = read_batches(partition["records"] or b"")
         if not batches:
@@ -151,8 +151,8 @@ def _everything(script: Script, topic: tuple[str, str]) -> list[dict[str, Any]]:
 def _offset(script: Script, name: str, timestamp: int) -> int:
     rows = [{"partition_index": 0, "timestamp": timestamp}]
     fields = {"replica_id": -1, "topics": [{"name": name, "partitions": rows}]}
-    answer = script.quietly("list_offsets", fields)
-    return int(answer["topics"][0]["partitions"][0]["offset"])
+    response = script.quietly("list_offsets", fields)
+    return int(response["topics"][0]["partitions"][0]["offset"])
 
 
 def _ids(metadata: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Every scenario once, on three real nodes; `riverrun chaos run` plays them as long as one likes.
+"""Every scenario once, on three real nodes.
 
-Scenarios that can share a cluster do, so their order matters little and their number costs less.
+Scenarios with equal settings share a cluster.
 """
 
 import os
@@ -19,17 +19,19 @@ SEED = 7
 
 
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScenarioRunner]:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScenarioRunner]:
     folder: Path = tmp_path_factory.mktemp("chaos")
-    with ClusterPool(peer=os.environ.get("PEER", "riverrun"), folder=folder, tell=print) as stage:
-        yield ScenarioRunner(stage, tell=print)
+    with ClusterPool(peer=os.environ.get("PEER", "riverrun"), folder=folder, log=print) as pool:
+        yield ScenarioRunner(pool, log=print)
 
 
 @pytest.mark.parametrize("scenario", choose(["all"]), ids=lambda scenario: str(scenario.name))
-def test_the_promises_hold(scenario: Scenario, player: ScenarioRunner) -> None:
-    result = player.play(scenario, SEED)
+def test_promises_hold_in_every_scenario(scenario: Scenario, runner: ScenarioRunner) -> None:
+    result = runner.run(scenario, SEED)
     if result.verdict is ScenarioVerdict.SKIPPED:
         pytest.skip(f"MISSING RIGHT: {'; '.join(result.problems)}")
-    said = "\n".join([*result.problems, *result.findings.as_lines(), f"kept in {result.folder}"])
-    assert result.verdict is ScenarioVerdict.HOLDS, said
+    problems = "\n".join(
+        [*result.problems, *result.findings.as_lines(), f"kept in {result.folder}"]
+    )
+    assert result.verdict is ScenarioVerdict.HOLDS, problems
     assert result.figures()["acknowledged"] > 100

@@ -1,8 +1,8 @@
-"""A producer and a consumer group that work while a server suffers, and the verdict afterwards.
+"""A producer and a consumer group that run while a server has faults, and a verdict afterwards.
 
-The producer is idempotent and waits for acks=all; each record carries its partition and a number.
-The group commits what it has read. Whatever happened meanwhile, every record that was
-acknowledged is in the log once, in order, at the offset that was told, and the group missed none.
+The producer is idempotent with acks=all. Each record contains its partition and a number. The group
+commits its positions. Every acknowledged record must be in the log once, in order, at the
+acknowledged offset, and the group must read all of them.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ class Verdict:
     acknowledged: int
     failed: tuple[str, ...]
     lost: int
-    doubled: int
+    duplicated: int
     reordered: int
     misplaced: int
-    """Acknowledged at one offset and found at another."""
+    """Records acknowledged at one offset and found at another."""
     skipped: int
-    """Offsets that the group passed over."""
+    """Offsets that the group skipped."""
     unread: int
     longest_silence_seconds: float
 
     @property
     def is_clean(self) -> bool:
-        wrongs = (self.lost, self.doubled, self.reordered, self.misplaced, self.skipped)
-        return not any(wrongs) and not self.unread and not self.failed and self.acknowledged > 0
+        anomalies = (self.lost, self.duplicated, self.reordered, self.misplaced, self.skipped)
+        return not any(anomalies) and not self.unread and not self.failed and self.acknowledged > 0
 
     def __str__(self) -> str:
         return (
             f"{self.acknowledged} acknowledged, {len(self.failed)} failed {self.failed[:1]}, "
-            f"lost {self.lost}, doubled {self.doubled}, reordered {self.reordered}, "
+            f"lost {self.lost}, duplicated {self.duplicated}, reordered {self.reordered}, "
             f"misplaced {self.misplaced}, skipped by the group {self.skipped}, "
             f"never read by it {self.unread}, "
             f"longest silence {self.longest_silence_seconds:.2f} s"
@@ -59,7 +59,7 @@ class Workload:
     record_bytes: int = 100
     pause_seconds: float = 0.001
     acknowledged: list[list[tuple[int, int]]] = field(default_factory=list)
-    """Per partition: (offset, number) in the order of the acknowledgements."""
+    """(offset, number) in the order of acknowledgements, per partition."""
     failed: list[str] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -69,8 +69,8 @@ class Workload:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for rows in (self.acknowledged, self.read_numbers):
-            rows.extend([] if rows is self.acknowledged else {} for _ in range(self.partitions))
+        self.acknowledged = [[] for _ in range(self.partitions)]
+        self.read_numbers = [{} for _ in range(self.partitions)]
         self.sent = [0] * self.partitions
 
     def __enter__(self) -> "Workload":
@@ -95,7 +95,7 @@ class Workload:
         return len(self.times)
 
     def wait_for_progress(self, records: int = 100, *, seconds: float = 60) -> None:
-        """Until so many more records are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         goal = self.count + records
         until(lambda: self.count >= goal, seconds=seconds, what=f"{records} more acknowledgements")
 
@@ -126,14 +126,14 @@ class Workload:
             producer.poll(self.pause_seconds)
         left = producer.flush(FINISH_SECONDS_MAX)
         if left:
-            self.failed.append(f"{left} records were still waiting at the end")
+            self.failed.append(f"{left} records were still pending at the end")
 
     def _done(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failed.append(str(error))
             return
-        number = int(message.value().split(b":")[1])
-        self.acknowledged[message.partition()].append((message.offset(), number))
+        partition, offset, number = _parsed(message)
+        self.acknowledged[partition].append((offset, number))
         self.times.append(time.monotonic())
 
     def _consume(self) -> None:
@@ -160,20 +160,21 @@ class Workload:
         consumer.close()
 
     def _saw(self, message: Message) -> None:
-        seen = self.read_numbers[message.partition()]
-        if message.offset() > len(seen):
+        partition, offset, number = _parsed(message)
+        seen = self.read_numbers[partition]
+        if offset > len(seen):
             self.skipped += 1
-        seen[message.offset()] = int(message.value().split(b":")[1])
+        seen[offset] = number
 
     @staticmethod
     def _commit(consumer: Consumer) -> None:
-        # Nothing to commit, or the server is away: the next commit will hold.
+        # Nothing to commit, or the server is down: the next commit covers it.
         with contextlib.suppress(confluent_kafka.KafkaException):
             consumer.commit(asynchronous=False)
 
     def verdict(self) -> Verdict:
-        """Reads everything back with a consumer of its own; after the workload has ended."""
-        lost = doubled = reordered = misplaced = unread = 0
+        """Read everything back with a new consumer, after the workload has ended."""
+        lost = duplicated = reordered = misplaced = unread = 0
         for partition in range(self.partitions):
             found = self._read_back(partition)
             numbers = [number for _, number in found]
@@ -184,7 +185,7 @@ class Workload:
             misplaced += sum(
                 at.get(offset, number) != number for offset, number in acknowledged if offset >= 0
             )
-            doubled += len(numbers) - len(present)
+            duplicated += len(numbers) - len(present)
             reordered += sum(a > b for a, b in itertools.pairwise(numbers))
             unread += sum(self.read_numbers[partition].get(offset) != n for offset, n in found)
         gaps = [b - a for a, b in itertools.pairwise(self.times)]
@@ -192,7 +193,7 @@ class Workload:
             acknowledged=self.count,
             failed=tuple(self.failed),
             lost=lost,
-            doubled=doubled,
+            duplicated=duplicated,
             reordered=reordered,
             misplaced=misplaced,
             skipped=self.skipped,
@@ -212,9 +213,16 @@ class Workload:
         def is_done() -> bool:
             for message in consumer.consume(10000, 0.2):
                 assert message.error() is None, message.error()
-                found.append((message.offset(), int(message.value().split(b":")[1])))
+                found.append(_parsed(message)[1:])
             return not end or (bool(found) and found[-1][0] >= end - 1)
 
         until(is_done, seconds=60, what=f"partition {partition} is read back to {end}")
         consumer.close()
         return found
+
+
+def _parsed(message: Message[bytes, bytes]) -> tuple[int, int, int]:
+    """Partition, offset and number of a record; the offset is -1 for a known duplicate."""
+    partition, offset, value = message.partition(), message.offset(), message.value()
+    assert partition is not None and value is not None, "a delivered record is complete"
+    return partition, -1 if offset is None else offset, int(value.split(b":")[1])

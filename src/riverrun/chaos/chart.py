@@ -1,4 +1,4 @@
-"""A run as a picture: throughput over time, faults of each node below it, silences in red. SVG."""
+"""An SVG chart of a run: throughput over time, faults of each node, and pauses in red."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ WIDTH, CHART_HEIGHT, LANE_HEIGHT = 960, 150, 18
 LEFT, RIGHT, TOP = 64, 12, 16
 SLICES_MAX = 240
 COLOURS = {
-    "killed": "#b91c1c", "stopped": "#d97706", "paused": "#7c3aed", "cut off": "#0369a1",
-    "mute": "#0891b2", "deaf": "#0e7490", "slow": "#65a30d", "tormented": "#a16207",
-}  # fmt: skip
+    "killed": "#b91c1c",
+    "stopped": "#d97706",
+    "paused": "#7c3aed",
+    "cut off": "#0369a1",
+    "mute": "#0891b2",
+    "deaf": "#0e7490",
+    "slow": "#65a30d",
+    "impaired": "#a16207",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A node was in a state for a while."""
+    """A period in which a node had a fault."""
 
     node: int
     state: str
@@ -29,7 +35,7 @@ class Span:
 
 
 def node_spans(operations: Sequence[Operation], end: float) -> list[Span]:
-    """From the notes of faults; a note without a state ends what was before it."""
+    """The fault periods of all nodes; an operation without a state ends the previous fault."""
     spans: list[Span] = []
     since: dict[int, tuple[str, float]] = {}
     for operation in operations:
@@ -46,7 +52,7 @@ def node_spans(operations: Sequence[Operation], end: float) -> list[Span]:
 
 
 def draw(operations: Sequence[Operation]) -> str:
-    """The whole picture, to be set into a page."""
+    """The whole chart, to embed in a page."""
     end = max((operation.time for operation in operations), default=1.0) + 0.1
     spans = node_spans(operations, end)
     nodes = sorted({span.node: None for span in spans})
@@ -84,7 +90,7 @@ def _curves(operations: Sequence[Operation], end: float) -> list[str]:
         "#16a34a": [rate / 2 for rate in throughput(read, end=end, slice_seconds=width)],
     }
     top = max((rate for rates in curves.values() for rate in rates), default=1.0) or 1.0
-    # What piled up during a fault comes at once; the usual rate shall still be visible.
+    # Clip the burst after a fault, so that the usual rate stays visible.
     usual = sorted(curves["#2563eb"])[int(len(curves["#2563eb"]) * 0.9)] or top
     top = min(top, usual * 2.5)
     base = TOP + CHART_HEIGHT
@@ -104,7 +110,7 @@ def _curves(operations: Sequence[Operation], end: float) -> list[str]:
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
         )
     for place, (colour, text) in enumerate(
-        (("#2563eb", "acknowledged"), ("#16a34a", "read, by each group"))
+        (("#2563eb", "acknowledged"), ("#16a34a", "read by each group"))
     ):
         parts.append(
             f'<text x="{WIDTH - RIGHT - 8 - 110 * place}" y="{TOP - 4}" fill="{colour}" '

@@ -1,4 +1,4 @@
-"""A cluster of real processes that can be killed, paused, started again, starved and damaged."""
+"""A cluster of real processes that can be killed, paused, restarted and damaged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG_TAIL_CHARACTERS = 800
 
 
 class ClusterFailed(Exception):
-    """The cluster did not come up, or not back."""
+    """The cluster did not start, or did not recover in time."""
 
 
 class NodeState(StrEnum):
@@ -69,7 +69,7 @@ class ChaosCluster:
     settings: Mapping[str, str] = field(default_factory=dict)
     peer: str = "riverrun"
     small_disks: Mapping[int, int] = field(default_factory=dict)
-    """Size of the file system of some nodes, for those that shall be full."""
+    """File system sizes of nodes whose disk a scenario fills."""
     nodes: dict[int, ClusterNode] = field(default_factory=dict)
     _network: NetworkControl | None = None
 
@@ -97,17 +97,19 @@ class ChaosCluster:
             if number in self.small_disks:
                 mount_small(home, self.small_disks[number])
             place = NodePlace(
-                id=number, folder=self.folder, data=home / "data",
+                id=number,
+                folder=self.folder,
+                data=home / "data",
                 first_port=first + PORTS_PER_NODE * (number - 1),
-            )  # fmt: skip
+            )
             home.mkdir(exist_ok=True)
             self.nodes[number] = ClusterNode(place)
-        everybody = [node.place for node in self.nodes.values()]
-        for place in everybody:
-            self.flavour.prepare(place, everybody, self.settings)
+        places = [node.place for node in self.nodes.values()]
+        for place in places:
+            self.server.prepare(place, places, self.settings)
         self._network = NetworkControl(
             ProxyRoute(node=str(p.id), channel=channel, port=_port(shown), target_port=_port(real))
-            for p in everybody
+            for p in places
             for channel, shown, real in (
                 (CLIENT, p.proxied_client, p.client),
                 (CONTROLLER, p.proxied_controller, p.controller),
@@ -117,7 +119,7 @@ class ChaosCluster:
             self.start(number)
 
     @property
-    def flavour(self) -> ServerKind:
+    def server(self) -> ServerKind:
         return SERVERS[self.peer]()
 
     @property
@@ -133,17 +135,20 @@ class ChaosCluster:
     def running(self) -> list[int]:
         return [n for n, node in self.nodes.items() if node.state is NodeState.RUNNING]
 
-    # What is done to nodes
+    # Nodes
 
     def start(self, number: int) -> None:
         node = self.nodes[number]
         assert node.state is NodeState.DOWN, f"node {number} is {node.state}"
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(
-                self.flavour.command(node.place),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=self.flavour.environment(node.place),
-            )  # fmt: skip
+                self.server.command(node.place),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=self.server.environment(node.place),
+            )
         self.network.process(number, node.pid)
         node.state = NodeState.RUNNING
         node.incarnation += 1
@@ -154,7 +159,7 @@ class ChaosCluster:
         self._wait(node)
 
     def stop(self, number: int) -> None:
-        """As an operator does: the node may hand over first."""
+        """Stop a node with SIGTERM, so that it hands over its leaderships."""
         node = self.nodes[number]
         self._signal(node, signal.SIGTERM)
         self._wait(node)
@@ -191,7 +196,7 @@ class ChaosCluster:
             ) from None
         node.state = NodeState.DOWN
 
-    def torment(
+    def impair(
         self,
         number: int,
         *,
@@ -199,15 +204,15 @@ class ChaosCluster:
         fsync_fails: float = 0,
         clock_seconds: float = 0,
     ) -> None:
-        """Make a node's disk slow or fail, or its clock wrong, until told otherwise."""
-        orders = {
+        """Set a node's syncs slow or failing, or its clock wrong, until the next call."""
+        agent_file = {
             "fsync_seconds": fsync_seconds,
             "fsync_fails": fsync_fails,
             "clock_seconds": clock_seconds,
         }
-        path = self.nodes[number].place.orders
+        path = self.nodes[number].place.agent_file
         draft = path.with_suffix(".new")
-        draft.write_text(json.dumps(orders))
+        draft.write_text(json.dumps(agent_file))
         draft.rename(path)
 
     def wipe(self, number: int) -> None:
@@ -216,17 +221,17 @@ class ChaosCluster:
         shutil.rmtree(node.place.data)
 
     def recover(self) -> None:
-        """End every fault: no more of them, and everybody runs."""
+        """End all faults and start all nodes."""
         self.network.heal()
         for number, node in self.nodes.items():
-            self.torment(number)
+            self.impair(number)
             if node.state is NodeState.PAUSED:
                 self.resume(number)
             elif node.state is NodeState.DOWN:
                 self.start(number)
 
     def died(self) -> list[str]:
-        """Nodes that ended though nobody ended them, and what they said last."""
+        """Nodes that exited by themselves, with the end of their logs."""
         found = []
         for node in self.nodes.values():
             if node.process is None or node.state is NodeState.DOWN:
@@ -244,9 +249,9 @@ class ChaosCluster:
     def close(self) -> None:
         for node in self.nodes.values():
             if node.process is not None and node.process.poll() is None:
-                for told in (signal.SIGCONT, signal.SIGTERM):
+                for sent in (signal.SIGCONT, signal.SIGTERM):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(node.pid, told)
+                        os.kill(node.pid, sent)
         for node in self.nodes.values():
             if node.process is not None:
                 try:
@@ -266,9 +271,9 @@ def _port(address: str) -> int:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that the system gives to clients."""
-    told = os.environ.get(PORTS_VARIABLE, f"{PORT_MIN}-{PORT_MAX}")
-    first, last = (int(text) for text in told.split("-"))
+    """The first of ``count`` consecutive free ports, below the ephemeral range."""
+    ports = os.environ.get(PORTS_VARIABLE, f"{PORT_MIN}-{PORT_MAX}")
+    first, last = (int(text) for text in ports.split("-"))
     while True:
         port = random.randrange(first, last - count)
         with contextlib.ExitStack() as held:
@@ -281,7 +286,7 @@ def free_ports(count: int) -> int:
 
 
 def until(condition: Callable[[], object], *, seconds: float, what: str) -> None:
-    """Wait for something that real processes do not announce."""
+    """Poll a condition of real processes."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Clusters for scenarios: one is used again as long as it suits and is well."""
+"""Starts clusters for scenarios and reuses one while it is healthy and has the right settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from riverrun.chaos.scenarios.scenario import Scenario
 
 START_SECONDS_MAX = 60.0
 LAG_SETTINGS = {"replica.lag.time.max.ms": "3000"}
-"""A slow follower leaves the in-sync set within seconds, or scenarios would take minutes."""
+"""A slow follower leaves the ISR within seconds, which keeps scenarios short."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunningCluster:
-    """A cluster that is up, and the probe that looks at it."""
+    """A running cluster and its probe."""
 
     cluster: ChaosCluster
     probe: Probe
@@ -33,7 +33,7 @@ class RunningCluster:
 
 
 class ClusterPool:
-    """Where scenarios are played; gives each a cluster, and keeps those that went wrong."""
+    """Provides clusters for scenarios, and keeps the files of failed ones."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class ClusterPool:
         peer: str = "riverrun",
         count: int = 3,
         folder: Path | None = None,
-        tell: Callable[[str], None] = lambda _text: None,
+        log: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.peer, self.count = peer, count
         self._folder = folder or Path(tempfile.mkdtemp(prefix="riverrun-chaos-"))
-        self._tell = tell
+        self._log = log
         self._built = 0
         self._kept: list[Path] = []
         self._current: RunningCluster | None = None
@@ -59,16 +59,16 @@ class ClusterPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.strike()
+        self.discard()
         if not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def cluster_for(self, scenario: Scenario) -> RunningCluster:
-        """One that is up; raises ``ClusterFailed``, and ``NoSmallDisk`` where one is missing."""
+        """A running cluster. Raises ``ClusterFailed``, or ``NoSmallDisk`` if it cannot mount it."""
         key = (tuple(sorted(scenario.settings.items())), scenario.small_disk_bytes)
         if self._current is not None and self._current.key == key:
             return self._current
-        self.strike()
+        self.discard()
         self._built += 1
         folder = self._folder / f"cluster-{self._built}"
         size = scenario.small_disk_bytes
@@ -79,7 +79,7 @@ class ClusterPool:
             peer=self.peer,
             small_disks=dict.fromkeys(range(1, self.count + 1), size) if size else {},
         )
-        self._tell(f"starting {self.count} nodes in {folder}")
+        self._log(f"starting {self.count} nodes in {folder}")
         cluster.__enter__()
         self._current = RunningCluster(cluster=cluster, probe=Probe(cluster), key=key)
         try:
@@ -90,7 +90,7 @@ class ClusterPool:
         return self._current
 
     def keep(self) -> Path | None:
-        """Something went wrong: end the cluster, and leave its files for people to look at."""
+        """Stop a failed cluster and keep its files."""
         if self._current is None:
             return None
         folder = self._current.cluster.folder
@@ -99,8 +99,8 @@ class ClusterPool:
         self._current = None
         return folder
 
-    def strike(self) -> None:
-        """End the cluster, and remove its files."""
+    def discard(self) -> None:
+        """Stop the cluster and remove its files."""
         if self._current is not None:
             folder = self._current.cluster.folder
             self._current.close()
@@ -109,14 +109,14 @@ class ClusterPool:
 
 
 def wait_until_up(cluster: ChaosCluster, probe: Probe, seconds: float) -> None:
-    """Until every node takes every node for alive."""
-    everybody = tuple(sorted(cluster.nodes))
+    """Wait until every node sees all nodes as live brokers."""
+    expected = tuple(sorted(cluster.nodes))
 
     def look() -> bool:
         died = cluster.died()
         if died:
             raise ClusterFailed("; ".join(died))
         known = probe.brokers()
-        return len(known) == len(everybody) and all(row == everybody for row in known.values())
+        return len(known) == len(expected) and all(row == expected for row in known.values())
 
-    until(look, seconds=seconds, what=f"{len(everybody)} nodes that know each other")
+    until(look, seconds=seconds, what=f"all {len(expected)} nodes see each other")

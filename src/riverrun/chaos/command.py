@@ -1,4 +1,4 @@
-"""``riverrun chaos``: real processes in trouble, and whether they kept their promises."""
+"""``riverrun chaos``: faults on real processes, and checks of what clients saw."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMEDY = "pip install 'riverrun[chaos]'"
 
 def register(app: typer.Typer) -> None:
     chaos = typer.Typer(
-        help="Put real processes in trouble and check what clients saw. Needs an extra: "
+        help="Inject faults into real processes and check what clients saw. Needs an extra: "
         "pip install 'riverrun[chaos]'.",
         no_args_is_help=True,
     )
@@ -46,36 +46,39 @@ def _check_extra() -> None:
 
 def run(
     scenarios: list[str] = typer.Argument(
-        help="Names of scenarios, a family (replication, quorum), or all."
+        help="Scenario names, a family (replication or quorum), or all."
     ),
     minutes: float | None = typer.Option(
-        None, "--minutes", min=0, help="Go round and round for so long; else each is played once."
+        None,
+        "--minutes",
+        min=0,
+        help="Repeat the scenarios for this long; default: each runs once.",
     ),
     rounds: int | None = typer.Option(
-        None, "--rounds", min=1, help="Play each so many times, and end before --minutes are over."
+        None, "--rounds", min=1, help="Run each scenario this many times, at most for --minutes."
     ),
     report: Path | None = typer.Option(
-        None, "--report", help="Write an HTML page with pictures to this file."
+        None, "--report", help="Write an HTML report with charts to this file."
     ),
-    seed: int | None = typer.Option(None, "--seed", help="Chooses victims and moments."),
-    nodes: int = typer.Option(3, "--nodes", min=1, max=9, help="How many nodes."),
+    seed: int | None = typer.Option(None, "--seed", help="Seed of the random choices."),
+    nodes: int = typer.Option(3, "--nodes", min=1, max=9, help="Number of nodes."),
     rate: float = typer.Option(400, "--rate", min=1, help="Records per second."),
     peer: str = typer.Option(
-        "riverrun", "--peer", envvar="PEER", help="riverrun, or kafka to calibrate."
+        "riverrun", "--peer", envvar="PEER", help="riverrun, or kafka for comparison."
     ),
     history: Path | None = typer.Option(
-        None, "--history", help="Write what clients did to this directory, as JSON lines."
+        None, "--history", help="Write the history of each run to this directory, as JSON lines."
     ),
     stop_early: bool = typer.Option(
-        False, "--stop-early", help="Stop at the first scenario that does not hold."
+        False, "--stop-early", help="Stop at the first scenario that fails."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print a line of JSON for each run."),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON line for each run."),
 ) -> None:
-    """Play scenarios on a cluster of real processes with real clients.
+    """Run scenarios on a cluster of real processes with real clients.
 
-    Every operation of every client is recorded and judged: nothing acknowledged may be lost,
-    doubled, reordered or changed. Exit codes: 0 everything held, 10 a promise was broken,
-    11 the cluster did not come back, 12 a node crashed.
+    Every operation of every client is recorded and checked: no acknowledged record may be lost,
+    duplicated, reordered or changed. Exit codes: 0 all promises held, 10 a promise was broken,
+    11 the cluster did not recover in time, 12 a node crashed.
 
     \b
     riverrun chaos list
@@ -98,11 +101,11 @@ def run(
     began = time.monotonic()
     first_seed = seed if seed is not None else random.randrange(1 << 30)
     results: list[ScenarioResult] = []
-    with ClusterPool(peer=peer, count=nodes, tell=_tell) as stage:
-        player = ScenarioRunner(stage, tell=_tell, rate=rate)
+    with ClusterPool(peer=peer, count=nodes, log=_log) as pool:
+        player = ScenarioRunner(pool, log=_log, rate=rate)
         for number, scenario in enumerate(_rounds(chosen, minutes, rounds)):
-            _tell(f"{scenario.name}: {scenario.about}")
-            result = player.play(scenario, first_seed + number)
+            _log(f"{scenario.name}: {scenario.about}")
+            result = player.run(scenario, first_seed + number)
             _show(result, as_json=as_json)
             if history is not None:
                 _write_history(history, result, number)
@@ -119,7 +122,7 @@ def run(
 def _rounds(
     chosen: list[Scenario], minutes: float | None, rounds: int | None
 ) -> Iterator[Scenario]:
-    """Once; or again and again, as often as is asked for, until the time is up."""
+    """Repeat the scenarios ``rounds`` times, or until the time is up; by default once."""
     end = math.inf if minutes is None else time.monotonic() + minutes * 60
     for _ in itertools.count() if minutes is not None and rounds is None else range(rounds or 1):
         for scenario in chosen:
@@ -128,7 +131,7 @@ def _rounds(
             yield scenario
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -137,10 +140,14 @@ def _show(result: ScenarioResult, *, as_json: bool) -> None:
     wrongs = [*result.problems, *result.findings.as_lines()]
     if as_json:
         row = {
-            "scenario": result.scenario.name, "verdict": result.verdict.value,
-            "seed": result.seed, "seconds": round(result.seconds, 2), **figures,
-            "problems": wrongs, "folder": str(result.folder) if result.folder else None,
-        }  # fmt: skip
+            "scenario": result.scenario.name,
+            "verdict": result.verdict.value,
+            "seed": result.seed,
+            "seconds": round(result.seconds, 2),
+            **figures,
+            "problems": wrongs,
+            "folder": str(result.folder) if result.folder else None,
+        }
         print(json.dumps(row), flush=True)
         return
     print(
@@ -183,7 +190,7 @@ def _write_history(folder: Path, result: ScenarioResult, number: int) -> None:
 def list_scenarios(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, for scripts."),
 ) -> None:
-    """Show all scenarios."""
+    """List all scenarios."""
     _check_extra()
     from riverrun.chaos.scenarios.catalog import ALL
     from riverrun.cli.support.output import Table, print_json, print_tables
@@ -192,13 +199,13 @@ def list_scenarios(
         print_json([{"name": s.name, "family": s.family, "about": s.about} for s in ALL])
         return
     rows = [[s.name, s.family, s.about] for s in ALL]
-    print_tables([Table(columns=("scenario", "family", "what happens"), rows=list(rows))])
+    print_tables([Table(columns=("scenario", "family", "description"), rows=list(rows))])
 
 
 def check_history(
-    path: Path = typer.Argument(help="A history that a run has kept or written."),
+    path: Path = typer.Argument(help="A history file that a run wrote."),
 ) -> None:
-    """Judge a history again."""
+    """Check a history again."""
     from riverrun.chaos.checks.metadata_checks import check_metadata
     from riverrun.chaos.checks.record_checks import check_records
     from riverrun.chaos.history import read_history
@@ -208,7 +215,7 @@ def check_history(
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}", NOT_FOUND)
     except (ValueError, KeyError, TypeError) as error:
-        fail(f"{path} is no history: {error}", USAGE)
+        fail(f"{path} is not a history: {error}", USAGE)
     findings = check_records(operations)
     findings.merge(check_metadata(operations))
     for line in findings.as_lines():

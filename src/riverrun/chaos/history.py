@@ -1,8 +1,8 @@
-"""What every client did and was told, in order: the only thing that the checker believes.
+"""The operations of all clients in order, which are the only input of the checks.
 
-An operation is written when it is asked for (``INVOKE``) and when its fate is known: ``OK``,
-``FAIL`` (it certainly did not happen) or ``INFO`` (nobody knows). Histories are JSON lines, so that
-they can be kept, read by people and checked again.
+An operation is recorded when it starts (``INVOKE``) and when its result is known: ``OK``, ``FAIL``
+(it did not happen) or ``INFO`` (the result is unknown). Histories are stored as JSON lines, so that
+they can be kept and checked again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class Action(StrEnum):
     SEND = "send"
     READ = "read"
     READ_BACK = "read back"
-    """The log as it is found when all faults are over: what the others are held against."""
+    """The log after all faults, with which all other operations are compared."""
     ASSIGN = "assign"
-    """A reader begins anew in a partition, wherever the group says."""
+    """A reader gets a partition and starts at the group's committed offset."""
     COMMIT = "commit"
     COMMITTED = "committed"
-    """Somebody asked what a group has committed."""
+    """A client fetched the committed offset of a group."""
     CREATE = "create"
     DELETE = "delete"
     SET = "set"
-    """A number is stored as the setting of a topic."""
+    """A number is stored in a setting of a topic."""
     FOUND = "found"
-    """A topic, and its number, as it is found when all faults are over."""
+    """A topic and its number after all faults."""
     LEADER = "leader"
-    """Who leads the quorum, as one node knows it."""
+    """The quorum leader according to one node."""
     FAULT = "fault"
     NOTE = "note"
 
@@ -51,7 +51,7 @@ Record = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One line of the history; fields that an action does not have are left at their defaults."""
+    """One line of the history; fields that an action does not use have their defaults."""
 
     time: float
     process: str
@@ -95,7 +95,7 @@ _DEFAULTS: dict[str, object] = {
 
 
 class History:
-    """Takes operations from many threads, with times that count from its beginning."""
+    """Collects operations from many threads; times are relative to its creation."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -108,11 +108,15 @@ class History:
     def add(
         self, process: str, action: Action, kind: OperationKind = OperationKind.OK, **more: object
     ) -> None:
-        # Under the lock, so that the order of the list is the order of the times.
+        # Take the time under the lock, so that the list is ordered by time.
         with self._lock:
             operation = Operation(
-                time=self.now(), process=process, action=action, kind=kind, **more  # type: ignore[arg-type]
-            )  # fmt: skip
+                time=self.now(),
+                process=process,
+                action=action,
+                kind=kind,
+                **more,  # type: ignore[arg-type]
+            )
             self._operations.append(operation)
 
     def operations(self) -> list[Operation]:

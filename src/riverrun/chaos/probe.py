@@ -1,7 +1,7 @@
-"""Asks each node on its own, past the proxy: what it knows, and what it shows to a reader.
+"""Sends requests to each node directly, past the proxy.
 
-Real clients talk to leaders only and hide much. The probe reads every replica and sees the high
-watermark of the very answer that brought a record, and hears from each node who leads the quorum.
+Real clients use leaders only and hide details. The probe reads every replica, records the high
+watermark of the response that contained a record, and asks each node for the quorum leader.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataReq
 
 Result = TypeVar("Result")
 
-ANSWER_SECONDS_MAX = 1.0
+RESPONSE_SECONDS_MAX = 1.0
 PAUSE_SECONDS = 0.1
 FETCH_BYTES_MAX = 1 << 20
 
-Unanswered = (OSError, TimeoutError, UnsupportedApi)
+NO_RESPONSE = (OSError, TimeoutError, UnsupportedApi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class QuorumView:
 
 
 class Probe:
-    """A thread with an event loop of its own; every method may be called from other threads."""
+    """Runs an event loop in its own thread; all methods may be called from other threads."""
 
     def __init__(self, cluster: ChaosCluster) -> None:
         self._cluster = cluster
@@ -85,10 +85,10 @@ class Probe:
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # Questions
+    # Requests
 
     def topic(self, name: str) -> TopicView | None:
-        """As the first node that answers knows it."""
+        """The topic according to the first node that responds."""
         for number in self._cluster.running:
             view = self._call(self._topic(number, name))
             if view is not None:
@@ -99,23 +99,26 @@ class Probe:
         return self._call(self._topic(number, name))
 
     def brokers(self) -> dict[int, tuple[int, ...]]:
-        """Which nodes each running node takes for alive."""
+        """The live brokers according to each running node."""
         return {n: self._call(self._brokers(n)) for n in self._cluster.running}
 
     def quorum(self, number: int) -> QuorumView | None:
-        """As a node knows it; None when it does not answer."""
+        """The quorum according to a node; None if it does not respond."""
         return self._call(self._quorum(number))
 
-    async def _ask(self, number: int, key: ApiKey, message: Struct, *, controller: bool) -> Any:
+    async def _request(self, number: int, key: ApiKey, message: Struct, *, controller: bool) -> Any:
         place = self._cluster.nodes[number].place
         address = place.controller if controller else place.client
         connection = self._connections.get((address, number))
         if connection is None or connection.is_closed:
             host, _, port = address.rpartition(":")
             connection = await Connection.connect(
-                host, int(port), client_id="chaos", timeout_s=ANSWER_SECONDS_MAX,
-                connect_timeout_s=ANSWER_SECONDS_MAX,
-            )  # fmt: skip
+                host,
+                int(port),
+                client_id="chaos",
+                timeout_s=RESPONSE_SECONDS_MAX,
+                connect_timeout_s=RESPONSE_SECONDS_MAX,
+            )
             self._connections[(address, number)] = connection
         return await connection.request(key, message)
 
@@ -124,10 +127,10 @@ class Probe:
             topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
         )
         try:
-            answer = await self._ask(number, ApiKey.METADATA, wanted, controller=False)
-        except Unanswered:
+            response = await self._request(number, ApiKey.METADATA, wanted, controller=False)
+        except NO_RESPONSE:
             return None
-        row = answer.topics[0]
+        row = response.topics[0]
         if row.error_code is not ErrorCode.NONE:
             return None
         return TopicView(
@@ -143,10 +146,10 @@ class Probe:
     async def _brokers(self, number: int) -> tuple[int, ...]:
         try:
             wanted = MetadataRequest(topics=(), allow_auto_topic_creation=False)
-            answer = await self._ask(number, ApiKey.METADATA, wanted, controller=False)
-        except Unanswered:
+            response = await self._request(number, ApiKey.METADATA, wanted, controller=False)
+        except NO_RESPONSE:
             return ()
-        return tuple(sorted(broker.node_id for broker in answer.brokers))
+        return tuple(sorted(broker.node_id for broker in response.brokers))
 
     async def _quorum(self, number: int) -> QuorumView | None:
         wanted = quorum_request.DescribeQuorumRequest(
@@ -158,12 +161,12 @@ class Probe:
             )
         )
         try:
-            answer = await self._ask(number, ApiKey.DESCRIBE_QUORUM, wanted, controller=True)
-        except Unanswered:
+            response = await self._request(number, ApiKey.DESCRIBE_QUORUM, wanted, controller=True)
+        except NO_RESPONSE:
             return None
-        if not answer.topics:
+        if not response.topics:
             return None
-        row = answer.topics[0].partitions[0]
+        row = response.topics[0].partitions[0]
         return QuorumView(
             leader=row.leader_id,
             epoch=row.leader_epoch,
@@ -171,20 +174,20 @@ class Probe:
             observers=tuple(sorted(replica.replica_id for replica in row.observers)),
         )
 
-    def ask_controller(self, number: int, key: ApiKey, message: Struct) -> Future[ErrorCode]:
-        """Ask without waiting; the code of the answer comes later, if it does."""
+    def request_controller(self, number: int, key: ApiKey, message: Struct) -> Future[ErrorCode]:
+        """Send a request without waiting; the future returns the error code of the response."""
 
-        async def ask() -> ErrorCode:
-            answer = await self._ask(number, key, message, controller=True)
-            code: ErrorCode = answer.error_code
+        async def request() -> ErrorCode:
+            response = await self._request(number, key, message, controller=True)
+            code: ErrorCode = response.error_code
             return code
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        return asyncio.run_coroutine_threadsafe(request(), self._loop)
 
-    # Watching
+    # Watches
 
     def watch(self, history: History, topic: str) -> None:
-        """Read every replica of a topic and ask after the quorum, until ``unwatch``."""
+        """Read every replica of a topic and poll the quorum until ``unwatch``."""
 
         async def start() -> None:
             self._watch = asyncio.create_task(self._watch_all(history, topic))
@@ -217,7 +220,7 @@ class Probe:
             view = await self._topic(number, topic)
             if view is None:
                 continue
-            with contextlib.suppress(CorruptBatch, *Unanswered):
+            with contextlib.suppress(CorruptBatch, *NO_RESPONSE):
                 await self._read(history, topic, number, view, positions)
 
     async def _read(
@@ -248,8 +251,8 @@ class Probe:
                 ),
             ),
         )
-        answer = await self._ask(number, ApiKey.FETCH, wanted, controller=False)
-        for row in (row for found in answer.responses for row in found.partitions):
+        response = await self._request(number, ApiKey.FETCH, wanted, controller=False)
+        for row in (row for found in response.responses for row in found.partitions):
             if row.error_code is not ErrorCode.NONE:
                 continue
             at = positions.get(row.partition_index, 0)
@@ -279,6 +282,10 @@ class Probe:
             if (view.leader, view.epoch) != known:
                 known = (view.leader, view.epoch)
                 history.add(
-                    "quorum", Action.LEADER, node=number, offset=view.leader, epoch=view.epoch,
+                    "quorum",
+                    Action.LEADER,
+                    node=number,
+                    offset=view.leader,
+                    epoch=view.epoch,
                     text=str(incarnation),
-                )  # fmt: skip
+                )

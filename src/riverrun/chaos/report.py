@@ -1,4 +1,4 @@
-"""The report: one HTML file with nothing to load, a picture of every run, and what was wrong."""
+"""The report: one self-contained HTML file with a chart and the problems of every run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ footer { margin-top: 3rem; color: #6b7280; }
 """
 
 COLUMNS = (
-    ("acknowledged", "acknowledged", 0), ("failed", "sends failed", 0), ("read", "read", 0),
-    ("changes", "metadata changes", 0), ("p50_ms", "p50 ms", 1), ("p99_ms", "p99 ms", 0),
+    ("acknowledged", "acknowledged", 0),
+    ("failed", "sends failed", 0),
+    ("read", "read", 0),
+    ("changes", "metadata changes", 0),
+    ("p50_ms", "p50 ms", 1),
+    ("p99_ms", "p99 ms", 0),
     ("longest_silence_s", "longest silence s", 2),
-)  # fmt: skip
+)
 
 
 def html(results: Sequence[ScenarioResult], *, title: str, seconds: float) -> str:
@@ -51,8 +55,8 @@ def html(results: Sequence[ScenarioResult], *, title: str, seconds: float) -> st
             f"riverrun {riverrun.__version__}, Python {platform.python_version()}.</p>",
             _table(results),
             *(_section(number, result) for number, result in enumerate(results, 1)),
-            "<footer>Blue: acknowledged records. Green: records read. Red: nothing was "
-            "acknowledged for half a second or more. Written by riverrun chaos.</footer>",
+            "<footer>Blue: acknowledged records. Green: records read. Red: no "
+            "acknowledgement for half a second or more. Written by riverrun chaos.</footer>",
             "</body></html>",
         ]
     )
@@ -82,7 +86,7 @@ def _section(number: int, result: ScenarioResult) -> str:
         if operation.action in (Action.NOTE, Action.FAULT) and operation.text
     )
     picture = draw(result.operations) if result.operations else ""
-    told = f"<details><summary>What happened</summary><pre>{escape(story)}</pre></details>"
+    details = f"<details><summary>What happened</summary><pre>{escape(story)}</pre></details>"
     kept = f"<p>Kept in {escape(str(result.folder))}</p>" if result.folder else ""
     return (
         f'<h2 id="run-{number}">{escape(result.scenario.name)} '
@@ -90,6 +94,6 @@ def _section(number: int, result: ScenarioResult) -> str:
         f"<p>{escape(result.scenario.about)} Seed {result.seed}, {result.seconds:.1f} s.</p>"
         + (f"<ul>{listed}</ul>" if listed else "")
         + picture
-        + (told if story else "")
+        + (details if story else "")
         + kept
     )

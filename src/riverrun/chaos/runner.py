@@ -1,4 +1,4 @@
-"""Plays one scenario: load, trouble, recovery, reading back, verdict."""
+"""Runs a scenario: load, faults, recovery, reading back, verdict."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ REPLICAS_EQUAL_SECONDS_MAX = 10.0
 class ScenarioVerdict(Enum):
     HOLDS = "holds"
     BROKEN = "broken"
-    """A promise to clients."""
+    """A promise to clients was broken."""
     STUCK = "stuck"
-    """The cluster did not come back, or took longer than it may."""
+    """The cluster did not recover, or took too long."""
     CRASHED = "crashed"
-    """A node ended by itself."""
+    """A node exited by itself."""
     SKIPPED = "skipped"
 
 
@@ -48,7 +48,7 @@ EXIT_CODES = {
     ScenarioVerdict.STUCK: 11,
     ScenarioVerdict.CRASHED: 12,
 }
-"""The worst verdict decides; the same codes as those of ``simulate``."""
+"""The same codes as ``simulate``; the worst verdict of all runs counts."""
 
 SEVERITY = (
     ScenarioVerdict.SKIPPED,
@@ -61,7 +61,7 @@ SEVERITY = (
 
 @dataclass(slots=True, kw_only=True)
 class ScenarioResult:
-    """What came of one scenario."""
+    """The result of one run of a scenario."""
 
     scenario: Scenario
     seed: int
@@ -71,9 +71,9 @@ class ScenarioResult:
     operations: list[Operation] = field(default_factory=list)
     seconds: float = 0.0
     folder: Path | None = None
-    """Logs, data and history, kept when something is wrong."""
+    """Logs, data and history of a failed run."""
 
-    def blame(self, verdict: ScenarioVerdict, problem: str) -> None:
+    def add_problem(self, verdict: ScenarioVerdict, problem: str) -> None:
         if SEVERITY.index(verdict) > SEVERITY.index(self.verdict):
             self.verdict = verdict
         self.problems.append(problem)
@@ -106,59 +106,60 @@ class ScenarioResult:
 
 
 class ScenarioRunner:
-    """Plays scenarios on a stage, one after the other."""
+    """Runs scenarios one after another on clusters of a pool."""
 
     def __init__(
-        self, stage: ClusterPool, *, tell: Callable[[str], None], rate: float = 400.0
+        self, pool: ClusterPool, *, log: Callable[[str], None], rate: float = 400.0
     ) -> None:
-        self._stage, self._tell, self._rate = stage, tell, rate
-        self._played = 0
+        self._pool, self._log, self._rate = pool, log, rate
+        self._runs = 0
 
-    def play(self, scenario: Scenario, seed: int) -> ScenarioResult:
+    def run(self, scenario: Scenario, seed: int) -> ScenarioResult:
         result = ScenarioResult(scenario=scenario, seed=seed)
         began = time.monotonic()
         reason = self._missing(scenario)
         if reason is not None:
-            result.blame(ScenarioVerdict.HOLDS, reason)
+            result.add_problem(ScenarioVerdict.HOLDS, reason)
             result.verdict = ScenarioVerdict.SKIPPED
             return result
         try:
-            place = self._stage.cluster_for(scenario)
+            place = self._pool.cluster_for(scenario)
         except NoSmallDisk as error:
             result.problems.append(str(error))
             result.verdict = ScenarioVerdict.SKIPPED
             return result
         except ClusterFailed as error:
-            result.blame(ScenarioVerdict.STUCK, f"the cluster did not start: {error}")
+            result.add_problem(ScenarioVerdict.STUCK, f"the cluster did not start: {error}")
             return result
-        self._played += 1
+        self._runs += 1
         history = History()
-        topic = f"{scenario.name}-{self._played}"
+        topic = f"{scenario.name}-{self._runs}"
         load = Load(
-            replicas=min(3, self._stage.count), rate=self._rate,
+            replicas=min(3, self._pool.count),
+            rate=self._rate,
             has_administrator=scenario.has_administrator,
-        )  # fmt: skip
+        )
         workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
-        self._perform(scenario, seed, place, workload, result)
+        self._run_faults(scenario, seed, place, workload, result)
         result.operations = history.operations()
-        self._judge(scenario, place, workload, result)
+        self._check(scenario, place, workload, result)
         result.seconds = time.monotonic() - began
         if result.verdict is not ScenarioVerdict.HOLDS:
-            result.folder = self._stage.keep()
+            result.folder = self._pool.keep()
             assert result.folder is not None
             write_history(result.folder / f"{topic}.jsonl", result.operations)
         elif scenario.discards_cluster:
-            self._stage.strike()
+            self._pool.discard()
         return result
 
     def _missing(self, scenario: Scenario) -> str | None:
-        if self._stage.count < scenario.nodes_min:
+        if self._pool.count < scenario.nodes_min:
             return f"needs {scenario.nodes_min} nodes"
-        if self._stage.peer != "riverrun" and (scenario.needs_agent or scenario.small_disk_bytes):
-            return f"{self._stage.peer} cannot be tormented like this"
+        if self._pool.peer != "riverrun" and (scenario.needs_agent or scenario.small_disk_bytes):
+            return f"{self._pool.peer} does not support this fault"
         return None
 
-    def _perform(
+    def _run_faults(
         self,
         scenario: Scenario,
         seed: int,
@@ -168,9 +169,13 @@ class ScenarioRunner:
     ) -> None:
         cluster, probe, history = place.cluster, place.probe, workload.history
         arena = Arena(
-            cluster, probe, history, workload, chance=random.Random(seed),
-            tell=lambda text: self._tell(f"  {history.now():6.2f} s  {text}"),
-        )  # fmt: skip
+            cluster,
+            probe,
+            history,
+            workload,
+            rng=random.Random(seed),
+            log=lambda text: self._log(f"  {history.now():6.2f} s  {text}"),
+        )
         try:
             workload.start()
             probe.watch(history, workload.topic)
@@ -186,15 +191,15 @@ class ScenarioRunner:
             arena.progress_everywhere()
             self._finish(workload)
         except PromiseBroken as error:
-            result.blame(ScenarioVerdict.BROKEN, str(error))
+            result.add_problem(ScenarioVerdict.BROKEN, str(error))
             workload.abandon()
         except ClusterFailed as error:
-            result.blame(ScenarioVerdict.STUCK, str(error))
+            result.add_problem(ScenarioVerdict.STUCK, str(error))
             workload.abandon()
         finally:
             probe.unwatch()
         for text in cluster.died():
-            result.blame(ScenarioVerdict.CRASHED, text)
+            result.add_problem(ScenarioVerdict.CRASHED, text)
 
     def _finish(self, workload: ChaosWorkload) -> None:
         workload.stop_writing()
@@ -202,12 +207,12 @@ class ScenarioRunner:
         until(
             lambda: workload.has_read(ends),
             seconds=CATCH_UP_SECONDS_MAX,
-            what=f"both groups read to the ends {ends}",
+            what=f"both groups reach the log ends {ends}",
         )
         until(workload.look_at_metadata, seconds=10, what="the topics are listed")
         workload.stop_reading()
 
-    def _judge(
+    def _check(
         self,
         scenario: Scenario,
         place: RunningCluster,
@@ -220,19 +225,20 @@ class ScenarioRunner:
         if not result.problems:
             result.findings.merge(_compare_files(place.cluster, workload))
         if result.findings:
-            result.blame(ScenarioVerdict.BROKEN, "promises were broken")
+            result.add_problem(ScenarioVerdict.BROKEN, "the history has anomalies")
         failed = workload.failed()
         if failed and not scenario.may_fail_sends:
-            result.blame(ScenarioVerdict.STUCK, f"{len(failed)} sends failed, as {failed[0]}")
+            result.add_problem(ScenarioVerdict.STUCK, f"{len(failed)} sends failed: {failed[0]}")
         limit, found = scenario.silence_seconds_max, longest_silence(operations)
         if limit is not None and found > limit:
-            result.blame(
-                ScenarioVerdict.STUCK, f"{found:.2f} s without an acknowledgement, not {limit:g}"
+            result.add_problem(
+                ScenarioVerdict.STUCK,
+                f"{found:.2f} s without an acknowledgement (limit {limit:g} s)",
             )
 
 
 def _compare_files(cluster: ChaosCluster, workload: ChaosWorkload) -> Findings:
-    """Replicas become equal soon after writing has ended; the metadata log goes on meanwhile."""
+    """Compare the files of all replicas until they are equal; the metadata log keeps growing."""
     end = time.monotonic() + REPLICAS_EQUAL_SECONDS_MAX
     while True:
         findings = Findings()

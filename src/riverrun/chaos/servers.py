@@ -1,4 +1,4 @@
-"""How a node is configured and started: riverrun's, and Apache Kafka's to calibrate the suite."""
+"""How riverrun nodes, and Apache Kafka nodes for comparison, are configured and started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORTS_PER_NODE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """A node's number, folders and ports; others are told the proxy's."""
+    """A node's id, folders and ports; it advertises the ports of the proxy."""
 
     id: int
     folder: Path
@@ -48,19 +48,19 @@ class NodePlace:
         return f"{HOST}:{self.first_port + 4}"
 
     @property
-    def orders(self) -> Path:
-        """What the agent inside the node reads."""
+    def agent_file(self) -> Path:
+        """The faults that the agent inside the node reads."""
         return self.folder / f"agent-{self.id}.json"
 
 
 class ServerKind(Protocol):
-    """One kind of server."""
+    """A kind of server that scenarios can run on."""
 
     name: str
     has_agent: bool
 
     def prepare(
-        self, node: NodePlace, everybody: Sequence[NodePlace], settings: Mapping[str, str]
+        self, node: NodePlace, places: Sequence[NodePlace], settings: Mapping[str, str]
     ) -> None: ...
 
     def command(self, node: NodePlace) -> list[str]: ...
@@ -80,17 +80,17 @@ def common_settings(count: int) -> dict[str, str]:
 
 
 class RiverrunServer:
-    """Nodes that find each other by their seeds, as those on several machines would."""
+    """riverrun nodes that find each other by seed nodes, as on several machines."""
 
     name = "riverrun"
     has_agent = True
 
     def prepare(
-        self, node: NodePlace, everybody: Sequence[NodePlace], settings: Mapping[str, str]
+        self, node: NodePlace, places: Sequence[NodePlace], settings: Mapping[str, str]
     ) -> None:
-        told = {
-            **common_settings(len(everybody)),
-            # As in a cluster that is old: whoever starts does so from a snapshot.
+        values = {
+            **common_settings(len(places)),
+            # Small enough that nodes start from a snapshot, as in an old cluster.
             "metadata.log.max.record.bytes.between.snapshots": "20000",
             "node.id": str(node.id),
             "log.dirs": str(node.data),
@@ -101,12 +101,12 @@ class RiverrunServer:
             "http.listener": node.http,
             **settings,
         }
-        others = [other.proxied_client for other in everybody if other.id != node.id]
+        others = [other.proxied_client for other in places if other.id != node.id]
         if others:
-            told["seed.nodes"] = ",".join(others)
-        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in told.items()]
+            values["seed.nodes"] = ",".join(others)
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in values.items()]
         self._config(node).write_text("\n".join(lines) + "\n")
-        node.orders.write_text("{}")
+        node.agent_file.write_text("{}")
 
     def _config(self, node: NodePlace) -> Path:
         return node.folder / f"node-{node.id}.toml"
@@ -117,30 +117,30 @@ class RiverrunServer:
 
     def environment(self, node: NodePlace) -> dict[str, str]:
         known = {k: v for k, v in os.environ.items() if not k.startswith("RIVERRUN_")}
-        return {**known, "PYTHONPATH": str(AGENT), "CHAOS_AGENT_FILE": str(node.orders)}
+        return {**known, "PYTHONPATH": str(AGENT), "CHAOS_AGENT_FILE": str(node.agent_file)}
 
 
 class KafkaServer:
-    """Nodes with fixed voters, formatted before the first start."""
+    """Apache Kafka nodes with static voters, formatted before the first start."""
 
     name = "kafka"
     has_agent = False
 
     def prepare(
-        self, node: NodePlace, everybody: Sequence[NodePlace], settings: Mapping[str, str]
+        self, node: NodePlace, places: Sequence[NodePlace], settings: Mapping[str, str]
     ) -> None:
-        copies = str(min(len(everybody), 3))
-        told = {
+        copies = str(min(len(places), 3))
+        values = {
             "process.roles": "broker,controller",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "transaction.state.log.replication.factor": copies,
-            **common_settings(len(everybody)),
-            # Our defaults, so that it is as quick to notice a failure as it can be.
+            **common_settings(len(places)),
+            # Our defaults, so that both detect failures equally fast.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "250",
             "controller.quorum.voters": ",".join(
-                f"{other.id}@{other.proxied_controller}" for other in everybody
+                f"{other.id}@{other.proxied_controller}" for other in places
             ),
             "node.id": str(node.id),
             "log.dirs": str(node.data),
@@ -149,7 +149,7 @@ class KafkaServer:
             **settings,
         }
         config = self._config(node)
-        config.write_text("".join(f"{name}={value}\n" for name, value in told.items()))
+        config.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         (node.folder / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
         if not (node.data / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "-t", peers.CLUSTER_ID, "-c", str(config)]

@@ -1,8 +1,8 @@
-"""Loaded by the interpreter of a node under chaos: makes its disk slow or fail, its clock wrong.
+"""Makes syncs of a node slow or failing, and its wall clock wrong.
 
-No product code knows of it. The folder of this file is on the node's PYTHONPATH; a file that the
-environment names says how slow and how wrong, and may change while the node runs. Only the wall
-clock jumps: the monotonic one does not in a real system either.
+The node's interpreter loads this module, because its folder is on PYTHONPATH. The product does not
+depend on it. A file named by the environment holds the faults and may change while the node runs.
+Only the wall clock is shifted, because real systems do not shift monotonic time either.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _stat = os.stat
 _sleep = time.sleep
 
 
-class _Orders:
-    """What the file says, read again when it has changed."""
+class _Faults:
+    """The values of the file, read again when it has changed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -40,13 +40,13 @@ class _Orders:
         return self._values.get(name, 0.0)
 
 
-def _install(orders: _Orders) -> None:
+def _install(faults: _Faults) -> None:
     def slow(sync: Callable[[Any], None]) -> Callable[[Any], None]:
         def synced(descriptor: Any) -> None:
-            seconds = orders.value("fsync_seconds")
+            seconds = faults.value("fsync_seconds")
             if seconds > 0:
                 _sleep(seconds)
-            if orders.value("fsync_fails"):
+            if faults.value("fsync_fails"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             sync(descriptor)
 
@@ -55,9 +55,9 @@ def _install(orders: _Orders) -> None:
     os.fsync = slow(os.fsync)  # type: ignore[assignment]
     os.fdatasync = slow(os.fdatasync)  # type: ignore[assignment]
     right, right_ns = time.time, time.time_ns
-    time.time = lambda: right() + orders.value("clock_seconds")
-    time.time_ns = lambda: right_ns() + int(orders.value("clock_seconds") * 1e9)
+    time.time = lambda: right() + faults.value("clock_seconds")
+    time.time_ns = lambda: right_ns() + int(faults.value("clock_seconds") * 1e9)
 
 
 if VARIABLE in os.environ:
-    _install(_Orders(os.environ[VARIABLE]))
+    _install(_Faults(os.environ[VARIABLE]))

@@ -1,4 +1,4 @@
-"""What can be wrong with a history, and how a wrong is told."""
+"""The anomalies that a history can contain, and how they are reported."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ EXAMPLES_MAX = 5
 
 
 class Anomaly(Enum):
-    """Each breaks a promise; the value is what a person reads."""
+    """A broken promise; the value describes it for people."""
 
-    LOST = "acknowledged and gone"
-    CHANGED = "acknowledged at an offset that holds something else"
-    DUPLICATED = "written more than once"
-    REORDERED = "not in the order of the producer"
-    INVENTED = "read, yet never written"
-    INCONSISTENT = "two readers, one offset, different records"
-    ABOVE_HIGH_WATERMARK = "read above the high watermark"
+    LOST = "an acknowledged record is lost"
+    CHANGED = "the offset of an acknowledged record has another record"
+    DUPLICATED = "a record was written more than once"
+    REORDERED = "a record is not in its producer's order"
+    INVENTED = "a record or setting was read but never written"
+    INCONSISTENT = "an offset has different records for two readers"
+    ABOVE_HIGH_WATERMARK = "a record was read above the high watermark"
     NON_MONOTONIC = "a reader went back"
-    SKIPPED = "a reader passed over records"
+    SKIPPED = "a reader skipped records"
     COMMIT_WENT_BACK = "a committed offset went back"
     COMMIT_VANISHED = "a committed offset vanished"
-    TWO_LEADERS = "two leaders of the quorum in one epoch"
-    EPOCH_WENT_BACK = "a node's epoch of the quorum went back"
-    METADATA_LOST = "a change of metadata was confirmed and is gone"
-    METADATA_REVIVED = "what was deleted is back"
-    METADATA_DIVERGED = "two nodes hold different metadata at one offset"
-    REPLICAS_DIFFER = "two replicas hold different batches at one offset"
+    TWO_LEADERS = "an epoch of the quorum has two leaders"
+    EPOCH_WENT_BACK = "a node's quorum epoch went back"
+    METADATA_LOST = "a confirmed metadata change is lost"
+    METADATA_REVIVED = "a deleted topic exists again"
+    METADATA_DIVERGED = "two nodes have different metadata at one offset"
+    REPLICAS_DIFFER = "two replicas have different batches at one offset"
 
 
 @dataclass(slots=True)
 class Findings:
-    """How often each anomaly was met, and the first few of each."""
+    """The number of each anomaly, and a few examples."""
 
     counts: dict[Anomaly, int] = field(default_factory=dict)
     examples: dict[Anomaly, list[str]] = field(default_factory=dict)
@@ -54,6 +54,6 @@ class Findings:
 
     def as_lines(self) -> list[str]:
         return [
-            f"{anomaly.name}: {count} times {anomaly.value}, as {'; '.join(self.examples[anomaly])}"
+            f"{anomaly.name}: {anomaly.value} ({count} times): {'; '.join(self.examples[anomaly])}"
             for anomaly, count in self.counts.items()
         ]

@@ -1,4 +1,4 @@
-"""When the cluster was of use: throughput in slices, and windows without an acknowledgement."""
+"""Availability of a cluster: throughput over time, and windows without an acknowledgement."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import pairwise
 from riverrun.chaos.history import Action, Operation, OperationKind
 
 SILENCE_SECONDS = 0.5
-"""A pause of this length in acknowledgements is called a window of unavailability."""
+"""A pause in acknowledgements of this length counts as a window of unavailability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Times ``[start, end)`` in which nothing was acknowledged, of a partition or (-1) at all."""
+    """Times ``[start, end)`` without an acknowledgement, of one partition or of all (-1)."""
 
     start: float
     end: float
@@ -42,8 +42,9 @@ def silences(
     at_least: float = SILENCE_SECONDS,
     until: float | None = None,
 ) -> list[Window]:
-    """Pauses between acknowledgements, from the first of them to ``until``; at the latest to the
-    last moment in which something was sent, for nobody misses an answer who does not ask.
+    """Pauses between acknowledgements, from the first one to ``until``.
+
+    Time after the last send does not count, because no response is expected then.
     """
     times = acknowledged_times(operations, partition)
     asked = [

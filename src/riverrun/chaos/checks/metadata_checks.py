@@ -1,7 +1,7 @@
-"""Judges what administrators did and what nodes said of their quorum.
+"""Checks confirmed metadata changes and the quorum leaders that nodes report.
 
-A confirmed change holds for ever; a change of unknown fate may hold or not; one epoch has one
-leader, whoever is asked; and no node's epoch goes back.
+A confirmed change is permanent. A change with an unknown result may be visible or not. All nodes
+report the same leader for an epoch. No node's epoch goes back.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _check_topics(operations: Iterable[Operation], findings: Findings) -> None:
 
 
 def _check_numbers(operations: Iterable[Operation], findings: Findings) -> None:
-    """One administrator counts up in a setting of each topic; the last confirmed number stands.
+    """An administrator counts up in a setting of each topic; the last confirmed number remains.
 
-    A change of unknown fate may take effect late, even after a later one, so it is excused.
+    A change with an unknown result may take effect late, even after a later one, so it is accepted.
     """
     confirmed: dict[str, int] = {}
     asked: dict[str, int] = {}
@@ -88,13 +88,13 @@ def _check_leaders(operations: Iterable[Operation], findings: Findings) -> None:
             if leader != operation.offset:
                 findings.add(
                     Anomaly.TWO_LEADERS,
-                    f"epoch {operation.epoch}: node {leader} says node {witness}, "
-                    f"node {operation.offset} says node {operation.node}",
+                    f"epoch {operation.epoch}: node {leader} according to node {witness}, "
+                    f"node {operation.offset} according to node {operation.node}",
                 )
-        who = (operation.node, operation.text)
-        if operation.epoch < epochs.get(who, -1):
+        key = (operation.node, operation.text)
+        if operation.epoch < epochs.get(key, -1):
             findings.add(
                 Anomaly.EPOCH_WENT_BACK,
-                f"node {operation.node}: {epochs[who]}, then {operation.epoch}",
+                f"node {operation.node}: {epochs[key]}, then {operation.epoch}",
             )
-        epochs[who] = max(epochs.get(who, -1), operation.epoch)
+        epochs[key] = max(epochs.get(key, -1), operation.epoch)

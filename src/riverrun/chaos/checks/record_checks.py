@@ -1,8 +1,8 @@
-"""Judges a history of producers, readers and groups after Jepsen's workload for Kafka.
+"""Checks the history of producers, readers and groups, like Jepsen's workload for Kafka.
 
-Values are ``producer/partition/number`` and are sent once, so the log that is read back at the end
-says all: which acknowledged record is gone, doubled, out of order; and every earlier read and
-acknowledgement is held against it, for what was read once at an offset is read there for ever.
+Values are ``producer/partition/number``, and each is sent once. The log that is read at the end
+shows which acknowledged records are lost, duplicated or reordered. Every earlier read and
+acknowledgement is compared with it, because the record at an offset never changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class _Sent:
-    """What producers asked for, by its fate."""
+    """Sent values by result."""
 
     values: dict[str, int] = field(default_factory=dict)
     """The partition that each value was sent to."""
@@ -30,15 +30,15 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Log:
-    """What is there at the end."""
+    """The final log."""
 
     at: dict[Place, str] = field(default_factory=dict)
     whole: dict[int, None] = field(default_factory=dict)
-    """Partitions that were read to their ends; of others nobody knows what they hold."""
+    """Partitions that were read to the end; the content of others is unknown."""
 
 
 def check_records(operations: Sequence[Operation]) -> Findings:
-    """Everything that is wrong; nothing when every promise held."""
+    """Find all anomalies of records, reads and committed offsets."""
     findings = Findings()
     sent = _sent(operations)
     log = _read_back(operations, findings)
@@ -65,7 +65,7 @@ def _sent(operations: Iterable[Operation]) -> _Sent:
 
 
 def _read_back(operations: Iterable[Operation], findings: Findings) -> _Log:
-    """The log as those found it who read it at the end; they must agree."""
+    """The final log; all final reads must agree."""
     log = _Log()
     readers: dict[Place, str] = {}
     for operation in operations:
@@ -91,9 +91,7 @@ def _check_log(sent: _Sent, log: _Log, findings: Findings) -> None:
         if not _is_ours(value, place[0], sent, findings):
             continue
         if value in seen:
-            findings.add(
-                Anomaly.DUPLICATED, f"{value} at {_at(seen[value])} and again at {_at(place)}"
-            )
+            findings.add(Anomaly.DUPLICATED, f"{value} at {_at(seen[value])} and at {_at(place)}")
             continue
         seen[value] = place
         producer, number = _origin(value)
@@ -131,7 +129,7 @@ def _check_acknowledged(sent: _Sent, log: _Log, findings: Findings) -> None:
             findings.add(Anomaly.CHANGED, f"{value} at {_at((partition, offset))} is {holds}")
 
 
-# -- Readers --------------------------------------------------------------------------------------
+# Readers
 
 
 def _check_reads(
@@ -152,8 +150,8 @@ def _check_reads(
                 if 0 <= operation.high_watermark <= offset:
                     findings.add(
                         Anomaly.ABOVE_HIGH_WATERMARK,
-                        f"{operation.process} read {_at(place)} in an answer whose high watermark "
-                        f"is {operation.high_watermark}",
+                        f"{operation.process} read {_at(place)} in a response with high watermark "
+                        f"{operation.high_watermark}",
                     )
 
 
@@ -172,7 +170,7 @@ def _check_position(
         return
     passed = [n for n in range(before + 1, offset) if (operation.partition, n) in log.at]
     if passed:
-        findings.add(Anomaly.SKIPPED, f"{where}, without {len(passed)} records between")
+        findings.add(Anomaly.SKIPPED, f"{where}, {len(passed)} records between them")
 
 
 def _check_value(
@@ -186,7 +184,7 @@ def _check_value(
 ) -> None:
     if place in log.at:
         if log.at[place] != value:
-            text = f"{reader} read {value} at {_at(place)}, where {log.at[place]} is at the end"
+            text = f"{reader} read {value} at {_at(place)}, the final record is {log.at[place]}"
             findings.add(Anomaly.INCONSISTENT, text)
         return
     other, known = seen.setdefault(place, (reader, value))
@@ -194,25 +192,25 @@ def _check_value(
         text = f"{_at(place)} is {known} for {other} and {value} for {reader}"
         findings.add(Anomaly.INCONSISTENT, text)
     if place[0] in log.whole and _is_ours(value, place[0], sent, findings):
-        # Whoever read it could act on it; then it must be there for everybody after.
-        text = f"{reader} read {value} at {_at(place)}, where nothing is at the end"
+        # The reader could act on the record, so all later readers must see it.
+        text = f"{reader} read {value} at {_at(place)}, which is empty in the final log"
         findings.add(Anomaly.INCONSISTENT, text)
 
 
-# -- Groups ---------------------------------------------------------------------------------------
+# Groups
 
 
 def _check_commits(operations: Iterable[Operation], findings: Findings) -> None:
-    """Whoever asks after a commit was confirmed hears that offset or a later one.
+    """A request after a confirmed commit returns that offset or a later one.
 
-    A commit whose fate is unknown may take effect late, so its offset is excused.
+    A commit with an unknown result may take effect late, so its offset is accepted.
     """
     confirmed: dict[tuple[str, int], int] = {}
     unknown: dict[tuple[str, int], dict[int, None]] = {}
-    asked: dict[tuple[str, str, int], int] = {}
+    pending: dict[tuple[str, str, int], int] = {}
     for operation in operations:
         key = (operation.group, operation.partition)
-        who = (operation.process, operation.group, operation.partition)
+        request = (operation.process, operation.group, operation.partition)
         if operation.action is Action.COMMIT:
             if operation.kind is OperationKind.OK:
                 confirmed[key] = max(confirmed.get(key, -1), operation.offset)
@@ -220,9 +218,9 @@ def _check_commits(operations: Iterable[Operation], findings: Findings) -> None:
                 unknown.setdefault(key, {})[operation.offset] = None
         elif operation.action is Action.COMMITTED:
             if operation.kind is OperationKind.INVOKE:
-                asked[who] = confirmed.get(key, -1)
+                pending[request] = confirmed.get(key, -1)
             elif operation.kind is OperationKind.OK:
-                least = asked.pop(who, -1)
+                least = pending.pop(request, -1)
                 where = f"group {operation.group}, partition {operation.partition}"
                 if operation.offset < 0 <= least:
                     findings.add(Anomaly.COMMIT_VANISHED, f"{where}: {least}, then none")

@@ -1,7 +1,7 @@
-"""Compares the files of replicas, batch by batch: copies of one log may differ in nothing.
+"""Compares the files of replicas batch by batch; the copies of a log must be equal.
 
-Reads files of running nodes, so a batch that is just being written is left out, and only offsets
-that all have are compared.
+It reads files of running nodes, so it ignores incomplete batches and compares only offsets that all
+replicas have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Batch = tuple[int, int, int]
 
 
 def read_batches(folder: Path) -> dict[int, Batch]:
-    """By base offset, up to the first batch that is not whole."""
+    """Batches by base offset, up to the first incomplete one."""
     found: dict[int, Batch] = {}
     for path in sorted(folder.glob("*.log")):
         data = path.read_bytes()
@@ -32,7 +32,7 @@ def read_batches(folder: Path) -> dict[int, Batch]:
 
 
 def compare_replicas(name: str, folders: Mapping[int, Path], anomaly: Anomaly) -> Findings:
-    """Of one partition; nodes that lack it are passed over."""
+    """Compare the replicas of one partition; nodes without it are ignored."""
     findings = Findings()
     logs = {node: read_batches(path) for node, path in folders.items() if path.exists()}
     nodes = [node for node, log in logs.items() if log]

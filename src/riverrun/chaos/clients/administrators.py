@@ -1,4 +1,4 @@
-"""An administrator who creates topics, changes settings and deletes, and records every fate."""
+"""An administrator that creates and deletes topics and changes settings."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from confluent_kafka.cimpl import NewTopic
 
 from riverrun.chaos.history import Action, History, OperationKind
 
-ANSWER_SECONDS_MAX = 3.0
+RESPONSE_SECONDS_MAX = 3.0
 PAUSE_SECONDS = 0.05
 KEPT_TOPICS = 5
 SETTING = "retention.ms"
 NUMBER_BASE = 1_000_000_000
-"""Numbers are stored as a retention that deletes nothing meanwhile."""
+"""Numbers are added to this retention, which is long enough to delete nothing."""
 
 
 class Administrator:
-    """Each turn: a new topic, the next number in its setting; older topics are deleted."""
+    """Repeatedly creates a topic, stores the next number in a setting, deletes an old topic."""
 
     def __init__(
-        self, history: History, bootstrap: str, prefix: str, *,
-        replicas: int, stop: threading.Event,
-    ) -> None:  # fmt: skip
+        self,
+        history: History,
+        bootstrap: str,
+        prefix: str,
+        *,
+        replicas: int,
+        stop: threading.Event,
+    ) -> None:
         self._history, self._prefix, self._stop = history, prefix, stop
         self._bootstrap, self._replicas = bootstrap, replicas
         self._client = self._connect()
@@ -35,10 +40,13 @@ class Administrator:
     def _connect(self) -> AdminClient:
         return AdminClient(
             {
-                "bootstrap.servers": self._bootstrap, "log_level": 0, "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 4000,
+                "bootstrap.servers": self._bootstrap,
+                "log_level": 0,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "socket.timeout.ms": 4000,
             }
-        )  # fmt: skip
+        )
 
     def run(self) -> None:
         turn = 0
@@ -72,30 +80,30 @@ class Administrator:
     def _done(self, action: Action, name: str, future: object, **more: int) -> bool:
         self._history.add("admin", action, OperationKind.INVOKE, value=name, **more)
         try:
-            future.result(ANSWER_SECONDS_MAX + 2)  # type: ignore[attr-defined]
+            future.result(RESPONSE_SECONDS_MAX + 2)  # type: ignore[attr-defined]
         except (confluent_kafka.KafkaException, TimeoutError) as error:
             self._history.add(
                 "admin", action, OperationKind.INFO, value=name, text=str(error), **more
             )
-            # librdkafka goes on asking a controller that never answers for as long as it has any
-            # other connection, which gives it no reason to ask anew who the controller is.
+            # librdkafka keeps using a controller that never responds as long as it has any other
+            # connection, because it then sees no reason to refresh the controller id.
             self._client = self._connect()
             return False
         self._history.add("admin", action, OperationKind.OK, value=name, **more)
         return True
 
     def look(self) -> bool:
-        """Record which topics there are, and their numbers; whether the cluster said so."""
+        """Record all topics and their numbers; return whether the cluster responded."""
         try:
             names = [
                 name
-                for name in self._client.list_topics(timeout=ANSWER_SECONDS_MAX).topics
+                for name in self._client.list_topics(timeout=RESPONSE_SECONDS_MAX).topics
                 if name.startswith(self._prefix)
             ]
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
             found = self._client.describe_configs(resources, request_timeout=3.0)
             numbers = {
-                resource.name: int(future.result(ANSWER_SECONDS_MAX + 2)[SETTING].value)
+                resource.name: int(future.result(RESPONSE_SECONDS_MAX + 2)[SETTING].value)
                 for resource, future in found.items()
             }
         except (confluent_kafka.KafkaException, TimeoutError):

@@ -1,4 +1,4 @@
-"""Groups of two libraries that read, commit and record what they saw, and an auditor of commits."""
+"""Consumer groups of two libraries that read and commit, and an auditor of committed offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from riverrun.chaos.history import Action, History, OperationKind, Record
 COMMIT_SECONDS = 0.3
 AUDIT_SECONDS = 0.5
 POLL_SECONDS = 0.05
-ANSWER_SECONDS_MAX = 3.0
+RESPONSE_SECONDS_MAX = 3.0
 BATCH_MAX = 500
 SESSION_MS = 6000
 
@@ -31,30 +31,40 @@ QUICK: dict[str, str | int | float] = {
 
 
 class ConfluentMember:
-    """A member of a group; reads, and commits what it has read from time to time.
+    """A member of a group that reads and periodically commits.
 
-    It never waits for a commit. When all nodes are gone, librdkafka 2.16 begins anew with its
-    bootstrap servers (KIP-899), but not before its old brokers are let go of; what lies in the
-    queue of an application that waits can hold one of them, and it never connects to anybody again.
-    Nor is a commit begun before the last one has ended: an older one that is repeated would undo
-    it.
+    It never waits for a commit. When all nodes are down, librdkafka 2.16 rebootstraps (KIP-899),
+    but only after it has released its old brokers. An event in the queue of a blocked application
+    can hold a reference to one of them, and then it never connects again. At most one commit is
+    pending, because a retry of an older one would undo a newer one.
     """
 
     def __init__(
-        self, history: History, bootstrap: str, topic: str, *,
-        group: str, name: str, stop: threading.Event,
-    ) -> None:  # fmt: skip
+        self,
+        history: History,
+        bootstrap: str,
+        topic: str,
+        *,
+        group: str,
+        name: str,
+        stop: threading.Event,
+    ) -> None:
         self._history, self._topic, self._group, self.name = history, topic, group, name
         self._stop = stop
         self._positions: dict[int, int] = {}
         self._committing: dict[int, int] = {}
         self._consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False,
-                "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 500, "on_commit": self._committed, **QUICK,
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 500,
+                "on_commit": self._committed,
+                **QUICK,
             }
-        )  # fmt: skip
+        )
 
     def run(self) -> None:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
@@ -84,8 +94,8 @@ class ConfluentMember:
         for message in messages:
             if message.error() is None:
                 partition, offset = message.partition(), message.offset()
-                assert partition is not None, "a record that was read has a place"
-                assert offset is not None, "a record that was read has a place"
+                assert partition is not None, "a fetched record has a partition"
+                assert offset is not None, "a fetched record has an offset"
                 value = (message.value() or b"").decode()
                 found.setdefault(partition, []).append((offset, value))
         for partition, records in found.items():
@@ -119,12 +129,18 @@ class ConfluentMember:
 
 
 class Auditor:
-    """Asks what a group has committed, again and again, without being a member."""
+    """Repeatedly fetches the committed offsets of groups without being a member."""
 
     def __init__(
-        self, history: History, bootstrap: str, topic: str, *,
-        groups: list[str], partitions: int, stop: threading.Event,
-    ) -> None:  # fmt: skip
+        self,
+        history: History,
+        bootstrap: str,
+        topic: str,
+        *,
+        groups: list[str],
+        partitions: int,
+        stop: threading.Event,
+    ) -> None:
         self._history, self._topic, self._stop = history, topic, stop
         self._partitions = partitions
         self._consumers = {
@@ -137,17 +153,17 @@ class Auditor:
     def run(self) -> None:
         try:
             while not self._stop.wait(AUDIT_SECONDS):
-                self.ask()
+                self.audit()
         finally:
             for consumer in self._consumers.values():
                 consumer.close()
 
-    def ask(self) -> bool:
-        """Whether all answered."""
-        answers = [self._ask(group, consumer) for group, consumer in self._consumers.items()]
-        return all(answers)
+    def audit(self) -> bool:
+        """Fetch all committed offsets; return whether all requests succeeded."""
+        results = [self._audit(group, consumer) for group, consumer in self._consumers.items()]
+        return all(results)
 
-    def _ask(self, group: str, consumer: confluent_kafka.Consumer) -> bool:
+    def _audit(self, group: str, consumer: confluent_kafka.Consumer) -> bool:
         name = f"auditor-{group}"
         for partition in range(self._partitions):
             self._history.add(
@@ -155,7 +171,7 @@ class Auditor:
             )
         places = [TopicPartition(self._topic, p) for p in range(self._partitions)]
         try:
-            found = consumer.committed(places, timeout=ANSWER_SECONDS_MAX)
+            found = consumer.committed(places, timeout=RESPONSE_SECONDS_MAX)
         except confluent_kafka.KafkaException:
             return False
         for row in found:
@@ -168,7 +184,7 @@ class Auditor:
 
 
 class AioMember:
-    """The only member of a group of its own, by aiokafka."""
+    """The only member of a group, by aiokafka."""
 
     def __init__(
         self, history: History, bootstrap: str, topic: str, *, group: str, stop: threading.Event
@@ -179,11 +195,16 @@ class AioMember:
 
     async def run(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False,
-            auto_offset_reset="earliest", session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=500, request_timeout_ms=4000, retry_backoff_ms=50,
+            bootstrap_servers=self._bootstrap,
+            group_id=self._group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=500,
+            request_timeout_ms=4000,
+            retry_backoff_ms=50,
             metadata_max_age_ms=10_000,
-        )  # fmt: skip
+        )
         consumer.subscribe([self._topic], listener=_Listener(self._assigned))
         if not await self._started(consumer):
             return
@@ -204,10 +225,10 @@ class AioMember:
                     commit_at = time.monotonic() + COMMIT_SECONDS
         finally:
             with contextlib.suppress(AioError, TimeoutError):
-                await asyncio.wait_for(consumer.stop(), ANSWER_SECONDS_MAX)
+                await asyncio.wait_for(consumer.stop(), RESPONSE_SECONDS_MAX)
 
     async def _started(self, consumer: aiokafka.AIOKafkaConsumer) -> bool:
-        """False when we are to stop before anybody has answered."""
+        """Start the consumer; return False if stopped before a node responded."""
         while not self._stop.is_set():
             try:
                 await consumer.start()
@@ -237,7 +258,7 @@ class AioMember:
             )
         kind = OperationKind.INFO
         with contextlib.suppress(AioError, TimeoutError):
-            await asyncio.wait_for(consumer.commit(held), ANSWER_SECONDS_MAX)
+            await asyncio.wait_for(consumer.commit(held), RESPONSE_SECONDS_MAX)
             kind = OperationKind.OK
         for place, at in held.items():
             _commit(self._history, self.name, self._group, place.partition, at, kind)

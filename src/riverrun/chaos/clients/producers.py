@@ -1,4 +1,4 @@
-"""Producers of two libraries that send numbered records at a steady rate, and record every fate."""
+"""Producers of two libraries that send numbered records at a steady rate."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from riverrun.chaos.history import Action, History, OperationKind
 TICK_SECONDS = 0.01
 QUEUED_RECORDS_MAX = 5000
 REQUEST_MS = 3000
-"""A paused node swallows requests; who waits the default of half a minute shows nothing new."""
+"""Shorter than the default of 30 s, so that requests to a paused node are retried soon."""
 
 
 AIO_REQUEST_MS = 20_000
-"""For aiokafka this is also how long a record may take, retries included."""
+"""In aiokafka this also limits the delivery time of a record, including retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How producers are told to end: when all they have begun has its fate, or at once."""
+    """Stops producers: after all pending records have a result, or at once."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     abandon: threading.Event = field(default_factory=threading.Event)
 
 
 class ValueSequence:
-    """Values ``producer/partition/number``, each once; the rest of a record is padding."""
+    """Unique values ``producer/partition/number``."""
 
     def __init__(self, producer: str, partitions: int) -> None:
         self._producer = producer
@@ -50,7 +50,7 @@ class ValueSequence:
 
 
 class Pacer:
-    """How many records are due; what could not be sent in time is not made up for."""
+    """Computes how many records are due; it does not catch up after a long delay."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -67,12 +67,19 @@ class Pacer:
 
 
 class ConfluentProducer:
-    """Idempotent, acks=all, retries for as long as the message may live."""
+    """An idempotent producer with acks=all that retries until the message times out."""
 
     def __init__(
-        self, history: History, bootstrap: str, topic: str, *,
-        partitions: int, rate: float, ending: Ending, patience_seconds: float,
-    ) -> None:  # fmt: skip
+        self,
+        history: History,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        rate: float,
+        ending: Ending,
+        patience_seconds: float,
+    ) -> None:
         self.name = "confluent"
         self._history, self._topic, self._ending = history, topic, ending
         self._numbers = ValueSequence(self.name, partitions)
@@ -80,14 +87,20 @@ class ConfluentProducer:
         self._patience = patience_seconds
         self._producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True,
-                "linger.ms": 2, "message.timeout.ms": int(patience_seconds * 1000),
-                "request.timeout.ms": REQUEST_MS, "socket.timeout.ms": REQUEST_MS + 1000,
-                "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": int(patience_seconds * 1000),
+                "request.timeout.ms": REQUEST_MS,
+                "socket.timeout.ms": REQUEST_MS + 1000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
                 "topic.metadata.refresh.interval.ms": 10_000,
-                "queue.buffering.max.messages": QUEUED_RECORDS_MAX, "log_level": 0,
+                "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
+                "log_level": 0,
             }
-        )  # fmt: skip
+        )
 
     def run(self) -> None:
         while not self._ending.stop.is_set():
@@ -103,38 +116,45 @@ class ConfluentProducer:
         if len(self._producer) >= QUEUED_RECORDS_MAX:
             return
         partition, value = self._numbers.take()
-        told = {"partition": partition, "value": value}
-        self._history.add(self.name, Action.SEND, OperationKind.INVOKE, **told)
+        fields = {"partition": partition, "value": value}
+        self._history.add(self.name, Action.SEND, OperationKind.INVOKE, **fields)
         try:
             self._producer.produce(
                 self._topic, value.encode(), partition=partition, on_delivery=self._delivered
             )
         except (BufferError, confluent_kafka.KafkaException) as error:
-            self._history.add(self.name, Action.SEND, OperationKind.FAIL, text=str(error), **told)
+            self._history.add(self.name, Action.SEND, OperationKind.FAIL, text=str(error), **fields)
 
     def _delivered(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "partition": message.partition(),
             "value": (message.value() or b"").decode(),
         }
         if error is None:
-            # None when the broker knew it as a duplicate of what it had acknowledged before.
+            # None if the broker recognized it as a duplicate of an acknowledged record.
             offset = message.offset()
-            told["offset"] = -1 if offset is None else offset
-            self._history.add(self.name, Action.SEND, OperationKind.OK, **told)
+            fields["offset"] = -1 if offset is None else offset
+            self._history.add(self.name, Action.SEND, OperationKind.OK, **fields)
         else:
-            self._history.add(self.name, Action.SEND, OperationKind.INFO, text=str(error), **told)
+            self._history.add(self.name, Action.SEND, OperationKind.INFO, text=str(error), **fields)
 
 
 class AioProducer:
-    """The same by aiokafka, whose sender sends one batch of a partition at a time."""
+    """The same with aiokafka, which has one pending batch per partition."""
 
     def __init__(
-        self, history: History, bootstrap: str, topic: str, *,
-        partitions: int, rate: float, ending: Ending, patience_seconds: float,
-    ) -> None:  # fmt: skip
+        self,
+        history: History,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        rate: float,
+        ending: Ending,
+        patience_seconds: float,
+    ) -> None:
         self.name = "aiokafka"
         self._history, self._topic, self._ending = history, topic, ending
         self._bootstrap = bootstrap
@@ -144,9 +164,14 @@ class AioProducer:
 
     async def run(self) -> None:
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, linger_ms=2,
-            request_timeout_ms=AIO_REQUEST_MS, retry_backoff_ms=50, metadata_max_age_ms=10_000,
-        )  # fmt: skip
+            bootstrap_servers=self._bootstrap,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=2,
+            request_timeout_ms=AIO_REQUEST_MS,
+            retry_backoff_ms=50,
+            metadata_max_age_ms=10_000,
+        )
         while not self._ending.stop.is_set():
             try:
                 await producer.start()
@@ -157,7 +182,7 @@ class AioProducer:
         try:
             while not self._ending.stop.is_set():
                 for _ in range(self._paced.due()):
-                    # One after the other, for a producer promises the order of its calls alone.
+                    # Send in sequence: a producer keeps the order of its calls only.
                     await self._send(producer, sending)
                 await asyncio.sleep(TICK_SECONDS)
             end = time.monotonic() + self._patience
@@ -192,5 +217,5 @@ class AioProducer:
         future.add_done_callback(delivered)
 
     def _add(self, kind: OperationKind, partition: int, value: str, **more: object) -> None:
-        told = {"partition": partition, "value": value, **more}
-        self._history.add(self.name, Action.SEND, kind, **told)
+        fields = {"partition": partition, "value": value, **more}
+        self._history.add(self.name, Action.SEND, kind, **fields)

@@ -1,4 +1,4 @@
-"""All clients of a run: producers, groups, an auditor and an administrator, each in its thread."""
+"""All clients of a run, each in its own thread."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ READ_BACK_SECONDS_MAX = 30.0
 CREATE_SECONDS_MAX = 30.0
 ABANDON_SECONDS_MAX = 5.0
 AIO_SHARE = 0.25
-"""What part of the records aiokafka sends."""
+"""The share of records that aiokafka sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much the clients do."""
+    """The parameters of the clients."""
 
     partitions: int = 3
     replicas: int = 3
     rate: float = 400.0
     patience_seconds: float = 60.0
-    """How long a producer keeps trying."""
+    """How long a producer retries."""
     has_administrator: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
 
 class ChaosWorkload:
-    """``start``, then faults, then ``finish``, which reads everything back."""
+    """Runs the clients: ``start``, ``stop_writing``, ``read_back``, ``stop_reading``."""
 
     def __init__(self, history: History, bootstrap: str, topic: str, load: Load) -> None:
         self.history, self.topic, self.load = history, topic, load
@@ -55,15 +55,18 @@ class ChaosWorkload:
         self.groups = [f"{topic}-confluent", f"{topic}-aiokafka"]
         self._administrator = (
             Administrator(
-                history, bootstrap, f"{topic}-admin",
-                replicas=load.replicas, stop=self._ending.stop,
+                history,
+                bootstrap,
+                f"{topic}-admin",
+                replicas=load.replicas,
+                stop=self._ending.stop,
             )
             if load.has_administrator
             else None
-        )  # fmt: skip
+        )
 
     def start(self) -> None:
-        # They tell every reconnect and every late timeout; what matters is in the history.
+        # Silence their messages about every reconnect and timeout; the history has the results.
         for name in ("aiokafka", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         create_topic(self._bootstrap, self.topic, self.load)
@@ -73,9 +76,10 @@ class ChaosWorkload:
     def _start_writers(self) -> None:
         load, where = self.load, (self.history, self._bootstrap, self.topic)
         common: dict[str, Any] = {
-            "partitions": load.partitions, "ending": self._ending,
+            "partitions": load.partitions,
+            "ending": self._ending,
             "patience_seconds": load.patience_seconds,
-        }  # fmt: skip
+        }
         confluent = ConfluentProducer(*where, rate=load.rate * (1 - AIO_SHARE), **common)
         aio = AioProducer(*where, rate=load.rate * AIO_SHARE, **common)
         self._spawn(self._writers, "producer", confluent.run)
@@ -116,10 +120,10 @@ class ChaosWorkload:
         actions = (Action.CREATE, Action.SET, Action.DELETE)
         return sum(self.history.count(action, since=since) for action in actions)
 
-    # The end
+    # End of the run
 
     def stop_writing(self) -> None:
-        """Every record that was begun gets its fate first."""
+        """Stop the producers after all pending records have a result."""
         self._ending.stop.set()
         self._join(self._writers, self.load.patience_seconds + 10)
 
@@ -128,7 +132,7 @@ class ChaosWorkload:
         self._join(self._readers, 30)
 
     def abandon(self) -> None:
-        """The run has failed: clients end without waiting for anything."""
+        """Stop all clients at once, because the run has failed."""
         self._ending.abandon.set()
         self._ending.stop.set()
         self._stop_reading.set()
@@ -145,7 +149,7 @@ class ChaosWorkload:
             raise ClusterFailed("; ".join(self._failures))
 
     def read_back(self) -> dict[int, int]:
-        """The whole topic by a reader of its own; gives the end of each partition."""
+        """Read the whole topic with a new consumer; return the end of each partition."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self._bootstrap, "group.id": f"{self.topic}-end", **QUICK}
         )
@@ -172,7 +176,7 @@ class ChaosWorkload:
                     records.append((offset, (message.value() or b"").decode()))
             if time.monotonic() > limit:
                 at = records[-1][0] if records else None
-                raise ClusterFailed(f"partition {partition} ends at {end}, was read to {at}")
+                raise ClusterFailed(f"partition {partition} ends at {end}, but was read to {at}")
         self.history.add(
             "read-back", Action.READ_BACK, partition=partition, records=tuple(records), offset=end
         )
@@ -182,7 +186,7 @@ class ChaosWorkload:
         return self._administrator is None or self._administrator.look()
 
     def has_read(self, ends: dict[int, int]) -> bool:
-        """Whether both groups have come to the ends."""
+        """Whether both groups have read to the ends."""
         seen: dict[tuple[str, int], int] = {}
         for operation in self.history.operations():
             if operation.action is Action.READ and operation.group and operation.records:
@@ -195,7 +199,7 @@ class ChaosWorkload:
         )
 
     def failed(self) -> list[str]:
-        """Sends that a user would have seen fail."""
+        """Sends that failed or have an unknown result, as text."""
         return [
             f"{operation.process}: {operation.value}: {operation.text}"
             for operation in self.history.operations()
@@ -223,7 +227,7 @@ def create_topic(bootstrap: str, topic: str, load: Load) -> None:
         if len(rows) == load.partitions and all(row.leader >= 0 for row in rows.values()):
             return
         time.sleep(0.1)
-    raise ClusterFailed(f"topic {topic} was not made within {CREATE_SECONDS_MAX:g} s: {error}")
+    raise ClusterFailed(f"topic {topic} was not created within {CREATE_SECONDS_MAX:g} s: {error}")
 
 
 def _in_a_loop(run: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

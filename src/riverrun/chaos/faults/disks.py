@@ -1,4 +1,4 @@
-"""Disks that are small, and files that are damaged the way disks and people damage them."""
+"""Small file systems, and damage to files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ FLIPPED_BYTES = 64
 
 
 class NoSmallDisk(Exception):
-    """A small file system cannot be had here; the text says what is missing."""
+    """A small file system cannot be mounted here; the message names the reason."""
 
 
 def mount_small(place: Path, size: int) -> None:
-    """A file system of its own that can be filled without harm to others."""
+    """Mount a small tmpfs that can be filled without affecting other files."""
     place.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        raise NoSmallDisk("a full disk needs root, to mount a small tmpfs")
+        raise NoSmallDisk("filling a disk requires root, to mount a small tmpfs")
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "riverrun-chaos", str(place)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise NoSmallDisk(f"a small tmpfs cannot be mounted: {done.stderr.strip()}")
+        raise NoSmallDisk(f"cannot mount a small tmpfs: {done.stderr.strip()}")
 
 
 def unmount(place: Path) -> None:
@@ -32,7 +34,7 @@ def unmount(place: Path) -> None:
 
 
 def fill(place: Path) -> Path:
-    """A file that takes all the room that is left."""
+    """Fill the file system with one file; return its path."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 16, 4096, 1):
@@ -46,7 +48,7 @@ def fill(place: Path) -> Path:
 
 
 def flip(path: Path, *, where: float = 0.5) -> int:
-    """Turn bytes in a file, as bit rot does; gives the position."""
+    """Flip bytes in a file, as bit rot does; return their position."""
     size = path.stat().st_size
     position = max(int(size * where) - FLIPPED_BYTES, 0)
     with path.open("r+b") as file:
@@ -58,7 +60,7 @@ def flip(path: Path, *, where: float = 0.5) -> int:
 
 
 def cut(path: Path, *, keep: float = 0.5) -> int:
-    """Take the end of a file away; gives the size that is left."""
+    """Truncate a file; return its new size."""
     size = int(path.stat().st_size * keep)
     os.truncate(path, size)
     return size

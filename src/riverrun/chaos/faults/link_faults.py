@@ -1,8 +1,8 @@
-"""Which fault lies on which way: pure rules that the proxy asks for each direction of a connection.
+"""Pure rules: which fault applies to which direction of traffic.
 
-A way is (source, target, channel): bytes that the source sends to the target over connections that
-were opened to a listener of that channel, by whichever of the two. LinkFaults of single ways make
-asymmetric partitions; ``ANY`` stands for everybody.
+A direction is (source, target, channel): bytes that the source sends to the target, on connections
+to a listener of that channel that either of them opened. A fault of one direction makes an
+asymmetric partition. ``ANY`` matches all.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from enum import StrEnum
 
 ANY = "*"
 CLIENTS = "clients"
-"""Whoever is no node."""
+"""The source or target of traffic that is not between two nodes."""
 
 
 class Mode(StrEnum):
     CLEAR = "clear"
     HOLD = "hold"
-    """Bytes wait until the fault is over, as TCP retransmits after a partition."""
+    """Bytes wait until the fault ends, as TCP retransmits after a partition."""
     DROP = "drop"
-    """Bytes vanish; connections that lost some are reset when the fault is over, not before."""
+    """Bytes are dropped; connections that lost some are reset when the fault ends."""
     CUT = "cut"
-    """Connections are reset, new ones too."""
+    """Existing and new connections are reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Direction:
 
 
 class LinkFaults:
-    """The faults that are on; later ones beat earlier ones where both cover a way."""
+    """The active faults; a later fault takes precedence for a direction that both match."""
 
     def __init__(self) -> None:
         self._rules: dict[Direction, LinkFault] = {}

@@ -1,4 +1,4 @@
-"""The runner's hold on the proxy: start it, say who is who, put faults on ways and heal them."""
+"""Starts the proxy process and sends it commands: processes of nodes, faults, healing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class NetworkControl:
     def __init__(self, routes: Iterable[ProxyRoute]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "riverrun.chaos.faults.proxy"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self._say([asdict(route) for route in routes])
 
     def __enter__(self) -> Self:
@@ -55,9 +58,9 @@ class NetworkControl:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if answer != "done\n":
-            raise RuntimeError(f"the proxy died of {order}")
+        response = self._process.stdout.readline()
+        if response != "done\n":
+            raise RuntimeError(f"the proxy exited on {order}")
 
     def process(self, node: int, pid: int) -> None:
         self._say({"do": "process", "node": node, "pid": pid})
@@ -70,11 +73,11 @@ class NetworkControl:
         mode: Mode = Mode.HOLD,
         channel: str = ANY,
     ) -> None:
-        """Nothing comes from the source to the target any more."""
+        """Block traffic from the source to the target."""
         self._fault(source, target, channel, mode=mode)
 
     def separate(self, one: int | str, other: int | str, *, mode: Mode = Mode.HOLD) -> None:
-        """Neither hears the other."""
+        """Block traffic in both directions."""
         self.block(one, other, mode=mode)
         self.block(other, one, mode=mode)
 
@@ -94,7 +97,7 @@ class NetworkControl:
         self._say({"do": "fault", **way, **fault})
 
     def half_open(self, node: int | str = ANY) -> None:
-        """A node forgets the connections that others hold to it."""
+        """Close the node's end of its connections without closing the other end."""
         self._say({"do": "half-open", "node": str(node)})
 
     def heal(self) -> None:

@@ -1,11 +1,11 @@
-"""The network between nodes and clients: a TCP proxy in front of every listener, with faults.
+"""A TCP proxy with faults in front of every listener of a cluster.
 
-A program of its own, so that it is as quick as the nodes are: it reads its routes and then faults
-as JSON lines from standard input, and answers each line with one. Who opened a connection is found
-by the process that owns its other end, so nodes need not know that they are proxied.
+It runs as its own process, so that it does not share a core with the clients. It reads its routes
+and then commands as JSON lines from standard input, and responds to each line. It identifies the
+source of a connection by the process that owns the other end, so nodes need no configuration.
 
-A listener of the proxy is open only while the listener behind it is, for a refused connection is
-what tells nodes that a process has died, and a proxy that always accepts would hide that.
+A listener of the proxy is open only while its target listener is open. Refused connections show
+nodes that a process has stopped, and a proxy that always accepts would hide that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRoute:
-    """A listener of a node, and the port of the proxy in front of it."""
+    """A listener of a node, and the proxy's port for it."""
 
     node: str
     channel: str
@@ -49,7 +49,7 @@ class ProxyRoute:
 
 
 class ProxyEnd(asyncio.Protocol):
-    """One end of a proxied connection; what it reads goes to the other end, faults allowing."""
+    """One end of a proxied connection; it forwards bytes to the other end, subject to faults."""
 
     def __init__(self, link: ProxyLink, source: str, target: str) -> None:
         self.link = link
@@ -102,7 +102,7 @@ class ProxyEnd(asyncio.Protocol):
             self.other._pause()
 
     def _pause(self) -> None:
-        """Read on only while there is room for what is read."""
+        """Read only while the buffer has room and the other end accepts writes."""
         if self.transport is None or self.transport.is_closing():
             return
         is_slow = self.other is not None and self.other._is_write_paused
@@ -112,7 +112,7 @@ class ProxyEnd(asyncio.Protocol):
             self.transport.resume_reading()
 
     def pump(self) -> None:
-        """Pass on what may go now, and come back when more may."""
+        """Forward the bytes that are due, and schedule the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,7 +131,7 @@ class ProxyEnd(asyncio.Protocol):
             self._waiting_bytes -= len(data)
             rate = self.fault.bytes_per_second
             if rate:
-                # In small pieces, or a long answer would pass at once and be waited for later.
+                # Forward small pieces; a long response would otherwise pass at once.
                 piece, rest = data[: max(rate // 20, 1)], data[max(rate // 20, 1) :]
                 self._free_at = now + len(piece) / rate
                 if rest:
@@ -153,14 +153,14 @@ class ProxyEnd(asyncio.Protocol):
 
 
 class ProxyLink:
-    """A proxied connection: the end of whoever opened it, and the end at the node."""
+    """A proxied connection: the end at its source and the end at the node."""
 
     def __init__(self, network: ProxyNetwork, route: ProxyRoute) -> None:
         self.network, self.route = network, route
         self.has_lost = False
         self.is_half_open = False
         self.is_passable = asyncio.Event()
-        """Both directions are open, or the connection is gone."""
+        """Set when both directions are open, or when the connection is closed."""
         self.ends: list[ProxyEnd] = []
 
     def opened_by(self, source: str) -> None:
@@ -169,7 +169,7 @@ class ProxyLink:
         self.ends = [near, far]
 
     def update(self) -> None:
-        """Look at the faults anew."""
+        """Apply the current faults."""
         for end in self.ends:
             before = end.fault
             end.fault = self.network.faults.on(end.source, end.target, self.route.channel)
@@ -184,7 +184,7 @@ class ProxyLink:
             end.pump()
 
     def look_if_node(self, end: ProxyEnd) -> None:
-        """Before the other side hears of it: who comes back at once must be refused."""
+        """Check the node's listener first, because an immediate reconnect must be refused."""
         if end is self.ends[1]:
             self.network.look_at(self.route)
 
@@ -194,7 +194,7 @@ class ProxyLink:
             self.reset()
 
     def half_open(self) -> None:
-        """The node's end is gone, and the other side does not know."""
+        """Close the node's end only."""
         self.is_half_open = True
         self.ends[1].reset()
 
@@ -242,7 +242,7 @@ class ProxyNetwork:
             )
 
     def look_at(self, route: ProxyRoute) -> None:
-        """Close our listener if the one behind it is gone."""
+        """Close the proxy's listener if its target listener is closed."""
         server = self._servers[route]
         if server is not None and not _is_listening(route.target_port):
             server.close()
@@ -250,7 +250,7 @@ class ProxyNetwork:
             self._start(self._open_when_target_is(route))
 
     async def connect(self, visitor: NewConnection) -> None:
-        """Find out who has come, and connect them as the faults allow."""
+        """Identify the source of a connection, and connect it to the node, subject to faults."""
         link = ProxyLink(self, visitor.route)
         owner = self._owners.of(visitor.peer_port, visitor.route.port, self.pids)
         link.opened_by(CLIENTS if owner is None else self.pids[owner])
@@ -261,7 +261,7 @@ class ProxyNetwork:
         self.links[link] = None
         near, far = link.ends
         visitor.hand_over(near)
-        # The handshake needs both directions; nobody hears of a connection before they are there.
+        # A handshake needs both directions, so wait for them before connecting.
         await link.is_passable.wait()
         if link not in self.links:
             return
@@ -275,7 +275,7 @@ class ProxyNetwork:
             return
         near.pump()
 
-    # What the runner asks for
+    # Commands
 
     def obey(self, order: dict[str, object]) -> None:
         if order["do"] == "process":
@@ -303,7 +303,7 @@ class ProxyNetwork:
                 if order["node"] in (link.route.node, ANY) and link.ends:
                     link.half_open()
         else:
-            raise ValueError(f"unknown order {order}")
+            raise ValueError(f"unknown command {order}")
 
     def _update(self) -> None:
         for link in list(self.links):
@@ -311,7 +311,7 @@ class ProxyNetwork:
 
 
 class NewConnection(asyncio.Protocol):
-    """A connection of which we do not yet know who opened it."""
+    """An accepted connection whose source is not identified yet."""
 
     def __init__(self, network: ProxyNetwork, route: ProxyRoute) -> None:
         self.network, self.route = network, route
@@ -350,7 +350,7 @@ def _is_listening(port: int) -> bool:
 
 
 async def serve(routes: list[ProxyRoute]) -> None:
-    """Obey the lines of standard input until it ends."""
+    """Execute the commands from standard input until it ends."""
     loop = asyncio.get_running_loop()
     network = ProxyNetwork(routes)
     network.start()

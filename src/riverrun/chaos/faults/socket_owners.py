@@ -1,8 +1,8 @@
-"""Which process owns the other end of a connection on this machine.
+"""Finds the process that owns the other end of a local connection.
 
-On Linux the kernel is asked for the one socket (sock_diag(7)), and its inode is looked up among the
-descriptors of the processes in question; to read the table of all sockets would take the longer the
-more connections have come and gone. Elsewhere psutil reads what there is.
+On Linux it asks the kernel for one socket (sock_diag(7)) and looks for its inode among the
+descriptors of the candidate processes. Reading the table of all sockets would get slower with every
+closed connection. Other systems use psutil.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NO_COOKIE = 0xFFFFFFFF
 HEADER = struct.Struct("=IHHII")
 PORTS = struct.Struct("!HH")
 INODE_AT = HEADER.size + 4 + 48 + 16
-"""Behind state and timers, the identity of the socket, its expiry, queues and user."""
+"""The offset of the inode: after state and timers, socket id, expiry, queues and user."""
 
 LOOPBACK = socket.inet_aton("127.0.0.1")
 MAPPED = bytes(10) + b"\xff\xff" + LOOPBACK
-"""The same address in an IPv6 socket, as Java opens them."""
+"""The same address in an IPv6 socket, which Java uses."""
 
 
 class SocketOwners:
-    """Finds owners of sockets that connect from 127.0.0.1 to 127.0.0.1."""
+    """Finds the owners of connections from 127.0.0.1 to 127.0.0.1."""
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
@@ -39,7 +39,7 @@ class SocketOwners:
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
 
     def of(self, port: int, to_port: int, candidates: Iterable[int]) -> int | None:
-        """The process among the candidates that connects from one port to the other."""
+        """The candidate process that connects from ``port`` to ``to_port``."""
         if self._netlink is None:
             return _by_psutil(port, candidates)
         for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, MAPPED)):
@@ -55,10 +55,10 @@ class SocketOwners:
         body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + identity
         size = HEADER.size + len(body)
         netlink.send(HEADER.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + body)
-        answer = netlink.recv(8192)
-        if HEADER.unpack_from(answer)[1] == NLMSG_ERROR:
+        response = netlink.recv(8192)
+        if HEADER.unpack_from(response)[1] == NLMSG_ERROR:
             return 0
-        inode: int = struct.unpack_from("=I", answer, INODE_AT)[0]
+        inode: int = struct.unpack_from("=I", response, INODE_AT)[0]
         return inode
 
 

@@ -1,1 +1,8 @@
-"""The scenarios, by subject."""
+"""The scenarios.
+
+scenario        what a scenario declares
+arena           the verbs that scenarios use
+replication     partition leaders and followers
+quorum          controllers and metadata;  voter_changes: adding and removing voters
+catalog         all scenarios, and their selection by name
+"""

@@ -1,6 +1,6 @@
-"""What scenarios are written in: verbs that do something to the cluster and note it in the history.
+"""The verbs of scenarios: each acts on the cluster and records it in the history.
 
-A scenario says what happens and what must follow; it never judges data, which the checker does.
+A scenario states what happens and what must follow. The checks of data are separate.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FIND_SECONDS_MAX = 15.0
 
 
 class PromiseBroken(Exception):
-    """Something happened that must never happen."""
+    """The cluster broke a promise to its clients."""
 
 
 class Arena:
-    """A running cluster under load, and the hands that hurt it."""
+    """A running cluster under load."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class Arena:
         history: History,
         workload: ChaosWorkload,
         *,
-        chance: random.Random,
-        tell: Callable[[str], None],
+        rng: random.Random,
+        log: Callable[[str], None],
     ) -> None:
         self.cluster, self.probe, self.history = cluster, probe, history
-        self.workload, self.chance = workload, chance
-        self._tell = tell
+        self.workload, self.rng = workload, rng
+        self._log = log
 
     @property
     def ids(self) -> list[int]:
@@ -48,14 +48,14 @@ class Arena:
     def others(self, *numbers: int) -> list[int]:
         return [number for number in self.ids if number not in numbers]
 
-    # Noting
+    # History
 
     def note(self, text: str) -> None:
-        self._tell(text)
+        self._log(text)
         self.history.add("arena", Action.NOTE, text=text)
 
     def _fault(self, node: int, state: str, text: str) -> None:
-        self._tell(text)
+        self._log(text)
         self.history.add("arena", Action.FAULT, node=node, value=state, text=text)
 
     # Processes
@@ -85,7 +85,7 @@ class Arena:
     # The network
 
     def cut_off(self, number: int, *, clients: bool = False, mode: Mode = Mode.HOLD) -> None:
-        """Neither hears the node anybody nor anybody it; clients still may."""
+        """Partition the node from all other nodes, and from clients if ``clients``."""
         self._fault(number, "cut off", f"cut off node {number} ({mode})")
         for other in self.others(number):
             self.cluster.network.separate(number, other, mode=mode)
@@ -93,42 +93,43 @@ class Arena:
             self.cluster.network.separate(number, CLIENTS, mode=mode)
 
     def mute(self, number: int, *, clients: bool = False) -> None:
-        """The others do not hear the node, but it hears them."""
-        self._fault(number, "mute", f"nobody hears node {number}")
+        """Block traffic from the node to the others, but not back."""
+        self._fault(number, "mute", f"block traffic from node {number}")
         for other in self.others(number):
             self.cluster.network.block(number, other)
         if clients:
             self.cluster.network.block(number, CLIENTS)
 
     def deafen(self, number: int, *, clients: bool = False) -> None:
-        self._fault(number, "deaf", f"node {number} hears nobody")
+        """Block traffic from the others to the node, but not back."""
+        self._fault(number, "deaf", f"block traffic to node {number}")
         for other in self.others(number):
             self.cluster.network.block(other, number)
         if clients:
             self.cluster.network.block(CLIENTS, number)
 
     def slow_link(self, source: int, target: int, *, bytes_per_second: int) -> None:
-        """Replication alone: the channel of controllers stays quick."""
+        """Slow down replication between two nodes, but not the controller channel."""
         self._fault(target, "slow", f"slow link from node {source} to node {target}")
         self.cluster.network.slow(
             source, target, bytes_per_second=bytes_per_second, channel="client"
         )
 
     def heal(self, *numbers: int) -> None:
-        """The network is whole again."""
+        """End all network faults."""
         for number in numbers or self.ids:
             self._fault(number, "", f"heal the network of node {number}")
         self.cluster.network.heal()
 
-    def torment(self, number: int, **how: float) -> None:
-        text = ", ".join(f"{name} {value:g}" for name, value in how.items()) or "no more"
-        self._fault(number, "tormented" if how else "", f"node {number}: {text}")
-        self.cluster.torment(number, **how)
+    def impair(self, number: int, **how: float) -> None:
+        text = ", ".join(f"{name} {value:g}" for name, value in how.items()) or "normal"
+        self._fault(number, "impaired" if how else "", f"node {number}: {text}")
+        self.cluster.impair(number, **how)
 
-    # Finding
+    # Views of the cluster
 
     def partition(self, number: int = 0) -> PartitionView:
-        """With a leader."""
+        """The state of a partition, once it has a running leader."""
         found: list[PartitionView] = []
 
         def look() -> bool:
@@ -145,7 +146,7 @@ class Arena:
         return self.partition(partition).leader
 
     def quorum(self) -> QuorumView:
-        """As most of the running nodes know it, with a leader that runs."""
+        """The newest state of the quorum, once it has a running leader."""
         found: list[QuorumView] = []
 
         def look() -> bool:
@@ -153,7 +154,7 @@ class Arena:
             best = max(views, key=lambda view: (view.epoch, len(view.voters)), default=None)
             if best is None or best.leader not in self.cluster.running:
                 return False
-            # The leader alone knows the voters' places for sure.
+            # Only the leader has the current progress of all voters.
             found.append(self.probe.quorum(best.leader) or best)
             return found[-1].leader in self.cluster.running
 
@@ -163,7 +164,7 @@ class Arena:
     def controller(self) -> int:
         return self.quorum().leader
 
-    # Waiting
+    # Waits
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -172,16 +173,16 @@ class Arena:
         until(condition, seconds=seconds, what=what)
 
     def progress(self, records: int = 50, *, seconds: float = PROGRESS_SECONDS_MAX) -> None:
-        """So many more records are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         since = self.history.now()
         until(
             lambda: self.workload.sent(since=since) >= records,
             seconds=seconds,
-            what=f"{records} more records acknowledged",
+            what=f"{records} more records are acknowledged",
         )
 
     def progress_everywhere(self, *, seconds: float = PROGRESS_SECONDS_MAX) -> None:
-        """A record of every partition is acknowledged."""
+        """Wait until every partition acknowledges a record."""
         since = self.history.now()
 
         def look() -> bool:
@@ -193,19 +194,19 @@ class Arena:
                     seen[operation.partition] = None
             return len(seen) == self.workload.load.partitions
 
-        until(look, seconds=seconds, what="a record of each partition acknowledged")
+        until(look, seconds=seconds, what="every partition acknowledges a record")
 
     def metadata_progress(self, changes: int = 3, *, seconds: float = PROGRESS_SECONDS_MAX) -> None:
         since = self.history.now()
         until(
             lambda: self.workload.administered(since=since) >= changes,
             seconds=seconds,
-            what=f"{changes} more changes of metadata confirmed",
+            what=f"{changes} more metadata changes are confirmed",
         )
 
     @contextmanager
     def nothing_acknowledged(self, *, grace_seconds: float) -> Iterator[None]:
-        """From a moment after now until the end of the block, no record may be acknowledged."""
+        """Fail if a record is acknowledged within the block, after a grace period."""
         began = self.history.now()
         yield
         late = [
@@ -215,19 +216,19 @@ class Arena:
         ]
         if late:
             raise PromiseBroken(
-                f"{len(late)} records were acknowledged without enough replicas in sync, "
-                f"the first {late[0].time - began:.2f} s after"
+                f"{len(late)} records were acknowledged without enough in-sync replicas, "
+                f"the first one {late[0].time - began:.2f} s after the fault"
             )
 
     def isr_is(self, count: int, *, partition: int = 0, seconds: float) -> None:
         until(
             lambda: len(self.partition(partition).isr) == count,
             seconds=seconds,
-            what=f"partition {partition} has {count} replicas in sync",
+            what=f"partition {partition} has {count} in-sync replicas",
         )
 
     def all_in_sync(self, *, seconds: float = 20.0) -> None:
-        """Every partition of the topic has all its replicas in sync again."""
+        """Wait until all replicas of the topic are in sync."""
 
         def look() -> bool:
             view = self.probe.topic(self.workload.topic)
@@ -235,4 +236,4 @@ class Arena:
                 len(row.isr) == len(row.replicas) for row in view.partitions.values()
             )
 
-        until(look, seconds=seconds, what="all replicas in sync")
+        until(look, seconds=seconds, what="all replicas are in sync")

@@ -1,4 +1,4 @@
-"""The table of all scenarios, and how a person's words choose among them."""
+"""All scenarios, and their selection by name or family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class UnknownScenario(ValueError):
 
 
 def choose(words: list[str]) -> list[Scenario]:
-    """By name, by family, or all of them; those that share a cluster come together."""
+    """Select scenarios by name, by family, or all; those that can share a cluster are adjacent."""
     chosen: dict[str, Scenario] = {}
     for word in words:
         if word in BY_NAME:

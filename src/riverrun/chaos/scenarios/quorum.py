@@ -1,4 +1,4 @@
-"""Trouble with the quorum: metadata is one history, and a majority goes on changing it."""
+"""Faults of the quorum: metadata is one history, and a majority can change it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def each_paused(arena: Arena) -> None:
     _each(arena, arena.pause, arena.resume)
 
 
-# From clients as well: an administrator who knows no better than to ask the lonely one, which
-# cannot know that it is, waits for ever; that is so with any Kafka.
+# These isolate the node from clients too. Otherwise it would accept requests of the administrator,
+# which then waits without end. Apache Kafka behaves the same.
 
 
 def each_cut_off(arena: Arena) -> None:
@@ -60,9 +60,9 @@ def each_deaf(arena: Arena) -> None:
 
 
 def two_of_three_gone(arena: Arena) -> None:
-    """The one that is left changes nothing, yet still says what it knows."""
+    """The remaining node changes no metadata but still serves it."""
     leader = arena.controller()
-    gone = [leader, arena.chance.choice(arena.others(leader))]
+    gone = [leader, arena.rng.choice(arena.others(leader))]
     left = arena.others(*gone)[0]
     arena.kill(*gone)
     arena.wait(0.5)
@@ -70,7 +70,7 @@ def two_of_three_gone(arena: Arena) -> None:
     arena.expect(
         lambda: arena.probe.topic_on(left, arena.workload.topic) is not None,
         seconds=5,
-        what=f"node {left} answers questions about metadata",
+        what=f"node {left} serves metadata",
     )
     arena.wait(AWAY_SECONDS)
     if arena.workload.administered(since=since):
@@ -86,7 +86,7 @@ def quorum_all_restarted(arena: Arena) -> None:
 
 
 def _damaged(arena: Arena, damage: Callable[[Path], object], what: str) -> None:
-    victim = arena.chance.choice(arena.others(arena.controller()))
+    victim = arena.rng.choice(arena.others(arena.controller()))
     arena.metadata_progress(10)
     arena.kill(victim)
     data = arena.cluster.nodes[victim].place.data
@@ -103,7 +103,7 @@ def _caught_up(arena: Arena, number: int) -> None:
     arena.expect(
         lambda: all(number in known for known in arena.probe.brokers().values()),
         seconds=25,
-        what=f"node {number} is alive for everybody",
+        what=f"node {number} is a live broker for all nodes",
     )
 
 
@@ -116,7 +116,7 @@ def metadata_corrupted(arena: Arena) -> None:
 
 
 def disk_wiped(arena: Arena) -> None:
-    victim = arena.chance.choice(arena.others(arena.controller()))
+    victim = arena.rng.choice(arena.others(arena.controller()))
     arena.kill(victim)
     arena.note(f"wipe the disk of node {victim}")
     arena.cluster.wipe(victim)
@@ -128,25 +128,25 @@ def disk_wiped(arena: Arena) -> None:
 
 def clocks_jump(arena: Arena) -> None:
     for number, jump in zip(arena.ids, (1, -1, 24), strict=False):
-        arena.torment(number, clock_seconds=jump * CLOCK_JUMP_SECONDS)
+        arena.impair(number, clock_seconds=jump * CLOCK_JUMP_SECONDS)
     arena.wait(1.5)
     arena.metadata_progress()
     arena.progress_everywhere()
     for number in arena.ids:
-        arena.torment(number)
+        arena.impair(number)
     arena.metadata_progress()
 
 
 def slow_fsync(arena: Arena) -> None:
     leader = arena.controller()
-    arena.torment(leader, fsync_seconds=SLOW_FSYNC_SECONDS)
+    arena.impair(leader, fsync_seconds=SLOW_FSYNC_SECONDS)
     arena.metadata_progress()
     arena.progress_everywhere()
     for number in arena.others(leader):
-        arena.torment(number, fsync_seconds=SLOW_FSYNC_SECONDS)
+        arena.impair(number, fsync_seconds=SLOW_FSYNC_SECONDS)
     arena.metadata_progress(seconds=30)
     for number in arena.ids:
-        arena.torment(number)
+        arena.impair(number)
     arena.metadata_progress()
 
 
@@ -166,7 +166,7 @@ def quorum_leader_disk_full(arena: Arena) -> None:
 
 def voter_removed_while_the_leader_dies(arena: Arena) -> None:
     leader = arena.controller()
-    leaving = arena.chance.choice(arena.others(leader))
+    leaving = arena.rng.choice(arena.others(leader))
     arena.note(f"remove voter {leaving}")
     change = remove_voter(arena, leaving)
     arena.kill(leader)
@@ -178,7 +178,7 @@ def voter_removed_while_the_leader_dies(arena: Arena) -> None:
 
 
 def voter_added_while_the_leader_dies(arena: Arena) -> None:
-    leaving = arena.chance.choice(arena.others(arena.controller()))
+    leaving = arena.rng.choice(arena.others(arena.controller()))
     arena.note(f"remove voter {leaving}")
     arena.note(f"the removal {remove_voter(arena, leaving).outcome()}")
     leader = arena.controller()
@@ -203,13 +203,17 @@ def _make_voter_again(arena: Arena, number: int) -> None:
 
 
 def snapshots_under_load(arena: Arena) -> None:
-    """A node that was away finds the log cut behind a snapshot, and fetches that instead."""
-    away = arena.chance.choice(arena.others(arena.controller()))
+    """A node that was down finds the log truncated and fetches a snapshot instead."""
+    away = arena.rng.choice(arena.others(arena.controller()))
     arena.kill(away)
     arena.metadata_progress(30, seconds=40)
     leader = arena.controller()
     folder = arena.cluster.nodes[leader].place.data / "__cluster_metadata-0"
-    arena.expect(lambda: len(list(folder.glob("*.checkpoint"))) >= 1, seconds=20, what="a snapshot")
+    arena.expect(
+        lambda: len(list(folder.glob("*.checkpoint"))) >= 1,
+        seconds=20,
+        what=f"node {leader} writes a snapshot",
+    )
     arena.start(away)
     _caught_up(arena, away)
     arena.metadata_progress()
@@ -218,41 +222,43 @@ def snapshots_under_load(arena: Arena) -> None:
 _scenario = partial(Scenario, family=FAMILY, has_administrator=True)
 
 SCENARIOS = (
-    _scenario(happen=quorum_leader_killed, about="The leader of the quorum is killed."),
+    _scenario(happen=quorum_leader_killed, about="The quorum leader is killed."),
     _scenario(happen=each_killed, about="Each node is killed in turn."),
     _scenario(happen=each_paused, about="Each node is paused in turn."),
-    _scenario(happen=each_cut_off, about="Each node is cut off both ways in turn."),
-    _scenario(happen=each_mute, about="Each node is not heard for a while."),
-    _scenario(happen=each_deaf, about="Each node hears nobody for a while."),
+    _scenario(happen=each_cut_off, about="Each node is isolated in turn."),
+    _scenario(happen=each_mute, about="Each node in turn cannot send but can receive."),
+    _scenario(happen=each_deaf, about="Each node in turn can send but cannot receive."),
     _scenario(
-        happen=two_of_three_gone, about="No majority: nothing changes, and what is known is told."
+        happen=two_of_three_gone,
+        about="Without a majority metadata does not change and can be read.",
     ),
-    _scenario(happen=quorum_all_restarted, about="All nodes are killed and started again."),
-    _scenario(happen=metadata_truncated, about="The metadata log of a minority is cut short."),
-    _scenario(happen=metadata_corrupted, about="The metadata log of a minority rots."),
+    _scenario(happen=quorum_all_restarted, about="All nodes are killed and restarted."),
+    _scenario(happen=metadata_truncated, about="The metadata log of a minority is truncated."),
+    _scenario(happen=metadata_corrupted, about="The metadata log of a minority is corrupted."),
     _scenario(happen=disk_wiped, about="The disk of a minority is wiped."),
     _scenario(happen=clocks_jump, about="Clocks jump by hours.", needs_agent=True),
     _scenario(
         happen=slow_fsync,
-        about="fsync takes long, first on the leader, then everywhere.",
+        about="fsync is slow, first on the leader, then on all nodes.",
         needs_agent=True,
     ),
     _scenario(
         happen=quorum_leader_disk_full,
-        about="The disk of the quorum's leader is full.",
+        about="The disk of the quorum leader is full.",
         small_disk_bytes=SMALL_DISK_BYTES,
         settings={"log.segment.bytes": str(4 << 20)},
     ),
     _scenario(
         happen=voter_removed_while_the_leader_dies,
-        about="A voter is removed while the leader dies.",
+        about="A voter is removed while the leader is killed.",
     ),
     _scenario(
-        happen=voter_added_while_the_leader_dies, about="A voter is added while the leader dies."
+        happen=voter_added_while_the_leader_dies,
+        about="A voter is added while the leader is killed.",
     ),
     _scenario(
         happen=snapshots_under_load,
-        about="Snapshots are taken and fetched under load.",
+        about="Snapshots are written and fetched under load.",
         settings={"metadata.log.max.record.bytes.between.snapshots": "5000"},
     ),
 )

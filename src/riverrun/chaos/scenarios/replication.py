@@ -1,4 +1,4 @@
-"""Trouble with replicas: nothing that was acknowledged is lost, and service returns."""
+"""Faults of replicas: no acknowledged record is lost, and the cluster recovers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leader_paused(arena: Arena) -> None:
     leader = arena.leader()
     arena.pause(leader)
     arena.expect(
-        lambda: arena.leader() != leader, seconds=10, what=f"another leader than node {leader}"
+        lambda: arena.leader() != leader, seconds=10, what=f"a leader other than node {leader}"
     )
     arena.wait(PAUSE_SECONDS - 2)
     arena.resume(leader)
@@ -37,7 +37,7 @@ def leader_paused(arena: Arena) -> None:
 
 
 def minority_partition(arena: Arena) -> None:
-    """Clients still reach the old leader, which must not acknowledge anything by itself."""
+    """Clients still reach the old leader, which must not acknowledge records alone."""
     leader = arena.leader()
     arena.cut_off(leader)
     arena.expect(
@@ -48,7 +48,7 @@ def minority_partition(arena: Arena) -> None:
             )
         ),
         seconds=10,
-        what=f"the majority chooses another leader than node {leader}",
+        what=f"the majority elects a leader other than node {leader}",
     )
     arena.wait(1.0)
     arena.heal(leader)
@@ -56,10 +56,10 @@ def minority_partition(arena: Arena) -> None:
 
 
 def majority_partition(arena: Arena) -> None:
-    """Every node is alone: nobody may acknowledge, for nobody has a follower."""
+    """Every node is isolated, so no leader has a follower and none may acknowledge."""
     for number in arena.ids:
         arena.cut_off(number)
-    # Until the followers have left the in-sync set nothing moves; after that the minimum holds it.
+    # The high watermark stops until the followers leave the ISR, then min.insync.replicas applies.
     with arena.nothing_acknowledged(grace_seconds=0.5):
         arena.wait(3.0)
     arena.heal()
@@ -80,7 +80,7 @@ def asymmetric_partition(arena: Arena) -> None:
 
 
 def follower_slow(arena: Arena) -> None:
-    """The replica leaves the in-sync set, and comes back when it is quick again."""
+    """The replica leaves the ISR and returns when the link is fast again."""
     view = arena.partition()
     follower = next(number for number in view.replicas if number != view.leader)
     arena.slow_link(view.leader, follower, bytes_per_second=1500)
@@ -91,7 +91,7 @@ def follower_slow(arena: Arena) -> None:
 
 
 def two_killed(arena: Arena) -> None:
-    """One after the other; with one replica left acks=all is refused, and nothing is lost."""
+    """With one replica left, acks=all is rejected and no record is lost."""
     leader = arena.leader()
     arena.kill(leader)
     arena.progress_everywhere()
@@ -105,7 +105,7 @@ def two_killed(arena: Arena) -> None:
 
 def two_killed_at_once(arena: Arena) -> None:
     leader = arena.leader()
-    other = arena.chance.choice(arena.others(leader))
+    other = arena.rng.choice(arena.others(leader))
     arena.kill(leader, other)
     with arena.nothing_acknowledged(grace_seconds=0.2):
         arena.wait(1.0)
@@ -121,7 +121,7 @@ def all_restarted(arena: Arena) -> None:
 
 
 def disk_full(arena: Arena) -> None:
-    """The leader's disk has no more room: leadership moves, and room brings the replica back."""
+    """Leadership moves away from a full disk; the replica returns when there is room again."""
     leader = arena.leader()
     home = arena.cluster.nodes[leader].place.data.parent
     arena.note(f"fill the disk of node {leader}")
@@ -136,18 +136,18 @@ def disk_full(arena: Arena) -> None:
 
 
 def disk_failed(arena: Arena) -> None:
-    """A sync of the leader fails: it stops, and others lead before its session has ended."""
+    """A leader stops when a sync fails, and others lead before its session expires."""
     leader = arena.leader()
-    arena.torment(leader, fsync_fails=1)
+    arena.impair(leader, fsync_fails=1)
     arena.progress_everywhere()
     arena.expect(arena.cluster.died, seconds=10, what=f"node {leader} stops")
-    arena.torment(leader)
+    arena.impair(leader)
     arena.start(leader)
     arena.all_in_sync()
 
 
 def disk_corrupted(arena: Arena) -> None:
-    """Bits rot in the middle of a replica's log while its node is down; it is repaired."""
+    """The log of a replica is corrupted while its node is down, and repaired after the start."""
     leader = arena.leader()
     arena.kill(leader)
     log = disks.largest(_logs(arena, leader))
@@ -156,7 +156,7 @@ def disk_corrupted(arena: Arena) -> None:
     arena.progress_everywhere()
     arena.start(leader)
     arena.all_in_sync()
-    # The repaired replica must be as good as the others when it is the one that is left to lead.
+    # The repaired replica must be complete when it becomes the leader.
     other = arena.leader()
     if other != leader:
         arena.kill(other)
@@ -178,7 +178,7 @@ def rolling_restart(arena: Arena) -> None:
 
 
 def leader_killed_while_catching_up(arena: Arena) -> None:
-    """A follower that lacks records must not lead, however few others are left."""
+    """A follower that lacks records must not become the leader."""
     view = arena.partition()
     behind = next(number for number in view.replicas if number != view.leader)
     arena.kill(behind)
@@ -197,21 +197,21 @@ def leader_killed_while_catching_up(arena: Arena) -> None:
 def kill_storm(arena: Arena) -> None:
     end = arena.history.now() + STORM_SECONDS
     while arena.history.now() < end:
-        victim = arena.chance.choice(arena.ids)
-        if arena.chance.random() < 0.25:
+        victim = arena.rng.choice(arena.ids)
+        if arena.rng.random() < 0.25:
             arena.pause(victim)
-            arena.wait(arena.chance.uniform(0.1, 2.5))
+            arena.wait(arena.rng.uniform(0.1, 2.5))
             arena.resume(victim)
         else:
             arena.kill(victim)
-            arena.wait(arena.chance.uniform(0.0, 1.0))
+            arena.wait(arena.rng.uniform(0.0, 1.0))
             arena.start(victim)
-        arena.wait(arena.chance.uniform(0.0, 1.5))
+        arena.wait(arena.rng.uniform(0.0, 1.5))
     arena.progress_everywhere(seconds=20)
 
 
 def clients_cut_off(arena: Arena) -> None:
-    """Clients lose the leader, silently, by resets, half; nodes see each other all the time."""
+    """Clients lose the leader by dropped bytes, resets and half-open connections."""
     leader = arena.leader()
     for mode in (Mode.DROP, Mode.CUT):
         arena.note(f"clients and node {leader}: {mode}")
@@ -219,7 +219,7 @@ def clients_cut_off(arena: Arena) -> None:
         arena.wait(1.0)
         arena.heal(leader)
         arena.progress_everywhere()
-    arena.note(f"node {leader} forgets its connections")
+    arena.note(f"node {leader} has half-open connections")
     arena.cluster.network.half_open(leader)
     arena.wait(2.0)
     arena.heal(leader)
@@ -231,45 +231,45 @@ _scenario = partial(Scenario, family=FAMILY)
 SCENARIOS = (
     _scenario(
         happen=leader_killed,
-        about="The leader of a partition is killed.",
+        about="A partition leader is killed.",
         may_fail_sends=False,
         silence_seconds_max=5.0,
     ),
     _scenario(
-        happen=leader_paused, about="The leader stops for longer than its session, and goes on."
+        happen=leader_paused, about="The leader is paused for longer than its session timeout."
     ),
     _scenario(
         happen=minority_partition,
-        about="The leader is cut off from the majority, not from clients.",
+        about="The leader is isolated from other nodes, not from clients.",
     ),
-    _scenario(happen=majority_partition, about="Every node is alone for a while."),
-    _scenario(happen=asymmetric_partition, about="The leader is not heard, later hears nobody."),
+    _scenario(happen=majority_partition, about="Every node is isolated."),
+    _scenario(happen=asymmetric_partition, about="The leader cannot send, then cannot receive."),
     _scenario(
         happen=follower_slow,
-        about="A follower is slow, then fast: out of the in-sync set, and back.",
+        about="A slow follower leaves the ISR, and returns when it is fast again.",
         may_fail_sends=False,
     ),
-    _scenario(happen=two_killed, about="Two of three are killed in turn: acks=all is refused."),
-    _scenario(happen=two_killed_at_once, about="Two of three are killed at once."),
-    _scenario(happen=all_restarted, about="All nodes are killed and started again."),
+    _scenario(happen=two_killed, about="Two of three nodes are killed: acks=all is rejected."),
+    _scenario(happen=two_killed_at_once, about="Two of three nodes are killed at once."),
+    _scenario(happen=all_restarted, about="All nodes are killed and restarted."),
     _scenario(
         happen=disk_full,
-        about="The disk of a leader is full, then has room again.",
+        about="The disk of a leader is full, then has free space again.",
         small_disk_bytes=SMALL_DISK_BYTES,
         settings={"log.segment.bytes": str(4 << 20)},
     ),
     _scenario(
         happen=disk_failed,
-        about="The disk of a leader fails: its node stops, and others lead at once.",
+        about="The disk of a leader fails: its node stops and others lead at once.",
         may_fail_sends=False,
         silence_seconds_max=3.0,
         needs_agent=True,
         settings={"log.flush.before.ack": "true"},
     ),
-    _scenario(happen=disk_corrupted, about="A replica rots while its node is down."),
+    _scenario(happen=disk_corrupted, about="A replica is corrupted while its node is down."),
     _scenario(
         happen=rolling_restart,
-        about="Every node is stopped and started in turn: no request fails.",
+        about="Every node is restarted in turn: no request fails.",
         may_fail_sends=False,
         silence_seconds_max=3.0,
     ),
@@ -277,9 +277,7 @@ SCENARIOS = (
         happen=leader_killed_while_catching_up,
         about="The leader is killed while a follower catches up.",
     ),
-    _scenario(
-        happen=kill_storm, about="Nodes are killed and paused at random, one after the other."
-    ),
+    _scenario(happen=kill_storm, about="Nodes are killed and paused at random."),
     _scenario(
         happen=clients_cut_off, about="Clients lose their connections to a leader in three ways."
     ),

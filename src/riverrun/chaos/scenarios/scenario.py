@@ -1,4 +1,4 @@
-"""What a scenario is: a name, a sentence, what it needs, what it may cost, and what happens."""
+"""The declaration of a scenario: description, requirements, limits and the function to run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One kind of trouble."""
+    """One scenario; its name is that of the function."""
 
     about: str
     happen: Callable[[Arena], None]
     family: str
     has_administrator: bool = False
     small_disk_bytes: int = 0
-    """Every node's file system has this size; 0 for the machine's own."""
+    """The size of every node's file system; 0 means the machine's own file system."""
     settings: Mapping[str, str] = field(default_factory=dict)
     needs_agent: bool = False
     nodes_min: int = 3
     may_fail_sends: bool = True
-    """Whether a client may see an error; retries allow for all but long outages."""
+    """Whether sends may fail; retries cover all but long outages."""
     silence_seconds_max: float | None = None
-    """The longest pause between acknowledgements that is accepted."""
+    """The longest accepted pause between acknowledgements."""
     discards_cluster: bool = False
-    """Whether the cluster is of no use to the next scenario."""
+    """Whether the next scenario needs a new cluster."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Changes of the quorum's voters, asked for without waiting, so that others can die meanwhile."""
+"""Changes of the quorum's voters that do not wait, so that nodes can be killed meanwhile."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from riverrun.wire.messages import remove_raft_voter_request as removing
 if TYPE_CHECKING:
     from riverrun.chaos.scenarios.arena import Arena
 
-ANSWER_SECONDS_MAX = 5.0
+RESPONSE_SECONDS_MAX = 5.0
 
 
 def directory_of(data: Path) -> UUID:
-    """The directory id, which a voter is known by, from the file that every node keeps."""
+    """The directory id of a node, which identifies a voter."""
     for line in (data / "meta.properties").read_text().splitlines():
         name, _, value = line.partition("=")
         if name == "directory.id":
             return UUID(bytes=base64.urlsafe_b64decode(value + "=="))
-    raise ValueError(f"{data}/meta.properties names no directory.id")
+    raise ValueError(f"{data}/meta.properties has no directory.id")
 
 
 class PendingVoterChange:
-    """A change that was asked for; its outcome may never be known."""
+    """A requested change, whose outcome may stay unknown."""
 
     def __init__(self, future: Future[ErrorCode]) -> None:
         self._future = future
 
     def outcome(self) -> str:
         try:
-            code = self._future.result(ANSWER_SECONDS_MAX)
+            code = self._future.result(RESPONSE_SECONDS_MAX)
         except (OSError, TimeoutError, UnsupportedApi) as error:
             return f"has no known outcome: {error}"
         return "was confirmed" if code is ErrorCode.NONE else f"was refused: {code.name}"
@@ -50,7 +50,7 @@ def remove_voter(arena: Arena, number: int) -> PendingVoterChange:
         voter_directory_id=directory_of(arena.cluster.nodes[number].place.data),
     )
     return PendingVoterChange(
-        arena.probe.ask_controller(arena.controller(), ApiKey.REMOVE_RAFT_VOTER, message)
+        arena.probe.request_controller(arena.controller(), ApiKey.REMOVE_RAFT_VOTER, message)
     )
 
 
@@ -58,11 +58,11 @@ def add_voter(arena: Arena, number: int) -> PendingVoterChange:
     host, _, port = arena.cluster.nodes[number].place.proxied_controller.rpartition(":")
     message = adding.AddRaftVoterRequest(
         cluster_id=None,
-        timeout_ms=int(ANSWER_SECONDS_MAX * 1000),
+        timeout_ms=int(RESPONSE_SECONDS_MAX * 1000),
         voter_id=number,
         voter_directory_id=directory_of(arena.cluster.nodes[number].place.data),
         listeners=(adding.Listener(name="CONTROLLER", host=host, port=int(port)),),
     )
     return PendingVoterChange(
-        arena.probe.ask_controller(arena.controller(), ApiKey.ADD_RAFT_VOTER, message)
+        arena.probe.request_controller(arena.controller(), ApiKey.ADD_RAFT_VOTER, message)
     )

@@ -7,14 +7,13 @@ missing and how to get it. With RIVERRUN_PEERS=required a missing peer is a fail
 
 import contextlib
 import fcntl
-import functools
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
@@ -174,17 +173,21 @@ def find_kcat() -> str:
     return found
 
 
-@functools.cache
+_outcomes: dict[Callable[[], object], object] = {}
+
+
 def outcome(find: Callable[[], Found]) -> Found | MissingPeer:
-    """Asked once per run: a machine without network must not wait for it in every test."""
-    try:
-        return find()
-    except MissingPeer as missing:
-        return missing
+    """The result of `find`, called once per run: without a network it may take long."""
+    if find not in _outcomes:
+        try:
+            _outcomes[find] = find()
+        except MissingPeer as missing:
+            _outcomes[find] = missing
+    return cast(Found | MissingPeer, _outcomes[find])
 
 
 def need(find: Callable[[], Found]) -> Found:
-    """What `find` finds; else the test that asked is skipped with the reason."""
+    """The result of `find`; without it the test is skipped with the reason."""
     found = outcome(find)
     if not isinstance(found, MissingPeer):
         return found

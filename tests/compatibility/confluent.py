@@ -83,5 +83,29 @@ def wait_for(consumers: Iterable[Consumer], condition: Callable[[], bool], what:
     until(look, seconds=SECONDS_MAX, what=what)
 
 
+def topic_of(message: Message) -> str:
+    topic = message.topic()
+    assert topic is not None, "a delivered message has a topic"
+    return topic
+
+
+def partition_of(message: Message) -> int:
+    partition = message.partition()
+    assert partition is not None, "a delivered message has a partition"
+    return partition
+
+
+def offset_of(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "a delivered message has an offset"
+    return offset
+
+
+def value_of(message: Message) -> bytes:
+    value = message.value()
+    assert value is not None, "the message is a tombstone"
+    return value
+
+
 def owned(consumer: Consumer) -> set[int]:
     return {row.partition for row in consumer.assignment()}

@@ -8,7 +8,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 class Sent(NamedTuple):
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, str | bytes | None], ...]
     timestamp: int
 
 

@@ -12,20 +12,20 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
 )
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.compatibility.confluent import (
     consumer,
+    offset_of,
     producer,
     read,
     read_partition,
@@ -94,7 +94,7 @@ def test_settings_of_a_topic_change(admin: AdminClient, make_topic: MakeTopic) -
     name = make_topic()
     resource = ConfigResource(ResourceType.TOPIC, name)
     before = _described(admin, resource)
-    assert before["retention.ms"].source == ConfigSource.DEFAULT_CONFIG.value
+    assert ConfigSource(before["retention.ms"].source) is ConfigSource.DEFAULT_CONFIG
     assert {"cleanup.policy", "compression.type", "max.message.bytes"} <= before.keys()
     changed = ConfigResource(
         ResourceType.TOPIC,
@@ -113,7 +113,7 @@ def test_settings_of_a_topic_change(admin: AdminClient, make_topic: MakeTopic) -
         what="the new retention",
     )
     after = _described(admin, resource)
-    assert after["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert ConfigSource(after["retention.ms"].source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
     assert after["cleanup.policy"].value == "delete,compact"
 
 
@@ -216,7 +216,7 @@ def test_compaction_keeps_the_newest_of_each_key(server: Server, make_topic: Mak
         with consumer(server.bootstrap, topic) as reader:
             reader.assign([TopicPartition(topic, 0, 0)])
             first = read(reader, 1)[0]
-        return first.offset() >= 290
+        return offset_of(first) >= 290
 
     until(is_compacted, seconds=50, what="the log is compacted")
     found = read_partition(server.bootstrap, topic, 10)

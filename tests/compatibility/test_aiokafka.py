@@ -85,7 +85,10 @@ def test_reading_out_of_range_is_told(server: Server, make_topic: MakeTopic) -> 
 def test_a_group_of_two_shares_and_shrinks(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic(partitions=4)
-        common = {"bootstrap_servers": server.bootstrap, "group_id": f"{topic}-group"}
+        common: dict[str, Any] = {
+            "bootstrap_servers": server.bootstrap,
+            "group_id": f"{topic}-group",
+        }
         common |= {"heartbeat_interval_ms": 200, "auto_offset_reset": "earliest"}
         first = AIOKafkaConsumer(topic, **common)
         second = AIOKafkaConsumer(topic, **common)
@@ -104,7 +107,10 @@ def test_commits_with_words_survive_the_member(server: Server, make_topic: MakeT
         topic = make_topic()
         await _send(server, topic, [b"%d" % number for number in range(20)])
         place = TopicPartition(topic, 0)
-        common = {"bootstrap_servers": server.bootstrap, "group_id": f"{topic}-group"}
+        common: dict[str, Any] = {
+            "bootstrap_servers": server.bootstrap,
+            "group_id": f"{topic}-group",
+        }
         common |= {"auto_offset_reset": "earliest", "enable_auto_commit": False}
         async with AIOKafkaConsumer(topic, **common) as consumer:
             await consumer.getone()

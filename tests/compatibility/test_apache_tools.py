@@ -109,7 +109,7 @@ def test_kafka_consumer_groups(tools: ApacheTools, server: Server, make_topic: M
     with consumer(server.bootstrap, group, client_id="seen") as reader:
         reader.subscribe([name])
         last = read(reader, 4)[-1]
-        reader.commit(last, asynchronous=False)
+        reader.commit(message=last, asynchronous=False)
         described = tools.run(*at, "--describe", "--group", group).check().text
         row = next(line.split() for line in described.splitlines() if line.startswith(group))
         assert row[:6] == [group, name, "0", "4", "10", "6"]
@@ -206,13 +206,13 @@ def test_kafka_dump_log_reads_every_kind_of_file(
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         sender = producer(server.bootstrap, compression_type=codec, enable_idempotence=True)
         for number in range(800):
-            headers = {"number": b"%d" % number}
+            headers: list[tuple[str, str | bytes | None]] = [("number", b"%d" % number)]
             value = random.Random(number).randbytes(900)
             sender.produce(name, value, b"key", partition=0, headers=headers)
         assert sender.flush(30) == 0
     with consumer(server.bootstrap, f"{name}-group") as reader:
         reader.subscribe([name])
-        reader.commit(read(reader, 100)[-1], asynchronous=False)
+        reader.commit(message=read(reader, 100)[-1], asynchronous=False)
     _check_files(tools, server, name)
     dump = ("DumpLogSegments", "--files")
     offsets = _files(server, "__consumer_offsets-*", "*.log")

@@ -7,7 +7,16 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.compatibility.confluent import consumer, producer, read, read_partition, send
+from tests.compatibility.confluent import (
+    consumer,
+    offset_of,
+    partition_of,
+    producer,
+    read,
+    read_partition,
+    send,
+    value_of,
+)
 from tests.compatibility.conftest import MakeTopic
 from tests.compatibility.data import TIMESTAMP
 from tests.processes import Server
@@ -24,11 +33,11 @@ def test_a_large_record_arrives_whole(server: Server, make_topic: MakeTopic) -> 
 
 def test_a_record_above_the_limit_is_refused(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(configs={"max.message.bytes": "1000"})
-    failed: list[KafkaError] = []
+    failed: list[KafkaError | None] = []
     sender = producer(server.bootstrap)
     sender.produce(topic, b"x" * 2000, on_delivery=lambda error, _: failed.append(error))
     sender.flush(30)
-    assert failed[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert failed[0] is not None and failed[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
     send(server.bootstrap, topic, [b"fits"])
     assert read_partition(server.bootstrap, topic, 1)[0].offset() == 0
 
@@ -103,7 +112,8 @@ def test_reading_beyond_the_end_resets(server: Server, make_topic: MakeTopic) ->
         message = None
         while message is None:
             message = reader.poll(1)
-        assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+        error = message.error()
+        assert error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
 def test_an_idempotent_producer_writes_in_order(server: Server, make_topic: MakeTopic) -> None:
@@ -119,22 +129,22 @@ def test_concurrent_producers_never_share_an_offset(server: Server, make_topic: 
     topic = make_topic()
     offsets: dict[int, list[int]] = {}
 
-    def run(who: int) -> None:
-        values = [b"%d:%d" % (who, number) for number in range(2000)]
+    def run(number: int) -> None:
+        values = [b"%d:%d" % (number, count) for count in range(2000)]
         done = send(server.bootstrap, topic, values, linger_ms=0, batch_num_messages=20)
-        offsets[who] = [message.offset() for message in done]
+        offsets[number] = [offset_of(message) for message in done]
 
-    threads = [threading.Thread(target=run, args=(who,)) for who in range(4)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(itertools.chain(*offsets.values())) == list(range(8000))
     found = read_partition(server.bootstrap, topic, 8000)
-    for who in range(4):
-        mine = [message for message in found if message.value().startswith(b"%d:" % who)]
-        assert [int(message.value()[2:]) for message in mine] == list(range(2000))
-        assert [message.offset() for message in mine] == offsets[who]
+    for number in range(4):
+        own = [message for message in found if value_of(message).startswith(b"%d:" % number)]
+        assert [int(value_of(message)[2:]) for message in own] == list(range(2000))
+        assert [message.offset() for message in own] == offsets[number]
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
@@ -147,12 +157,12 @@ def test_every_kind_of_acknowledgement(acks: str, server: Server, make_topic: Ma
 
 def test_a_key_finds_the_same_partition_as_in_java(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=8)
-    places: dict[bytes, set[int]] = {}
+    places: dict[bytes | None, set[int]] = {}
     sender = producer(server.bootstrap, partitioner="murmur2_random")
 
     def done(error: object, message: confluent_kafka.Message) -> None:
         assert error is None, error
-        places.setdefault(message.key(), set()).add(message.partition())
+        places.setdefault(message.key(), set()).add(partition_of(message))
 
     for number in range(200):
         sender.produce(topic, b"v", b"key-%d" % (number % 20), on_delivery=done)
@@ -170,11 +180,11 @@ def test_keyless_records_are_refused_by_a_compacted_topic(
     server: Server, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(configs={"cleanup.policy": "compact"})
-    failed: list[KafkaError] = []
+    failed: list[KafkaError | None] = []
     sender = producer(server.bootstrap, retries=0)
     sender.produce(topic, b"no key", on_delivery=lambda error, _: failed.append(error))
     sender.flush(30)
-    assert failed[0].code() == KafkaError.INVALID_RECORD
+    assert failed[0] is not None and failed[0].code() == KafkaError.INVALID_RECORD
 
 
 def test_a_transaction_is_refused_for_good(server: Server) -> None:
@@ -198,4 +208,4 @@ def test_many_partitions_in_one_fetch(server: Server, make_topic: MakeTopic) -> 
     with consumer(server.bootstrap, topic) as reader:
         reader.assign([TopicPartition(topic, partition, 0) for partition in range(60)])
         found = read(reader, 600)
-    assert sorted(int(message.value()) for message in found) == list(range(600))
+    assert sorted(int(value_of(message)) for message in found) == list(range(600))

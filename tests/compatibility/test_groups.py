@@ -6,7 +6,15 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.compatibility.confluent import consumer, owned, read, send, wait_for
+from tests.compatibility.confluent import (
+    consumer,
+    offset_of,
+    owned,
+    partition_of,
+    read,
+    send,
+    wait_for,
+)
 from tests.compatibility.conftest import MakeTopic
 from tests.processes import Server
 
@@ -39,7 +47,7 @@ def test_a_group_that_changes_reads_everything_once(server: Server, make_topic: 
     def take(member: Consumer) -> None:
         for message in member.consume(200, 0.05):
             assert message.error() is None, message.error()
-            found.append((message.partition(), message.offset()))
+            found.append((partition_of(message), offset_of(message)))
             member.store_offsets(message)
 
     with contextlib.ExitStack() as stack:
@@ -74,7 +82,7 @@ def test_committed_offsets_are_where_the_next_member_begins(
     with consumer(server.bootstrap, topic, **FAST, enable_auto_commit=False) as reader:
         reader.subscribe([topic])
         last = read(reader, 40)[-1]
-        reader.commit(last, asynchronous=False)
+        reader.commit(message=last, asynchronous=False)
         read(reader, 10)
     with consumer(server.bootstrap, topic, **FAST) as reader:
         reader.subscribe([topic])

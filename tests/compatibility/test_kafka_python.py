@@ -140,7 +140,7 @@ def _read(consumer: KafkaConsumer, count: int) -> list[int]:
     return found
 
 
-class _Polled(ConsumerRebalanceListener):
+class _Polled(ConsumerRebalanceListener):  # type: ignore[misc]
     """A member in a thread of its own: its joins wait inside of poll."""
 
     def __init__(self, server: Server, topic: str, settings: dict[str, Any]) -> None:

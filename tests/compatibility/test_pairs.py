@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import aiokafka
 import confluent_kafka
 import kafka
 import pytest
 
+from tests.compatibility.confluent import topic_of
 from tests.compatibility.conftest import MakeTopic
 from tests.compatibility.data import CODECS, Sent, records
 from tests.processes import Server, until
@@ -86,6 +88,12 @@ WRITERS = (write_confluent, write_aiokafka, write_kafka_python)
 Found = dict[str, list[Sent]]
 
 
+def received(message: confluent_kafka.Message) -> Sent:
+    rows = message.headers() or ()
+    headers = tuple(rows.items() if isinstance(rows, dict) else rows)
+    return Sent(message.key(), message.value(), headers, message.timestamp()[1])
+
+
 def read_confluent(bootstrap: str, topics: list[str], group: str) -> Found:
     settings = {"bootstrap.servers": bootstrap, "group.id": group}
     consumer = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
@@ -95,9 +103,7 @@ def read_confluent(bootstrap: str, topics: list[str], group: str) -> Found:
     def is_done() -> bool:
         for message in consumer.consume(1000, 0.2):
             assert message.error() is None, message.error()
-            headers = tuple(message.headers() or ())
-            row = Sent(message.key(), message.value(), headers, message.timestamp()[1])
-            found[message.topic()].append(row)
+            found[topic_of(message)].append(received(message))
         return _is_complete(found)
 
     until(is_done, seconds=READ_SECONDS_MAX, what="confluent-kafka reads everything")
@@ -154,7 +160,7 @@ def written(server: Server) -> Iterator[list[str]]:
             topic = f"pairs-{writer.__name__}-{codec}".replace("_", "-")
             with server.client() as client:
                 until(
-                    lambda client=client, topic=topic: _exists(client, topic),
+                    partial(_exists, client, topic),
                     seconds=15,
                     what=f"{topic} is created by being asked for",
                 )
@@ -197,9 +203,7 @@ def test_recompressed_records_are_read_the_same(
     def is_done() -> bool:
         for message in consumer.consume(1000, 0.2):
             assert message.error() is None, message.error()
-            headers = tuple(message.headers() or ())
-            row = Sent(message.key(), message.value(), headers, message.timestamp()[1])
-            found.append(row)
+            found.append(received(message))
         return len(found) >= 2 * len(SENT)
 
     until(is_done, seconds=READ_SECONDS_MAX, what="all is read")

@@ -42,10 +42,10 @@ def batch(
     max_timestamp: int | None = None,
 ) -> bytes:
     """One v2 batch; the later arguments make it wrong in one way each."""
-    rows = [row if isinstance(row, Row) else Row(row) for row in rows]
-    base_timestamp = rows[0].timestamp if rows else TIMESTAMP
-    latest = max((row.timestamp for row in rows), default=base_timestamp)
-    body = b"".join(_record(row, delta_of(at), base_timestamp) for at, row in enumerate(rows))
+    whole = [row if isinstance(row, Row) else Row(row) for row in rows]
+    base_timestamp = whole[0].timestamp if whole else TIMESTAMP
+    latest = max((row.timestamp for row in whole), default=base_timestamp)
+    body = b"".join(_record(row, delta_of(at), base_timestamp) for at, row in enumerate(whole))
     post = struct.pack(
         ">hiqqqhii",
         attributes | CODECS.get(codec, 0),

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
 )
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.clusters import Cluster
 from tests.compatibility.confluent import consumer, read, send
@@ -100,7 +99,7 @@ def test_settings_of_topics_and_brokers(admins: list[AdminClient], make_topic: M
     for admin in admins:
         for broker, value in (("1", "300"), ("2", "400"), ("3", "15000")):
             row = _settled(admin, ConfigResource(ResourceType.BROKER, broker), name, value)
-            own = row.source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
+            own = ConfigSource(row.source) is ConfigSource.DYNAMIC_BROKER_CONFIG
             assert own == (broker != "3")
         _settled(admin, ConfigResource(ResourceType.TOPIC, topic), "retention.ms", "12345")
     for change in (of_one, of_two):

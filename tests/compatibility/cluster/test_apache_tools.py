@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -212,9 +213,9 @@ def test_kafka_configs_through_brokers_and_controllers(
         tools.run(CONFIGS, *at, "--alter", *everywhere, "--add-config", f"{setting}=250").check()
         for node in cluster.nodes.values():
             one = ("--entity-type", "brokers", "--entity-name", node.id)
-            asked = (CONFIGS, *at, "--describe", *one, "--all")
+            describe = (CONFIGS, *at, "--describe", *one, "--all")
             until(
-                lambda asked=asked: f"{setting}=250" in tools.run(*asked).text,
+                partial(_shows, tools, f"{setting}=250", *describe),
                 seconds=SECONDS_MAX,
                 what=f"node {node.id} has the default of the cluster",
             )
@@ -282,7 +283,7 @@ def test_every_node_has_metadata_that_apache_reads(
     name = make_topic(partitions=20)
     for node in cluster.nodes.values():
         folder = node.data / "__cluster_metadata-0"
-        until(lambda f=folder: _snapshots(f), seconds=SECONDS_MAX, what="snapshots of metadata")
+        until(partial(_snapshots, folder), seconds=SECONDS_MAX, what="snapshots of metadata")
         kept = _keep(folder, tmp_path / str(node.id))
         files = [*sorted(kept.glob("*.log")), *_snapshots(kept)]
         dump = ("DumpLogSegments", "--cluster-metadata-decoder", "--files")
@@ -291,6 +292,11 @@ def test_every_node_has_metadata_that_apache_reads(
         for broker in cluster.nodes:
             assert f'"brokerId":{broker},' in texts[-1], f"{files[-1]} lacks broker {broker}"
         _list_in_shell(tools, files[-1], {"1", "2", "3", "metadataVersion"})
+
+
+def _shows(tools: ApacheTools, text: str, *arguments: object) -> bool:
+    main, *rest = arguments
+    return text in tools.run(str(main), *rest).text
 
 
 def _list_in_shell(tools: ApacheTools, snapshot: Path, wanted: set[str]) -> None:

@@ -19,7 +19,7 @@ from tests.compatibility.cluster.writers import (
     JavaWriter,
     Writer,
 )
-from tests.compatibility.confluent import consumer, read, send
+from tests.compatibility.confluent import consumer, offset_of, read, send, value_of
 from tests.compatibility.conftest import MakeTopic
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
@@ -66,11 +66,11 @@ def _check(cluster: Cluster, topic: str, writers: list[Writer]) -> None:
                 assert numbers == sorted(numbers), f"{writer.name} reordered in {partition}"
 
 
-def _read_all(reader: Consumer, topic: str, partition: int) -> dict[int, bytes | None]:
+def _read_all(reader: Consumer, topic: str, partition: int) -> dict[int, bytes]:
     place = TopicPartition(topic, partition, 0)
     _, end = reader.get_watermark_offsets(place, timeout=30)
     reader.assign([place])
-    return {message.offset(): message.value() for message in read(reader, end)}
+    return {offset_of(message): value_of(message) for message in read(reader, end)}
 
 
 def test_producers_ride_through_the_death_of_a_leader(
@@ -200,7 +200,7 @@ def test_a_leader_that_was_paused_calls_nothing_out_of_range(
         node.kill(signal.SIGSTOP)
         try:
             delivered = send(cluster.others(paused), topic, [b"after"] * 20, acks="all")
-            end = max(message.offset() for message in delivered) + 1
+            end = max(offset_of(message) for message in delivered) + 1
             partition = {"partition": 0, "fetch_offset": end, "partition_max_bytes": 1000}
             wanted = {"topic": topic, "partitions": [partition]}
             client.send("fetch", 4, {"replica_id": -1, "max_bytes": 1000, "topics": [wanted]})

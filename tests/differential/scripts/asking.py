@@ -1,5 +1,6 @@
 """Short ways to ask what many scripts ask. Each gives the fields of all versions at once."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.differential.script import Script
@@ -24,7 +25,7 @@ def produce(
 
 
 def produce_fields(
-    topics: list[tuple[tuple[str, str], list[tuple[int, bytes | None]]]],
+    topics: Sequence[tuple[tuple[str, str], Sequence[tuple[int, bytes | None]]]],
     acks: int = -1,
     transactional_id: str | None = None,
 ) -> dict[str, Any]:
@@ -126,8 +127,8 @@ def create_topic(
     *,
     partitions: int = 1,
     replication_factor: int = 1,
-    assignments: dict[int, list[int]] | None = None,
-    configs: dict[str, str | None] | None = None,
+    assignments: Mapping[int, Sequence[int]] | None = None,
+    configs: Mapping[str, str | None] | None = None,
     validate_only: bool = False,
 ) -> Any:
     topic = new_topic(
@@ -155,8 +156,8 @@ def new_topic(
     *,
     partitions: int = 1,
     replication_factor: int = 1,
-    assignments: dict[int, list[int]] | None = None,
-    configs: dict[str, str | None] | None = None,
+    assignments: Mapping[int, Sequence[int]] | None = None,
+    configs: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -201,7 +202,7 @@ def metadata_fields(
 
 def commit_fields(
     group: str,
-    rows: list[tuple[tuple[str, str], int, int, str | None]],
+    rows: Sequence[tuple[tuple[str, str], int, int, str | None]],
     *,
     generation: int = -1,
     member: str = "",
@@ -234,7 +235,7 @@ def commit(
     script: Script,
     label: str,
     group: str,
-    rows: list[tuple[tuple[str, str], int, int, str | None]],
+    rows: Sequence[tuple[tuple[str, str], int, int, str | None]],
     **who: Any,
 ) -> Any:
     return script.ask(label, "offset_commit", commit_fields(group, rows, **who))

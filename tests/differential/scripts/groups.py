@@ -283,13 +283,14 @@ def coordinators(script: Script) -> None:
 
 def _wrong_syncs(script: Script, member: Member) -> None:
     fields = member.sync_fields({member.member_id: b"x"})
-    for label, other in [
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("other generation", {"generation_id": 99}),
         ("unknown member", {"member_id": "nobody"}),
         ("unknown group", {"group_id": script.topic("nobody")}),
         ("other protocol type", {"protocol_type": "connect"}),
         ("other protocol", {"protocol_name": "roundrobin"}),
-    ]:
+    ]
+    for label, other in cases:
         script.ask(f"sync: {label}", "sync_group", {**fields, **other}, on=member.name)
 
 

@@ -99,6 +99,9 @@ class Member:
 
     def leave(self, label: str) -> Any:
         member = {"member_id": self.member_id, "group_instance_id": self.instance}
-        fields = {"group_id": self.group, "member_id": self.member_id}
-        fields["members"] = [{**member, "reason": "done"}]
+        fields = {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "members": [{**member, "reason": "done"}],
+        }
         return self.script.ask(label, "leave_group", fields, on=self.name)

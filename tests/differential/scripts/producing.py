@@ -1,6 +1,6 @@
 """Produce: good batches in every codec, and batches that are wrong in one way each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.differential.batches import CONTROL, TIMESTAMP, TRANSACTIONAL, Row, batch, old_message
@@ -110,7 +110,7 @@ def broken_inside(script: Script) -> None:
 
 
 def limits(script: Script) -> None:
-    small = _topic(script, "small", **{"max.message.bytes": "200"})
+    small = _topic(script, "small", {"max.message.bytes": "200"})
     produce(script, "fits", small, batch([b"x" * 100]))
     produce(script, "too large", small, batch([b"x" * 300]))
     produce(script, "large, but compressed", small, batch([b"x" * 300], codec="gzip"))
@@ -118,7 +118,7 @@ def limits(script: Script) -> None:
     produce(script, "exactly the limit", small, batch([b"x" * exact]))
     produce(script, "one above the limit", small, batch([b"x" * (exact + 1)]))
     fetch(script, "what fitted", small, 0)
-    timely = _topic(script, "timely", **{"message.timestamp.after.max.ms": "1000"})
+    timely = _topic(script, "timely", {"message.timestamp.after.max.ms": "1000"})
     produce(script, "far in the future", timely, batch([Row(b"x", timestamp=TIMESTAMP * 2)]))
     produce(script, "past", timely, batch([b"x"]))
     produce(
@@ -127,13 +127,13 @@ def limits(script: Script) -> None:
         timely,
         batch([Row(b"a"), Row(b"b", timestamp=TIMESTAMP * 2), Row(b"c")]),
     )
-    strict = _topic(script, "strict", **{"message.timestamp.before.max.ms": "1000"})
+    strict = _topic(script, "strict", {"message.timestamp.before.max.ms": "1000"})
     produce(script, "too old", strict, batch([b"x"]))
     fetch(script, "nothing came through", strict, 0)
 
 
 def compacted(script: Script) -> None:
-    topic = _topic(script, "compacted", **{"cleanup.policy": "compact"})
+    topic = _topic(script, "compacted", {"cleanup.policy": "compact"})
     produce(script, "with keys", topic, batch([Row(b"v", b"k"), Row(None, b"k")]))
     produce(script, "without key", topic, batch([Row(b"v")]))
     produce(script, "second without key", topic, batch([Row(b"a", b"k"), Row(b"b")]))
@@ -144,7 +144,7 @@ def compacted(script: Script) -> None:
 
 
 def append_time(script: Script) -> None:
-    topic = _topic(script, "append", **{"message.timestamp.type": "LogAppendTime"})
+    topic = _topic(script, "append", {"message.timestamp.type": "LogAppendTime"})
     produce(script, "plain", topic, batch([b"a", b"b"]))
     produce(script, "compressed", topic, batch([b"a", b"b"], codec="gzip"))
     produce(script, "from the future", topic, batch([Row(b"x", timestamp=TIMESTAMP * 2)]))
@@ -154,7 +154,7 @@ def append_time(script: Script) -> None:
 def recompressed(script: Script) -> None:
     rows = [Row(b"%d" % number * 40, b"k%d" % number) for number in range(4)]
     for codec in ("gzip", "snappy", "lz4", "zstd", "uncompressed"):
-        topic = _topic(script, codec, **{"compression.type": codec})
+        topic = _topic(script, codec, {"compression.type": codec})
         produce(script, f"plain to {codec}", topic, batch(rows))
         produce(script, f"zstd to {codec}", topic, batch(rows, codec="zstd"))
         produce(script, f"gzip to {codec}", topic, batch(rows, codec="gzip"))
@@ -238,7 +238,9 @@ def _not_soon(codes: tuple[str, ...]) -> Callable[[Any], bool]:
     return lambda answer: not any(code in str(answer) for code in codes)
 
 
-def _topic(script: Script, name: str, *, partitions: int = 1, **configs: str) -> tuple[str, str]:
+def _topic(
+    script: Script, name: str, configs: Mapping[str, str] | None = None, *, partitions: int = 1
+) -> tuple[str, str]:
     full = script.topic(name)
     return full, script.make_topic(full, partitions=partitions, configs=configs)
 

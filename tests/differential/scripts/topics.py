@@ -62,7 +62,7 @@ def create(script: Script) -> None:
 
 
 def create_with_assignments(script: Script) -> None:
-    for label, assignments in [
+    cases: list[tuple[str, dict[int, list[int]]]] = [
         ("assigned", {0: [1], 1: [1]}),
         ("not consecutive", {0: [1], 2: [1]}),
         ("not from zero", {1: [1]}),
@@ -71,7 +71,8 @@ def create_with_assignments(script: Script) -> None:
         ("no brokers", {0: []}),
         ("different factors", {0: [1], 1: [1, 2]}),
         ("negative broker", {0: [-1]}),
-    ]:
+    ]
+    for label, assignments in cases:
         name = script.topic(label.replace(" ", "-"))
         create_topic(
             script, label, name, partitions=-1, replication_factor=-1, assignments=assignments
@@ -95,32 +96,31 @@ def create_with_assignments(script: Script) -> None:
 
 
 def create_with_configs(script: Script) -> None:
-    for at, (label, configs) in enumerate(
-        [
-            ("good configs", {"retention.ms": "60000", "cleanup.policy": "compact,delete"}),
-            ("unknown config", {"no.such.setting": "1"}),
-            ("not a number", {"retention.ms": "soon"}),
-            ("below the least", {"segment.bytes": "1"}),
-            ("above the most", {"min.cleanable.dirty.ratio": "2"}),
-            ("not a choice", {"cleanup.policy": "shred"}),
-            ("empty list", {"cleanup.policy": ""}),
-            ("null value", {"retention.ms": None}),
-            ("not a boolean", {"preallocate": "maybe"}),
-            ("unknown codec", {"compression.type": "rar"}),
-            ("codec of the producer", {"compression.type": "producer"}),
-            ("min isr above replicas", {"min.insync.replicas": "2"}),
-            ("min isr of zero", {"min.insync.replicas": "0"}),
-            ("spaces around a number", {"retention.ms": " 5000 "}),
-            ("upper case choice", {"cleanup.policy": "COMPACT"}),
-            ("timestamp type", {"message.timestamp.type": "LogAppendTime"}),
-            ("retention minus two", {"retention.ms": "-2"}),
-            ("local above all retention", {"local.retention.ms": "900", "retention.ms": "800"}),
-            ("broker's name of a setting", {"log.retention.ms": "1000"}),
-            ("throttled replicas", {"leader.replication.throttled.replicas": "0:1"}),
-            ("throttled nonsense", {"leader.replication.throttled.replicas": "x"}),
-            ("a setting twice the size", {"max.message.bytes": "-1"}),
-        ]
-    ):
+    cases: list[tuple[str, dict[str, str | None]]] = [
+        ("good configs", {"retention.ms": "60000", "cleanup.policy": "compact,delete"}),
+        ("unknown config", {"no.such.setting": "1"}),
+        ("not a number", {"retention.ms": "soon"}),
+        ("below the least", {"segment.bytes": "1"}),
+        ("above the most", {"min.cleanable.dirty.ratio": "2"}),
+        ("not a choice", {"cleanup.policy": "shred"}),
+        ("empty list", {"cleanup.policy": ""}),
+        ("null value", {"retention.ms": None}),
+        ("not a boolean", {"preallocate": "maybe"}),
+        ("unknown codec", {"compression.type": "rar"}),
+        ("codec of the producer", {"compression.type": "producer"}),
+        ("min isr above replicas", {"min.insync.replicas": "2"}),
+        ("min isr of zero", {"min.insync.replicas": "0"}),
+        ("spaces around a number", {"retention.ms": " 5000 "}),
+        ("upper case choice", {"cleanup.policy": "COMPACT"}),
+        ("timestamp type", {"message.timestamp.type": "LogAppendTime"}),
+        ("retention minus two", {"retention.ms": "-2"}),
+        ("local above all retention", {"local.retention.ms": "900", "retention.ms": "800"}),
+        ("broker's name of a setting", {"log.retention.ms": "1000"}),
+        ("throttled replicas", {"leader.replication.throttled.replicas": "0:1"}),
+        ("throttled nonsense", {"leader.replication.throttled.replicas": "x"}),
+        ("a setting twice the size", {"max.message.bytes": "-1"}),
+    ]
+    for at, (label, configs) in enumerate(cases):
         create_topic(script, label, script.topic(f"c{at}"), configs=configs)
 
 

@@ -69,7 +69,7 @@ def cluster(script: Script) -> None:
         ask("fenced too", "describe_cluster", {"include_fenced_brokers": True})
     name = script.topic("dirs")
     topic_id = script.make_topic(name, partitions=2)
-    two = [(0, batch([b"x" * 100])), (1, batch([b"y"]))]
+    two: list[tuple[int, bytes | None]] = [(0, batch([b"x" * 100])), (1, batch([b"y"]))]
     script.quietly("produce", produce_fields([((name, topic_id), two)]))
 
     def dirs(label: str, topics: Any) -> None:
@@ -199,7 +199,7 @@ def simple_request(script: Script, api: str, version: int) -> tuple[dict[str, An
         case "produce":
             return produce_fields([(topic, [(0, batch([b"v%d" % version]))])]), None
         case "fetch":
-            rows = [{"partition": 0, "fetch_offset": 9}]
+            rows: list[dict[str, Any]] = [{"partition": 0, "fetch_offset": 9}]
             return fetch_fields([(topic, rows)], max_bytes=200), None
         case "list_offsets":
             rows = [{"partition_index": 0, "timestamp": -1}]

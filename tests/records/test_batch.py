@@ -33,12 +33,21 @@ RECORDS = [
 @given(
     st.builds(
         BatchHeader,
-        base_offset=INT64, length=INT32, leader_epoch=INT32, magic=st.integers(-128, 127),
-        crc=st.integers(0, 2**32 - 1), attributes=INT16, last_offset_delta=INT32,
-        base_timestamp=INT64, max_timestamp=INT64, producer_id=INT64, producer_epoch=INT16,
-        base_sequence=INT32, count=INT32,
+        base_offset=INT64,
+        length=INT32,
+        leader_epoch=INT32,
+        magic=st.integers(-128, 127),
+        crc=st.integers(0, 2**32 - 1),
+        attributes=INT16,
+        last_offset_delta=INT32,
+        base_timestamp=INT64,
+        max_timestamp=INT64,
+        producer_id=INT64,
+        producer_epoch=INT16,
+        base_sequence=INT32,
+        count=INT32,
     )
-)  # fmt: skip
+)
 def test_header_round_trips(header: BatchHeader) -> None:
     packed = HEADER.pack(*header)
     assert len(packed) == HEADER_BYTES
@@ -47,9 +56,16 @@ def test_header_round_trips(header: BatchHeader) -> None:
 
 def test_header_has_the_values_of_the_built_batch() -> None:
     batch = build_batch(
-        RECORDS, base_offset=70, leader_epoch=3, producer_id=8, producer_epoch=2, base_sequence=40,
-        transactional=True, control=True, delete_horizon_ms=5000,
-    )  # fmt: skip
+        RECORDS,
+        base_offset=70,
+        leader_epoch=3,
+        producer_id=8,
+        producer_epoch=2,
+        base_sequence=40,
+        transactional=True,
+        control=True,
+        delete_horizon_ms=5000,
+    )
     header = read_header(batch)
     assert header.size == len(batch)
     assert (header.base_offset, header.last_offset, header.next_offset) == (70, 72, 73)
@@ -101,8 +117,10 @@ def test_stamping_leaves_the_crc_valid() -> None:
     assert crc_matches(buffer, 5, len(batch))
     assert buffer[:5] + buffer[5 + len(batch) :] == b"1234567890"
     assert [record.offset for record in read_records(buffer[5 : 5 + len(batch)])] == [
-        2**40, 2**40 + 1, 2**40 + 2,
-    ]  # fmt: skip
+        2**40,
+        2**40 + 1,
+        2**40 + 2,
+    ]
 
 
 def test_log_append_time_overrides_timestamps_of_records() -> None:

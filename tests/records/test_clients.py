@@ -36,9 +36,14 @@ def as_read(batch: object) -> list[Record]:
 @pytest.mark.parametrize("codec", list(Compression))
 def test_batch_of_aiokafka_is_accepted_and_read(codec: Compression) -> None:
     builder = AioBuilder(
-        magic=2, compression_type=codec, is_transactional=0, producer_id=12, producer_epoch=1,
-        base_sequence=5, batch_size=999_999,
-    )  # fmt: skip
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=12,
+        producer_epoch=1,
+        base_sequence=5,
+        batch_size=999_999,
+    )
     for index, record in enumerate(RECORDS):
         headers = list(record.headers)
         assert builder.append(index, record.timestamp, record.key, record.value, headers)
@@ -66,9 +71,14 @@ def test_aiokafka_reads_our_batches(codec: Compression) -> None:
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
 def test_kafka_python_reads_our_batches_and_we_read_its_batches(codec: Compression) -> None:
     builder = PythonBuilder(
-        magic=2, compression_type=codec, is_transactional=False, producer_id=-1,
-        producer_epoch=-1, base_sequence=-1, batch_size=999_999,
-    )  # fmt: skip
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=999_999,
+    )
     for index, record in enumerate(RECORDS):
         headers = list(record.headers)
         assert builder.append(index, record.timestamp, record.key, record.value, headers)

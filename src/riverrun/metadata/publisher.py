@@ -145,6 +145,8 @@ async def image_of(snapshot_id: SnapshotId, snapshot: Snapshot) -> Image:
 
 
 async def in_slices(work: Iterator[None]) -> None:
+    """Yield to the event loop after each step. The steps have a bounded size, so unlike ``Yielder``
+    this needs no clock."""
     for _ in work:
         await asyncio.sleep(0)
 

@@ -130,9 +130,15 @@ def spans(payload: bytes, count: int) -> Iterator[Span]:
             if at >= end or key_length < -1 or value_length < -1:
                 raise CorruptBatch(f"key or value does not fit into the record at {start}")
             yield (
-                start, end, timestamp_delta, offset_delta,
-                key_at, key_length, value_at, value_length,
-            )  # fmt: skip
+                start,
+                end,
+                timestamp_delta,
+                offset_delta,
+                key_at,
+                key_length,
+                value_at,
+                value_length,
+            )
             at = end
     except IndexError:
         raise CorruptBatch(f"truncated record at {at} of {size}") from None

@@ -76,9 +76,20 @@ def check_produced(
         _reject_fragment(batch)
     header = read_header(batch)
     (
-        base_offset, length, _, magic, crc, attributes, last_offset_delta, base_timestamp,
-        max_timestamp, producer_id, _, base_sequence, count,
-    ) = header  # fmt: skip
+        base_offset,
+        length,
+        _,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        _,
+        base_sequence,
+        count,
+    ) = header
     size = length + OVERHEAD_BYTES
     view = memoryview(batch)
     if size != len(view) or magic != MAGIC:

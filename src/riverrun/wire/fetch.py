@@ -165,9 +165,19 @@ def _parse_plain(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, int]
     if version >= 11:
         rack_id, at = read_text(buffer, at, end)
     call = FetchCall(
-        replica_id, -1, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
-        session_epoch, partitions, forgotten, rack_id, None,
-    )  # fmt: skip
+        replica_id,
+        -1,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        partitions,
+        forgotten,
+        rack_id,
+        None,
+    )
     return call, at
 
 
@@ -197,7 +207,45 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, i
         at += 4
     max_wait_ms, min_bytes, max_bytes, isolation_level = _START.unpack_from(buffer, at)
     session_id, session_epoch = _SESSION.unpack_from(buffer, at + 13)
-    topics, at = read_compact_count(buffer, at + 21, end, 3)
+    partitions, at = _read_partitions(buffer, at + 21, end, version)
+    forgotten: list[tuple[str | UUID, int]] = []
+    topics, at = read_compact_count(buffer, at, end, 3)
+    if topics < 0:
+        raise MalformedRequest("null for forgotten topics")
+    check_items(topics)
+    for _ in range(topics):
+        topic, at = _read_topic(buffer, at, end, version)
+        at = _read_forgotten(buffer, at, end, topic, forgotten, is_flexible=True)
+        at = skip_tagged_fields(buffer, at, end) if buffer[at] else at + 1
+    rack_id, at = read_compact_text(buffer, at, end)
+    replica_epoch, cluster_id = -1, None
+    if buffer[at]:
+        replica_id, replica_epoch, cluster_id, at = _read_request_tags(
+            buffer, at, end, version, replica_id
+        )
+    else:
+        at += 1
+    call = FetchCall(
+        replica_id,
+        replica_epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        partitions,
+        forgotten,
+        rack_id,
+        cluster_id,
+    )
+    return call, at
+
+
+def _read_partitions(
+    buffer: Buffer, at: int, end: int, version: int
+) -> tuple[list[FetchPartition], int]:
+    topics, at = read_compact_count(buffer, at, end, 3)
     if topics < 0:
         raise MalformedRequest("null for topics")
     check_items(topics)
@@ -220,33 +268,19 @@ def _parse_flexible(buffer: Buffer, at: int, version: int) -> tuple[FetchCall, i
                 at += 1
             partitions.append(
                 FetchPartition(
-                    topic, index, offset, size, epoch, last_epoch, start_offset, directory_id,
+                    topic,
+                    index,
+                    offset,
+                    size,
+                    epoch,
+                    last_epoch,
+                    start_offset,
+                    directory_id,
                     high_watermark,
                 )
-            )  # fmt: skip
+            )
         at = skip_tagged_fields(buffer, at, end) if buffer[at] else at + 1
-    topics, at = read_compact_count(buffer, at, end, 3)
-    if topics < 0:
-        raise MalformedRequest("null for forgotten topics")
-    check_items(topics)
-    forgotten: list[tuple[str | UUID, int]] = []
-    for _ in range(topics):
-        topic, at = _read_topic(buffer, at, end, version)
-        at = _read_forgotten(buffer, at, end, topic, forgotten, is_flexible=True)
-        at = skip_tagged_fields(buffer, at, end) if buffer[at] else at + 1
-    rack_id, at = read_compact_text(buffer, at, end)
-    replica_epoch, cluster_id = -1, None
-    if buffer[at]:
-        replica_id, replica_epoch, cluster_id, at = _read_request_tags(
-            buffer, at, end, version, replica_id
-        )
-    else:
-        at += 1
-    call = FetchCall(
-        replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
-        session_epoch, partitions, forgotten, rack_id, cluster_id,
-    )  # fmt: skip
-    return call, at
+    return partitions, at
 
 
 def _read_topic(buffer: Buffer, at: int, end: int, version: int) -> tuple[str | UUID, int]:

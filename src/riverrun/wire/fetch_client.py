@@ -222,10 +222,20 @@ def _read_result(
         at += 1
     results.append(
         FetchResult(
-            topic, index, error_code, high_watermark, stable, start, aborted, records, preferred,
-            diverging, leader, snapshot,
+            topic,
+            index,
+            error_code,
+            high_watermark,
+            stable,
+            start,
+            aborted,
+            records,
+            preferred,
+            diverging,
+            leader,
+            snapshot,
         )
-    )  # fmt: skip
+    )
     return at
 
 

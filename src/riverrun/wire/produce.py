@@ -262,9 +262,19 @@ def encode_produce_response(
         result = results[0]
         if result[2] == 0 and result[6:] == _NO_DETAILS:
             return _topic_start(result.topic, version) + _ONE_SUCCESS.pack(
-                2, result.partition, 0, result.base_offset, result.log_append_time_ms,
-                result.log_start_offset, 1, 0, 0, 0, throttle_ms, 0,
-            )  # fmt: skip
+                2,
+                result.partition,
+                0,
+                result.base_offset,
+                result.log_append_time_ms,
+                result.log_start_offset,
+                1,
+                0,
+                0,
+                0,
+                throttle_ms,
+                0,
+            )
     out = bytearray()
     groups = by_topic(results)
     if version >= FLEXIBLE_FROM:

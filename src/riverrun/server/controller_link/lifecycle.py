@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
+from riverrun.ports.aio import LogLimiter
 from riverrun.ports.clock import Clock
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.settings import Address
@@ -128,7 +129,7 @@ class Lifecycle:
         self._registered = registered
         self._wants_to_leave = False
         self._silent_since: float | None = None
-        self._silence_told_at = 0.0
+        self._log_limiter = LogLimiter(clock, interval_seconds=SILENCE_TOLD_SECONDS)
         self._sure_until = self._doubted_until = 0.0
         self._lease: float | None = None
         """As it was at the last heartbeat, if we led the quorum then."""
@@ -260,13 +261,11 @@ class Lifecycle:
         return answer
 
     def _tell_silence(self, reason: str) -> None:
-        now = self._clock.monotonic()
         if self._silent_since is None:
-            self._silent_since = now
-        elif now - self._silence_told_at < SILENCE_TOLD_SECONDS:
-            return
-        self._silence_told_at = now
-        log.warning("no controller answers", reason=reason)
+            self._silent_since = self._clock.monotonic()
+            self._log_limiter.reset("silence")
+        if self._log_limiter.admit("silence") is not None:
+            log.warning("no controller answers", reason=reason)
 
     async def _judge(self, answer: BrokerHeartbeatResponse) -> None:
         if answer.error_code in ANEW:

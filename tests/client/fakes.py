@@ -41,14 +41,13 @@ class FakeNode:
         self.produce_codes: list[ErrorCode | None] = []
         self.batches: list[bytes] = []
         self.versions = dict(APIS)
-        self.modules: dict[int, Any] = {
+        self.modules: dict[ApiKey, Any] = {
             ApiKey.API_VERSIONS: self._module(self._api_versions, ApiKey.API_VERSIONS),
             ApiKey.METADATA: self._module(self._metadata, ApiKey.METADATA),
             ApiKey.FIND_COORDINATOR: self._module(self._find_coordinator, ApiKey.FIND_COORDINATOR),
             ApiKey.PRODUCE: SimpleNamespace(handle_frame=self._produce),
+            **cluster.modules,
         }
-        for key, module in cluster.modules.items():
-            self.modules[key] = module
         clock, metrics = SystemClock(), Metrics()
         router = Router(object(), metrics=metrics, clock=clock, modules=self.modules)
         self.listener = Listener(

@@ -18,7 +18,7 @@ from riverrun.wire.messages.alter_partition_response import (
     PartitionData,
     TopicData,
 )
-from tests.server.requests.led import ME, THREE, TWO, Node, image_of, request, want
+from tests.server.requests.leader_node import ME, THREE, TWO, Node, image_of, request, want
 
 Respond = Callable[[AlterPartitionRequest], AlterPartitionResponse]
 

@@ -25,7 +25,7 @@ from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplica
 from riverrun.wire.messages.assign_replicas_to_dirs_response import AssignReplicasToDirsResponse
 from tests.cluster.fakes import make_configs, replayed
 from tests.replication.leaders import Leader
-from tests.server.requests.led import ME, THREE, TWO, Node, image_of
+from tests.server.requests.leader_node import ME, THREE, TWO, Node, image_of
 
 HOME = UUID(int=500)
 INTACT, DAMAGED = ReplicaCondition(is_damaged=False), ReplicaCondition(is_damaged=True)

@@ -1,4 +1,4 @@
-"""A transport, a clock and request modules for the network's tests; nothing here is a socket."""
+"""A transport, a clock and request modules for tests of the network, without sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FakeClock:
 
 
 class FakeTransport(asyncio.Transport):
-    """Keeps the very buffers that it is given, as uvloop does, until they are looked at."""
+    """Keeps the written buffers without a copy, as uvloop does."""
 
     def __init__(self, host: str = "10.0.0.1") -> None:
         super().__init__({"peername": (host, 4711)})
@@ -71,7 +71,7 @@ class FakeTransport(asyncio.Transport):
         return sum(len(buffer) for buffer in self.buffers)
 
     def frames(self) -> list[bytes]:
-        """The whole frames that were written so far."""
+        """The frames that were written so far."""
         data = b"".join(bytes(buffer) for buffer in self.buffers)
         found = []
         while data:
@@ -83,20 +83,20 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeListener(Listener):
-    """Its next turn comes when ``take_turns`` is called."""
+    """Runs scheduled callbacks when ``run_callbacks`` is called."""
 
-    turns: list[Callable[[], None]]
+    callbacks: list[Callable[[], None]]
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self.turns.append(callback)
+        self.callbacks.append(callback)
 
-    def take_turns(self) -> None:
-        while self.turns:
-            self.turns.pop(0)()
+    def run_callbacks(self) -> None:
+        while self.callbacks:
+            self.callbacks.pop(0)()
 
 
 class Network:
-    """A listener with fake request modules, and connections to it that nobody opened."""
+    """A listener with fake request modules, and connections without sockets."""
 
     def __init__(self, modules: Mapping[ApiKey, Any] | None = None, **settings: int) -> None:
         self.clock = FakeClock()
@@ -115,7 +115,7 @@ class Network:
             clock=self.clock,
             metrics=self.metrics,
         )
-        self.listener.turns = []
+        self.listener.callbacks = []
 
     def connect(self, host: str = "10.0.0.1") -> tuple[ClientConnection, FakeTransport]:
         connection = self.listener._connect("PLAINTEXT")
@@ -128,7 +128,7 @@ class Network:
         return self.listener.receive_memory.used_bytes
 
     def sweep(self, seconds: float) -> None:
-        """Let time pass and look at every connection, as the timer would."""
+        """Advance the clock and check every connection, as the timer does."""
         self.clock.now += seconds
         for key, connection in list(self.listener._connections.items()):
             self.listener._check(connection, self.listener._activity[key], self.clock.now)
@@ -141,9 +141,13 @@ class Network:
 
 
 def feed(
-    connection: ClientConnection, data: bytes, step: int | None = None, *, take_turns: bool = True
+    connection: ClientConnection,
+    data: bytes,
+    step: int | None = None,
+    *,
+    runs_callbacks: bool = True,
 ) -> bytes:
-    """Deliver bytes as a transport does, at most ``step`` at a time; gives what was not taken."""
+    """Deliver bytes as a transport does, at most ``step`` at a time; returns the rest."""
     transport, listener = connection._transport, connection._listener
     assert isinstance(transport, FakeTransport)
     assert isinstance(listener, FakeListener)
@@ -154,8 +158,8 @@ def feed(
         view[:count] = data[:count]
         data = data[count:]
         connection.buffer_updated(count)
-        if take_turns:
-            listener.take_turns()
+        if runs_callbacks:
+            listener.run_callbacks()
     return data
 
 
@@ -164,8 +168,8 @@ def frame(key: ApiKey, version: int, message: Any, correlation_id: int = 1) -> b
     return request_frame(ALL_APIS[key], version, correlation_id, "tester", body)
 
 
-def answer(key: ApiKey, version: int, response: bytes) -> tuple[int, Any]:
-    """(correlation id, message) of a frame without its length."""
+def decode_frame(key: ApiKey, version: int, response: bytes) -> tuple[int, Any]:
+    """The correlation id and the message of a frame without its length."""
     is_flexible = has_flexible_response_header(ALL_APIS[key], version)
     correlation_id, at = read_response_header(response, is_flexible=is_flexible)
     return correlation_id, codec.decode_response(key, version, response, at)

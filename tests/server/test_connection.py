@@ -1,9 +1,10 @@
-"""Framing, order, backpressure and memory of one connection, byte by byte on a fake transport."""
+"""Framing, order, back pressure and memory of one connection, on a fake transport."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 
-from .fakes import Network, answer, feed, frame, hot, module
+from .fakes import Network, decode_frame, feed, frame, hot, module
 
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 FINE = HeartbeatResponse(error_code=ErrorCode.NONE)
@@ -46,22 +47,22 @@ def correlations(frames: list[bytes]) -> list[int]:
     return [int.from_bytes(data[:4], "big") for data in frames]
 
 
-def test_many_frames_of_one_read_are_answered_by_one_write() -> None:
+def test_responses_to_one_read_leave_in_one_write() -> None:
     connection, transport = Network(HEARTBEATS).connect()
     feed(connection, b"".join(frame(ApiKey.HEARTBEAT, 4, BEAT, i) for i in range(50)))
     assert correlations(transport.frames()) == list(range(50))
-    assert answer(ApiKey.HEARTBEAT, 4, transport.frames()[49]) == (49, FINE)
+    assert decode_frame(ApiKey.HEARTBEAT, 4, transport.frames()[49]) == (49, FINE)
     assert transport.writes == 1
 
 
-def test_a_busy_connection_lets_others_have_their_turn() -> None:
+def test_busy_connection_yields_to_the_event_loop() -> None:
     network = Network(HEARTBEATS)
     connection, transport = network.connect()
     data = frame(ApiKey.HEARTBEAT, 4, BEAT) * (2 * FRAMES_PER_ITERATION + 10)
-    assert not feed(connection, data[: len(data) // 2], take_turns=False)
+    assert not feed(connection, data[: len(data) // 2], runs_callbacks=False)
     assert len(transport.frames()) == FRAMES_PER_ITERATION
     assert not transport.is_reading_now
-    network.listener.take_turns()
+    network.listener.run_callbacks()
     assert transport.is_reading_now
     assert not feed(connection, data[len(data) // 2 :])
     assert len(transport.frames()) == 2 * FRAMES_PER_ITERATION + 10
@@ -72,7 +73,7 @@ def test_a_busy_connection_lets_others_have_their_turn() -> None:
     st.lists(st.integers(0, 70_000), min_size=1, max_size=6),
     st.lists(st.integers(1, 50_000), min_size=1, max_size=6),
 )
-def test_frames_are_found_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
+def test_frames_are_found_at_any_fragmentation(sizes: list[int], cuts: list[int]) -> None:
     network = Network(ECHO)
     connection, transport = network.connect()
     bodies = [bytes([i + 1]) * size for i, size in enumerate(sizes)]
@@ -81,21 +82,21 @@ def test_frames_are_found_however_they_are_cut(sizes: list[int], cuts: list[int]
         feed(connection, data[:cut])
         data = data[cut:]
     feed(connection, data)
-    assert [answered[4:] for answered in transport.frames()] == bodies
+    assert [response[4:] for response in transport.frames()] == bodies
     assert correlations(transport.frames()) == list(range(len(sizes)))
     assert transport.is_reading_now
     connection.connection_lost(None)
     assert network.buffer_bytes == 0
 
 
-def test_a_frame_may_come_byte_by_byte() -> None:
+def test_frame_may_arrive_byte_by_byte() -> None:
     connection, transport = Network(ECHO).connect()
     feed(connection, raw(ApiKey.FETCH, b"slow") * 3, step=1)
     assert [data[4:] for data in transport.frames()] == [b"slow"] * 3
 
 
-def test_what_was_written_does_not_change_when_the_buffer_is_used_again() -> None:
-    """uvloop keeps views: a handler's copy goes out, never a piece of the receive buffer."""
+def test_written_responses_do_not_share_the_receive_buffer() -> None:
+    """uvloop keeps the views that it writes, so handlers must copy from the receive buffer."""
     connection, transport = Network(ECHO).connect()
     feed(connection, raw(ApiKey.FETCH, b"a" * 9000))
     feed(connection, raw(ApiKey.FETCH, b"b" * 9000))
@@ -103,18 +104,18 @@ def test_what_was_written_does_not_change_when_the_buffer_is_used_again() -> Non
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, 1001])
-def test_an_impossible_length_closes_the_connection_at_once(size: int) -> None:
+def test_invalid_length_closes_the_connection(size: int) -> None:
     network = Network(HEARTBEATS, request_bytes_max=1000)
     connection, transport = network.connect()
     feed(connection, frame(ApiKey.HEARTBEAT, 4, BEAT) + struct.pack(">i", size))
     assert transport.is_closed
-    assert len(transport.frames()) == 1, "what came before is answered"
+    assert len(transport.frames()) == 1, "the request before it has a response"
     kind = "negative_length" if size < 0 else "oversized"
     assert network.count("riverrun_connections_refused_total", reason=kind) == 1
     assert network.buffer_bytes == BUFFER_BYTES_MIN
 
 
-def test_bytes_after_the_end_are_ignored() -> None:
+def test_bytes_after_the_close_are_ignored() -> None:
     connection, transport = Network(HEARTBEATS).connect()
     feed(connection, struct.pack(">i", -1))
     feed(connection, frame(ApiKey.HEARTBEAT, 4, BEAT) * 3)
@@ -122,7 +123,7 @@ def test_bytes_after_the_end_are_ignored() -> None:
     assert not transport.frames()
 
 
-def test_a_declared_length_alone_takes_no_memory() -> None:
+def test_declared_length_takes_no_memory() -> None:
     network = Network(ECHO)
     connection, transport = network.connect()
     feed(connection, struct.pack(">i", 90_000_000) + bytes(100))
@@ -132,20 +133,20 @@ def test_a_declared_length_alone_takes_no_memory() -> None:
     assert not transport.is_closed
 
 
-def test_an_idle_connection_holds_no_buffer() -> None:
+def test_idle_connection_releases_its_buffer() -> None:
     network = Network(ECHO)
     connection, transport = network.connect()
     feed(connection, raw(ApiKey.FETCH, bytes(3_000_000)))
     assert network.buffer_bytes >= 3_000_000
     network.sweep(2)
-    assert network.buffer_bytes >= 3_000_000, "it was busy until now"
+    assert network.buffer_bytes >= 3_000_000, "it was active since the last sweep"
     network.sweep(2)
     assert network.buffer_bytes == 0
     feed(connection, raw(ApiKey.FETCH, b"again"))
     assert transport.frames()[-1][4:] == b"again"
 
 
-def test_a_busy_buffer_grows_so_that_one_read_takes_many_small_frames() -> None:
+def test_full_buffer_grows_to_take_many_small_frames() -> None:
     network = Network(HEARTBEATS)
     connection, _ = network.connect()
     data = frame(ApiKey.HEARTBEAT, 4, BEAT)
@@ -153,7 +154,7 @@ def test_a_busy_buffer_grows_so_that_one_read_takes_many_small_frames() -> None:
     assert BUFFER_BYTES_MIN < network.buffer_bytes <= READ_AHEAD_BYTES_MAX
 
 
-def test_large_buffers_are_not_kept_beyond_their_limit() -> None:
+def test_retained_buffers_are_limited() -> None:
     network = Network(ECHO, retained_bytes_max=5_000_000)
     connections = [network.connect()[0] for _ in range(4)]
     for connection in connections:
@@ -161,8 +162,8 @@ def test_large_buffers_are_not_kept_beyond_their_limit() -> None:
     assert 2_000_000 <= network.buffer_bytes <= 5_000_000
 
 
-class Later:
-    """Handlers whose answers come when the test says so."""
+class PendingHandler:
+    """Handlers whose responses the test sets."""
 
     def __init__(self) -> None:
         self.futures: list[asyncio.Future[Any]] = []
@@ -172,49 +173,49 @@ class Later:
         return self.futures[-1]
 
 
-async def turn() -> None:
+async def settle() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-def test_answers_leave_in_the_order_of_the_requests() -> None:
+def test_responses_leave_in_the_order_of_the_requests() -> None:
     async def scenario() -> None:
-        later = Later()
+        later = PendingHandler()
         connection, transport = Network({ApiKey.PRODUCE: hot(later.handle)}).connect()
         feed(connection, b"".join(raw(ApiKey.PRODUCE, b"", i) for i in range(4)))
         first, second, third, fourth = later.futures
         third.set_result(b"3")
         second.set_result(None)  # acks=0
-        await turn()
+        await settle()
         assert transport.frames() == []
         first.set_result([b"1", b"!"])
-        await turn()
+        await settle()
         assert [data[4:] for data in transport.frames()] == [b"1!", b"3"]
         fourth.set_result(b"4")
-        await turn()
+        await settle()
         assert correlations(transport.frames()) == [0, 2, 3]
 
     asyncio.run(scenario())
 
 
-def test_an_answer_that_is_ready_waits_for_those_before_it() -> None:
+def test_ready_response_waits_for_earlier_ones() -> None:
     async def scenario() -> None:
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        answers: list[Any] = [waiting, b"2", None, b"4"]
-        network = Network({ApiKey.PRODUCE: hot(lambda *_: answers.pop(0))})
+        results: list[Any] = [waiting, b"2", None, b"4"]
+        network = Network({ApiKey.PRODUCE: hot(lambda *_: results.pop(0))})
         connection, transport = network.connect()
         feed(connection, b"".join(raw(ApiKey.PRODUCE, b"", i) for i in range(4)))
         assert not transport.frames()
         waiting.set_result(b"1")
-        await turn()
+        await settle()
         assert [data[4:] for data in transport.frames()] == [b"1", b"2", b"4"]
 
     asyncio.run(scenario())
 
 
-def test_other_requests_are_handled_one_after_the_other() -> None:
+def test_requests_other_than_produce_are_handled_one_by_one() -> None:
     async def scenario() -> None:
-        later, seen = Later(), []
+        later, seen = PendingHandler(), []
 
         def groups(*_: Any) -> bytes:
             seen.append("groups")
@@ -229,14 +230,14 @@ def test_other_requests_are_handled_one_after_the_other() -> None:
         assert len(later.futures) == 1
         assert not transport.is_reading_now
         later.futures[0].set_result(FINE)
-        await turn()
+        await settle()
         assert (len(later.futures), seen) == (2, [])
         later.futures[1].set_result(FINE)
-        await turn()
+        await settle()
         assert (len(later.futures), seen) == (3, ["groups"])
         assert not transport.is_reading_now
         later.futures[2].set_result(b"")
-        await turn()
+        await settle()
         assert seen == ["groups", "groups"]
         assert transport.is_reading_now
         assert correlations(transport.frames()) == [1, 1, 2, 3, 2]
@@ -244,9 +245,9 @@ def test_other_requests_are_handled_one_after_the_other() -> None:
     asyncio.run(scenario())
 
 
-def test_only_so_many_requests_are_in_flight() -> None:
+def test_requests_in_flight_are_limited() -> None:
     async def scenario() -> None:
-        later = Later()
+        later = PendingHandler()
         network = Network({ApiKey.PRODUCE: hot(later.handle)}, in_flight_max=3)
         connection, transport = network.connect()
         feed(connection, b"".join(raw(ApiKey.PRODUCE, b"", i) for i in range(5)))
@@ -254,7 +255,7 @@ def test_only_so_many_requests_are_in_flight() -> None:
         assert not transport.is_reading_now
         for number in range(5):
             later.futures[number].set_result(b"")
-            await turn()
+            await settle()
         assert correlations(transport.frames()) == list(range(5))
         assert transport.is_reading_now
         assert not network.listener.pending
@@ -262,7 +263,7 @@ def test_only_so_many_requests_are_in_flight() -> None:
     asyncio.run(scenario())
 
 
-def test_who_does_not_read_answers_is_not_read_from() -> None:
+def test_client_that_does_not_read_responses_is_not_read_from() -> None:
     network = Network(ECHO)
     connection, transport = network.connect()
     connection.pause_writing()
@@ -274,7 +275,7 @@ def test_who_does_not_read_answers_is_not_read_from() -> None:
     assert transport.is_reading_now
 
 
-def test_answers_that_nobody_reads_leave_less_room_for_others() -> None:
+def test_unsent_responses_limit_the_next_response() -> None:
     network = Network({ApiKey.FETCH: hot(lambda *_: [bytes(8 * MiB)])}, unsent_bytes_max=64 * MiB)
     memory = network.listener.send_memory
     assert memory.response_bytes_max() == 16 * MiB
@@ -291,19 +292,19 @@ def test_answers_that_nobody_reads_leave_less_room_for_others() -> None:
     assert memory.unsent_bytes == 0
 
 
-def test_a_batch_is_sent_however_much_is_unsent() -> None:
+def test_response_limit_never_falls_below_the_minimum() -> None:
     memory = SendMemory(64 * MiB)
     memory.unsent_bytes = 1 << 40
     assert memory.response_bytes_max() == RESPONSE_BYTES_MIN
 
 
-def test_large_answers_are_written_before_the_next_frame_is_handled() -> None:
+def test_large_response_is_written_before_the_next_request() -> None:
     network = Network({ApiKey.FETCH: hot(lambda *_: [bytes(200_000)])})
     connection, transport = network.connect()
     write = transport.writelines
 
-    def writelines(data: Any) -> None:
-        write(data)
+    def writelines(list_of_data: Iterable[Any]) -> None:
+        write(list_of_data)
         connection.pause_writing()
 
     transport.writelines = writelines  # type: ignore[method-assign]
@@ -313,7 +314,7 @@ def test_large_answers_are_written_before_the_next_frame_is_handled() -> None:
     assert len(transport.frames()) == 2
 
 
-def test_a_bug_costs_this_connection_and_no_other() -> None:
+def test_handler_bug_closes_only_its_own_connection() -> None:
     async def scenario() -> None:
         async def bug(*_: Any) -> None:
             raise AssertionError("no")
@@ -322,7 +323,7 @@ def test_a_bug_costs_this_connection_and_no_other() -> None:
         connection, transport = network.connect()
         other, other_transport = network.connect()
         feed(connection, frame(ApiKey.HEARTBEAT, 4, BEAT))
-        await turn()
+        await settle()
         assert transport.is_closed
         assert network.count("riverrun_connections_refused_total", reason="bug") == 1
         assert len(network.bugs) == 1
@@ -333,9 +334,9 @@ def test_a_bug_costs_this_connection_and_no_other() -> None:
     asyncio.run(scenario())
 
 
-def test_a_lost_connection_gives_up_reads_and_carries_changes_through() -> None:
+def test_lost_connection_cancels_fetches_but_not_writes() -> None:
     async def scenario() -> None:
-        later = Later()
+        later = PendingHandler()
         modules = {ApiKey.PRODUCE: hot(later.handle), ApiKey.FETCH: hot(later.handle)}
         network = Network(modules)
         for key in (ApiKey.PRODUCE, ApiKey.FETCH):
@@ -343,19 +344,19 @@ def test_a_lost_connection_gives_up_reads_and_carries_changes_through() -> None:
             feed(connection, raw(key, b""))
             transport.close()
             connection.connection_lost(None)
-        await turn()
+        await settle()
         produce, fetch = later.futures
         assert fetch.cancelled()
         assert not produce.cancelled()
         produce.set_result(b"too late")
-        await turn()
+        await settle()
         assert not network.listener.pending
         assert not network.count("riverrun_connections_refused_total", reason="cancelled")
 
     asyncio.run(scenario())
 
 
-def test_memory_for_requests_is_limited_and_one_connection_always_goes_on() -> None:
+def test_receive_memory_is_limited_except_for_one_connection() -> None:
     network = Network(ECHO, queued_bytes_max=1_000_000)
     body = bytes(900_000)
     pairs = [network.connect() for _ in range(3)]
@@ -366,6 +367,6 @@ def test_memory_for_requests_is_limited_and_one_connection_always_goes_on() -> N
     assert network.buffer_bytes <= 1_000_000 + 900_014 + READ_AHEAD_BYTES_MAX
     assert [len(data) > 300_000 for data in left] == [False, False, True]
     for (connection, transport), data in zip(pairs, left, strict=True):
-        assert transport.is_reading_now, "the one before it is done"
+        assert transport.is_reading_now, "the connection before it is done"
         assert not feed(connection, data)
     assert [len(transport.frames()) for _, transport in pairs] == [1, 1, 1]

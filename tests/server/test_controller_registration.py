@@ -12,7 +12,7 @@ from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.controller_link.controller_registration import ControllerRegistration
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.settings import Address
-from tests.server.requests.node import Node
+from tests.server.requests.admin_node import Node
 
 INCARNATION = UUID(int=77)
 

@@ -21,7 +21,7 @@ from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.headers import body_position, read_request_header, response_start
 from tests.replication.follower.leader import Leader, NetworkLoop, Pipe
 from tests.replication.follower.scenario import LoopClock
-from tests.server.requests.led import THREE, TWO, Node, image_of
+from tests.server.requests.leader_node import THREE, TWO, Node, image_of
 from tests.storage.machines import Machine, read_all
 
 WITHIN_SECONDS = 30.0

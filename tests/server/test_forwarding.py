@@ -28,7 +28,7 @@ from riverrun.wire.messages.allocate_producer_ids_request import AllocateProduce
 from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from riverrun.wire.messages.envelope_request import EnvelopeRequest
-from tests.server.requests.node import Node
+from tests.server.requests.admin_node import Node
 
 TOPIC = CreatableTopic(
     name="orders", num_partitions=1, replication_factor=1, assignments=(), configs=()

@@ -19,12 +19,12 @@ async def ask(raw: bytes, *, is_ready: bool = True) -> tuple[str, bytes]:
         async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(raw)
-            answer = await reader.read()
+            response = await reader.read()
             writer.close()
     finally:
         await server.stop()
     assert loop.is_running()
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     return head.split(b"\r\n")[0].decode(), body
 
 
@@ -54,7 +54,7 @@ def test_metrics_are_in_prometheus_form() -> None:
         (b"GET / HTTP/1.1\r\n" + b"x" * 9000, 400),
     ],
 )
-def test_what_is_not_a_request_for_us_gets_an_answer_all_the_same(raw: bytes, status: int) -> None:
+def test_invalid_request_gets_an_error_response(raw: bytes, status: int) -> None:
     assert asyncio.run(ask(raw))[0].startswith(f"HTTP/1.1 {status} ")
 
 
@@ -62,7 +62,7 @@ def test_head_has_no_body() -> None:
     assert asyncio.run(ask(b"HEAD /metrics HTTP/1.1\r\n\r\n")) == ("HTTP/1.1 200 OK", b"")
 
 
-def test_histograms_count_up_to_each_bound() -> None:
+def test_histogram_buckets_are_cumulative() -> None:
     metrics = Metrics()
     histogram = metrics.histogram("riverrun_wait_seconds", "Waits.")
     for seconds in (0.0001, 0.004, 99.0):

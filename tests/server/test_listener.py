@@ -1,11 +1,11 @@
-"""Who may connect, for how long, and how a node stops; partly on real sockets of both loops."""
+"""Limits and timeouts of connections, and how a listener stops; partly on real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
 
-from .fakes import Network, answer, feed, frame, hot, module
+from .fakes import Network, decode_frame, feed, frame, hot, module
 
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 FINE = HeartbeatResponse(error_code=ErrorCode.NONE)
@@ -30,7 +30,7 @@ HEARTBEATS = {ApiKey.HEARTBEAT: module(lambda *_: FINE)}
 REFUSED = "riverrun_connections_refused_total"
 
 
-def test_connections_have_a_limit_and_each_address_has_one() -> None:
+def test_connections_are_limited_per_node_and_per_address() -> None:
     network = Network(connections_max=3, connections_per_ip_max=2)
     first, _ = network.connect("10.0.0.1")
     assert not network.connect("10.0.0.1")[1].is_closed
@@ -43,7 +43,7 @@ def test_connections_have_a_limit_and_each_address_has_one() -> None:
     assert not network.connect("10.0.0.1")[1].is_closed
 
 
-def test_a_silent_connection_is_closed_and_a_busy_one_is_not() -> None:
+def test_idle_connection_is_closed() -> None:
     network = Network(HEARTBEATS, idle_ms_max=10_000)
     (_, silent), (busy, busy_transport) = network.connect(), network.connect()
     for _ in range(6):
@@ -54,7 +54,7 @@ def test_a_silent_connection_is_closed_and_a_busy_one_is_not() -> None:
     assert network.count("riverrun_connections_closed_total", reason="idle") == 1
 
 
-def test_a_connection_that_waits_for_an_answer_is_not_idle() -> None:
+def test_connection_with_a_pending_request_is_not_idle() -> None:
     async def scenario() -> None:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         network = Network({ApiKey.HEARTBEAT: module(lambda *_: future)}, idle_ms_max=10_000)
@@ -67,7 +67,7 @@ def test_a_connection_that_waits_for_an_answer_is_not_idle() -> None:
     asyncio.run(scenario())
 
 
-def test_a_frame_that_never_ends_closes_its_connection() -> None:
+def test_incomplete_frame_closes_its_connection() -> None:
     network = Network(HEARTBEATS, frame_ms_max=20_000, idle_ms_max=10**9)
     connection, transport = network.connect()
     whole = frame(ApiKey.HEARTBEAT, 4, BEAT)
@@ -81,7 +81,7 @@ def test_a_frame_that_never_ends_closes_its_connection() -> None:
     assert network.count(REFUSED, reason="slow_frame") == 1
 
 
-def test_many_lazy_connections_cost_little() -> None:
+def test_declared_lengths_of_many_connections_take_no_memory() -> None:
     network = Network(HEARTBEATS)
     for _ in range(200):
         connection, _ = network.connect()
@@ -91,7 +91,7 @@ def test_many_lazy_connections_cost_little() -> None:
     assert network.buffer_bytes <= 200 * 16 * 1024
 
 
-def test_a_closed_connection_that_does_not_take_its_answers_is_aborted() -> None:
+def test_closed_connection_with_unsent_responses_is_aborted() -> None:
     network = Network(HEARTBEATS)
     connection, transport = network.connect()
     feed(connection, struct.pack(">i", -1))
@@ -101,7 +101,7 @@ def test_a_closed_connection_that_does_not_take_its_answers_is_aborted() -> None
     assert transport.was_aborted
 
 
-def test_refusals_are_counted_each_and_logged_once_a_second() -> None:
+def test_every_refusal_is_counted_and_one_a_second_is_logged() -> None:
     network = Network()
     with capture_logs() as logs:
         for _ in range(10):
@@ -127,7 +127,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Any], None]:
     return run_it
 
 
-def real_listener(modules: dict[ApiKey, Any], **settings: int) -> Listener:
+def real_listener(modules: Mapping[ApiKey, Any], **settings: int) -> Listener:
     metrics, clock = Metrics(), SystemClock()
     router = Router(object(), metrics=metrics, clock=clock, modules=modules)
     return Listener(router, NetworkSettings(**settings), clock=clock, metrics=metrics)
@@ -138,21 +138,21 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-def test_real_clients_are_answered(run: Any) -> None:
+def test_real_clients_get_responses(run: Any) -> None:
     async def scenario() -> None:
         listener = real_listener(HEARTBEATS)
         port = await listener.start("PLAINTEXT", "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"".join(frame(ApiKey.HEARTBEAT, 4, BEAT, i) for i in range(1000)))
         for i in range(1000):
-            assert answer(ApiKey.HEARTBEAT, 4, await read_frame(reader)) == (i, FINE)
+            assert decode_frame(ApiKey.HEARTBEAT, 4, await read_frame(reader)) == (i, FINE)
         writer.close()
         await listener.stop()
 
     run(scenario())
 
 
-def test_clients_that_wait_on_a_socket_are_answered_when_it_is_taken_over(run: Any) -> None:
+def test_clients_of_a_bound_socket_are_served_after_the_takeover(run: Any) -> None:
     async def scenario() -> None:
         bound = socket.create_server(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -161,7 +161,7 @@ def test_clients_that_wait_on_a_socket_are_answered_when_it_is_taken_over(run: A
         await writer.drain()
         listener = real_listener(HEARTBEATS)
         assert await listener.start("PLAINTEXT", "127.0.0.1", port, bound) == port
-        assert answer(ApiKey.HEARTBEAT, 4, await read_frame(reader)) == (7, FINE)
+        assert decode_frame(ApiKey.HEARTBEAT, 4, await read_frame(reader)) == (7, FINE)
         writer.close()
         await listener.stop()
         with pytest.raises(OSError):
@@ -170,8 +170,8 @@ def test_clients_that_wait_on_a_socket_are_answered_when_it_is_taken_over(run: A
     run(scenario())
 
 
-def test_large_requests_and_answers_survive_slow_readers(run: Any) -> None:
-    """Many megabytes both ways with a reader that starts late: nothing is lost or changed."""
+def test_slow_reader_gets_large_responses_complete(run: Any) -> None:
+    """Many megabytes both ways, and the reader starts late: no byte is lost or changed."""
 
     def double(_: Any, __: Any, buffer: memoryview, at: int) -> list[bytes]:
         return [bytes(buffer[at:])] * 2
@@ -193,7 +193,7 @@ def test_large_requests_and_answers_survive_slow_readers(run: Any) -> None:
     run(scenario())
 
 
-def test_a_bad_client_is_closed_and_a_good_one_goes_on(run: Any) -> None:
+def test_malformed_input_closes_only_its_own_connection(run: Any) -> None:
     async def scenario() -> None:
         listener = real_listener(HEARTBEATS)
         port = await listener.start("PLAINTEXT", "127.0.0.1", 0)
@@ -208,22 +208,22 @@ def test_a_bad_client_is_closed_and_a_good_one_goes_on(run: Any) -> None:
             assert await reader.read() == b""
             writer.close()
             good.write(frame(ApiKey.HEARTBEAT, 4, BEAT, 5))
-            assert answer(ApiKey.HEARTBEAT, 4, await read_frame(good_reader)) == (5, FINE)
+            assert decode_frame(ApiKey.HEARTBEAT, 4, await read_frame(good_reader)) == (5, FINE)
         good.close()
         await listener.stop()
 
     run(scenario())
 
 
-def test_a_stop_answers_what_is_in_flight_and_gives_up_waiting_reads(run: Any) -> None:
+def test_stop_completes_requests_in_flight_and_cancels_fetches(run: Any) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Any]] = []
-        asked = asyncio.Semaphore(0)
+        received = asyncio.Semaphore(0)
 
         def later(*_: Any) -> asyncio.Future[Any]:
             futures.append(loop.create_future())
-            asked.release()
+            received.release()
             return futures[-1]
 
         listener = real_listener({ApiKey.PRODUCE: hot(later), ApiKey.FETCH: hot(later)})
@@ -233,7 +233,7 @@ def test_a_stop_answers_what_is_in_flight_and_gives_up_waiting_reads(run: Any) -
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             header = struct.pack(">hhih", key, 4, 9, -1)
             writer.write(struct.pack(">i", len(header)) + header)
-            await asked.acquire()
+            await received.acquire()
             streams.append((reader, writer))
         stopping = asyncio.ensure_future(listener.stop())
         assert await streams[1][0].read() == b""
@@ -251,19 +251,19 @@ def test_a_stop_answers_what_is_in_flight_and_gives_up_waiting_reads(run: Any) -
     run(scenario())
 
 
-def test_a_stop_ends_in_time_whatever_hangs(run: Any) -> None:
+def test_stop_is_bounded_when_a_handler_hangs(run: Any) -> None:
     async def scenario() -> None:
-        asked = asyncio.Event()
+        received = asyncio.Event()
 
         async def never(*_: Any) -> None:
-            asked.set()
+            received.set()
             await asyncio.Event().wait()
 
         listener = real_listener({ApiKey.HEARTBEAT: module(never)}, stop_ms_max=50)
         port = await listener.start("PLAINTEXT", "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame(ApiKey.HEARTBEAT, 4, BEAT))
-        await asked.wait()
+        await received.wait()
         await listener.stop()
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
@@ -273,7 +273,7 @@ def test_a_stop_ends_in_time_whatever_hangs(run: Any) -> None:
     run(scenario())
 
 
-def test_sockets_do_not_wait_to_send(run: Any) -> None:
+def test_sockets_disable_nagle(run: Any) -> None:
     async def scenario() -> None:
         seen = []
         listener = real_listener(HEARTBEATS, send_buffer_bytes=50_000)

@@ -1,4 +1,4 @@
-"""Frames find their handlers, errors become responses in one place, and the rest is refused."""
+"""Frames reach their handlers, errors become responses, and invalid frames are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 from riverrun.wire.messages.list_groups_response import ListGroupsResponse
 from riverrun.wire.messages.metadata_request import MetadataRequest
 
-from .fakes import Network, answer, frame, hot, module
+from .fakes import Network, decode_frame, frame, hot, module
 
 PEER = Peer("10.0.0.1", "PLAINTEXT", 7)
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -41,7 +41,7 @@ def one(frames: Any) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_handler_gets_context_and_request_and_its_response_is_framed(version: int) -> None:
+def test_handler_gets_context_and_request_and_its_response_is_framed(version: int) -> None:
     seen = []
 
     def handle(services: object, context: Any, request: Any) -> HeartbeatResponse:
@@ -50,17 +50,17 @@ def test_a_handler_gets_context_and_request_and_its_response_is_framed(version: 
 
     network = Network({ApiKey.HEARTBEAT: module(handle)})
     response = one(ask(network, frame(ApiKey.HEARTBEAT, version, BEAT, correlation_id=99)))
-    assert answer(ApiKey.HEARTBEAT, version, response) == (99, FINE)
+    assert decode_frame(ApiKey.HEARTBEAT, version, response) == (99, FINE)
     ((context, request),) = seen
     assert request == BEAT
     assert context == (version, 99, "tester", "10.0.0.1", "PLAINTEXT", 7)
     assert network.count("riverrun_requests_total", api="Heartbeat") == 1
 
 
-def test_a_handler_may_give_bytes_that_are_ready() -> None:
+def test_handler_may_return_encoded_bytes() -> None:
     network = Network({ApiKey.HEARTBEAT: module(lambda *_: b"\0\0\0\0\0\x19")})
     response = one(ask(network, frame(ApiKey.HEARTBEAT, 3, BEAT)))
-    assert answer(ApiKey.HEARTBEAT, 3, response)[1].error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert decode_frame(ApiKey.HEARTBEAT, 3, response)[1].error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def raising(error: BaseException) -> Any:
@@ -70,7 +70,7 @@ def raising(error: BaseException) -> Any:
     return handle
 
 
-def test_a_kafka_error_becomes_the_response_that_the_module_makes_of_it() -> None:
+def test_kafka_error_becomes_the_response_of_failed() -> None:
     def failed(request: Any, code: ErrorCode, message: str | None) -> HeartbeatResponse:
         assert request == BEAT
         assert message == "not here"
@@ -78,19 +78,19 @@ def test_a_kafka_error_becomes_the_response_that_the_module_makes_of_it() -> Non
 
     error = KafkaError(ErrorCode.NOT_COORDINATOR, "not here")
     network = Network({ApiKey.HEARTBEAT: module(raising(error), failed=failed)})
-    _, read = answer(ApiKey.HEARTBEAT, 4, one(ask(network, frame(ApiKey.HEARTBEAT, 4, BEAT))))
+    _, read = decode_frame(ApiKey.HEARTBEAT, 4, one(ask(network, frame(ApiKey.HEARTBEAT, 4, BEAT))))
     assert read == HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR, throttle_time_ms=5)
 
 
-def test_a_kafka_error_fills_the_error_code_where_the_module_has_nothing_to_say() -> None:
+def test_kafka_error_fills_the_error_code_without_failed() -> None:
     error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     network = Network({ApiKey.LIST_GROUPS: module(raising(error))})
     response = one(ask(network, frame(ApiKey.LIST_GROUPS, 5, ListGroupsRequest())))
-    _, read = answer(ApiKey.LIST_GROUPS, 5, response)
+    _, read = decode_frame(ApiKey.LIST_GROUPS, 5, response)
     assert read == ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, groups=())
 
 
-def test_bugs_cost_the_connection_and_are_told() -> None:
+def test_bugs_close_the_connection_and_are_reported() -> None:
     for error in (AssertionError("no"), KeyError("x"), KafkaError(ErrorCode.INVALID_REQUEST)):
         network = Network({ApiKey.DELETE_GROUPS: module(raising(error))})
         body = b"\0\0\0\0"
@@ -101,14 +101,14 @@ def test_bugs_cost_the_connection_and_are_told() -> None:
         assert network.bugs == [error]
 
 
-def test_a_response_that_cannot_be_written_is_a_bug() -> None:
+def test_response_that_cannot_be_encoded_is_a_bug() -> None:
     network = Network({ApiKey.HEARTBEAT: module(lambda *_: None)})
     with pytest.raises(Refused, match="cannot write") as refused:
         ask(network, frame(ApiKey.HEARTBEAT, 4, BEAT))
     assert refused.value.kind == "bug"
 
 
-def test_what_is_awaited_is_finished_later() -> None:
+def test_pending_request_is_finished_later() -> None:
     async def scenario() -> None:
         async def handle(*_: Any) -> HeartbeatResponse:
             return FINE
@@ -131,20 +131,20 @@ def test_what_is_awaited_is_finished_later() -> None:
                     network.router.finish(call, done)
             else:
                 response = one(network.router.finish(call, done))
-                assert answer(ApiKey.HEARTBEAT, 4, response)[1].error_code == code
+                assert decode_frame(ApiKey.HEARTBEAT, 4, response)[1].error_code == code
 
     asyncio.run(scenario())
 
 
-def test_hot_handlers_get_the_raw_frame_and_may_not_answer() -> None:
+def test_hot_handler_gets_the_raw_frame_and_may_return_no_response() -> None:
     seen = []
 
     def handle_frame(services: object, context: Any, buffer: memoryview, at: int) -> Any:
         seen.append((context.api_version, bytes(buffer[at:])))
-        return answers.pop(0)
+        return results.pop(0)
 
     large = bytes(100_000)
-    answers = [None, b"body", [b"one", large]]
+    results = [None, b"body", [b"one", large]]
     network = Network({ApiKey.PRODUCE: hot(handle_frame)})
     header = struct.pack(">hhih", ApiKey.PRODUCE, 9, 44, 2) + b"me" + b"\x01\x07\x01x" + b"rest"
     data = struct.pack(">i", len(header)) + header
@@ -157,17 +157,17 @@ def test_hot_handlers_get_the_raw_frame_and_may_not_answer() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 5, 99, 32767])
-def test_an_unknown_version_of_api_versions_is_answered_in_its_oldest_form(version: int) -> None:
+def test_unknown_version_of_api_versions_gets_a_response_of_version_0(version: int) -> None:
     header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 3, -1) + b"\0\x05what"
     response = one(ask(Network(), struct.pack(">i", len(header)) + header))
-    correlation_id, read = answer(ApiKey.API_VERSIONS, 0, response)
+    correlation_id, read = decode_frame(ApiKey.API_VERSIONS, 0, response)
     assert correlation_id == 3
     assert read.error_code is ErrorCode.UNSUPPORTED_VERSION
     assert read.api_keys == (ApiVersion(api_key=18, min_version=0, max_version=4),)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_oldest_produce_is_refused_in_its_own_form(version: int) -> None:
+def test_old_produce_versions_get_an_error_in_their_own_form(version: int) -> None:
     def data(acks: int) -> bytes:
         body = struct.pack(">hii", acks, 30000, 1) + b"\0\1t" + struct.pack(">iii", 1, 7, 3)
         header = struct.pack(">hhih", ApiKey.PRODUCE, version, 3, -1)
@@ -202,7 +202,7 @@ def test_the_oldest_produce_is_refused_in_its_own_form(version: int) -> None:
         (struct.pack(">hhih", 22, 6, 1, -1), "unsupported_version"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(data: bytes, kind: str) -> None:
+def test_invalid_frame_is_refused(data: bytes, kind: str) -> None:
     network = Network({ApiKey.METADATA: module(lambda *_: None)})
     with pytest.raises(Refused) as refused:
         network.router.handle(memoryview(data), PEER)
@@ -212,7 +212,7 @@ def test_what_cannot_be_answered_is_refused(data: bytes, kind: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=120), st.integers(-2, 95), st.integers(-2, 20))
-def test_no_garbage_gets_more_than_a_refusal(garbage: bytes, key: int, version: int) -> None:
+def test_random_bytes_are_refused(garbage: bytes, key: int, version: int) -> None:
     network = Network(
         dict.fromkeys(ApiKey, module(lambda *_: b"fine", handle_frame=lambda *_: b""))
     )
@@ -222,7 +222,7 @@ def test_no_garbage_gets_more_than_a_refusal(garbage: bytes, key: int, version: 
     assert not network.bugs
 
 
-def test_a_message_of_the_right_version_is_decoded_whole() -> None:
+def test_request_is_decoded_in_its_version() -> None:
     network = Network({ApiKey.METADATA: module(lambda _, __, request: repr(request).encode())})
     request = MetadataRequest(topics=None)
     assert b"topics=None" in one(ask(network, frame(ApiKey.METADATA, 1, request)))
@@ -236,10 +236,8 @@ def test_a_message_of_the_right_version_is_decoded_whole() -> None:
         (ApiKey.SYNC_GROUP, 5, True),
     ],
 )
-def test_what_is_read_item_by_item_must_not_hold_up_everybody(
-    key: ApiKey, version: int, is_allowed: bool
-) -> None:
-    """The first check of all, before anything of it is read: here it is only zeros."""
+def test_size_of_itemized_requests_is_limited(key: ApiKey, version: int, is_allowed: bool) -> None:
+    """The size is checked before the frame is decoded. Here it holds zeros."""
     network = Network({key: module(lambda *_: None)})
     data = struct.pack(">ihhih", 0, key, version, 1, -1) + bytes(5 * 1024 * 1024)
     with pytest.raises(Refused) as refused:

@@ -1,4 +1,4 @@
-"""The smaller admin requests, each as the router would call it."""
+"""The smaller admin requests, called as the router calls them."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ from riverrun.wire.messages.incremental_alter_configs_request import (
 from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
 from riverrun.wire.messages.list_config_resources_request import ListConfigResourcesRequest
 from tests.cluster.fakes import SeededRandomness, cluster_of, make_configs, replayed
-from tests.server.requests.node import Node
+from tests.server.requests.admin_node import Node
 from tests.server.requests.test_metadata import fenced, image_of
 
 
@@ -47,7 +47,7 @@ def ask(node: Node, api: ApiKey, version: int, request: Any) -> Any:
     return asyncio.run(node.ask(api, version, request))
 
 
-# -- Topics ----------------------------------------------------------------------------------------
+# Topics
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,17 @@ def ask(node: Node, api: ApiKey, version: int, request: Any) -> Any:
         (5, ErrorCode.TOPIC_DELETION_DISABLED),
     ],
 )
-def test_deletion_that_is_switched_off_is_told_by_version(version: int, code: ErrorCode) -> None:
+def test_disabled_deletion_has_an_error_code_by_version(version: int, code: ErrorCode) -> None:
     node = Node(image_of("t"), given={"delete.topic.enable": "false"})
     request = DeleteTopicsRequest(timeout_ms=1, topic_names=("t", "nope"))
-    answer = ask(node, ApiKey.DELETE_TOPICS, version, request)
-    assert [(one.name, one.error_code) for one in answer.responses] == [("t", code), ("nope", code)]
+    response = ask(node, ApiKey.DELETE_TOPICS, version, request)
+    assert [(one.name, one.error_code) for one in response.responses] == [
+        ("t", code),
+        ("nope", code),
+    ]
 
 
-def test_topics_are_deleted_and_grown() -> None:
+def test_topics_are_deleted_and_get_partitions() -> None:
     node = Node(image_of("t", "u"))
     grow = CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name="u", count=5, assignments=None),),
@@ -89,23 +92,23 @@ def page(node: Node, *names: str, limit: int = 2000, cursor: tuple[str, int] | N
     return ask(node, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
 
 
-def rows(answer: Any) -> list[tuple[str, int]]:
+def rows(response: Any) -> list[tuple[str, int]]:
     return [
-        (topic.name, one.partition_index) for topic in answer.topics for one in topic.partitions
+        (topic.name, one.partition_index) for topic in response.topics for one in topic.partitions
     ]
 
 
-def test_topics_are_described_in_order_of_names() -> None:
+def test_topics_are_described_in_order_of_their_names() -> None:
     node = Node(image_of("b", "a", partitions=1))
-    answer = page(node, "nope", "b", "a", "bad name", "b")
-    assert [(one.name, one.error_code) for one in answer.topics] == [
+    response = page(node, "nope", "b", "a", "bad name", "b")
+    assert [(one.name, one.error_code) for one in response.topics] == [
         ("a", ErrorCode.NONE),
         ("b", ErrorCode.NONE),
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
-    assert answer.next_cursor is None
-    assert {one.topic_authorized_operations for one in answer.topics} == {3576}
+    assert response.next_cursor is None
+    assert {one.topic_authorized_operations for one in response.topics} == {3576}
 
 
 @given(
@@ -113,7 +116,7 @@ def test_topics_are_described_in_order_of_names() -> None:
     limit=st.integers(-1, 8),
     by_name=st.booleans(),
 )
-def test_pages_together_are_everything_once(sizes: list[int], limit: int, by_name: bool) -> None:
+def test_pages_cover_every_partition_once(sizes: list[int], limit: int, by_name: bool) -> None:
     image = image_of("x")
     for number, size in enumerate(sizes):
         image = replayed(image, image_records(f"t{number}", size))
@@ -122,12 +125,12 @@ def test_pages_together_are_everything_once(sizes: list[int], limit: int, by_nam
     seen: list[tuple[str, int]] = []
     cursor: tuple[str, int] | None = None
     while True:
-        answer = page(node, *names, limit=limit, cursor=cursor)
-        assert len(rows(answer)) <= max(limit, 1)
-        seen += rows(answer)
-        if answer.next_cursor is None:
+        response = page(node, *names, limit=limit, cursor=cursor)
+        assert len(rows(response)) <= max(limit, 1)
+        seen += rows(response)
+        if response.next_cursor is None:
             break
-        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+        cursor = (response.next_cursor.topic_name, response.next_cursor.partition_index)
     everything = [
         (name, index)
         for name in sorted(image.topics_by_name)
@@ -146,26 +149,26 @@ def image_records(name: str, partitions: int) -> tuple[Record, ...]:
 
 
 @pytest.mark.parametrize("cursor", [("t", -1), ("elsewhere", 0)])
-def test_a_cursor_that_points_nowhere_is_refused(cursor: tuple[str, int]) -> None:
-    answer = page(Node(image_of("t")), "t", cursor=cursor)
-    assert [one.error_code for one in answer.topics] == [ErrorCode.INVALID_REQUEST]
+def test_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
+    response = page(Node(image_of("t")), "t", cursor=cursor)
+    assert [one.error_code for one in response.topics] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_a_cursor_behind_the_last_partition_goes_on_with_the_next_topic() -> None:
-    answer = page(Node(image_of("a", "b")), "a", "b", cursor=("a", 9))
-    assert [one.name for one in answer.topics] == ["a", "b"]
-    assert rows(answer) == [("b", 0), ("b", 1)]
+def test_cursor_behind_the_last_partition_continues_with_the_next_topic() -> None:
+    response = page(Node(image_of("a", "b")), "a", "b", cursor=("a", 9))
+    assert [one.name for one in response.topics] == ["a", "b"]
+    assert rows(response) == [("b", 0), ("b", 1)]
 
 
-# -- Settings --------------------------------------------------------------------------------------
+# Settings
 
 
 def describe(node: Node, kind: int, name: str, *keys: str) -> Any:
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=keys or None
     )
-    answer = ask(node, ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=(resource,)))
-    return answer.results[0]
+    response = ask(node, ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=(resource,)))
+    return response.results[0]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,7 @@ def describe(node: Node, kind: int, name: str, *keys: str) -> Any:
         ),
     ],
 )  # fmt: skip
-def test_resources_that_cannot_be_described(
+def test_invalid_resources_are_refused(
     kind: int, name: str, code: ErrorCode, sentence: str
 ) -> None:
     result = describe(Node(image_of("t")), kind, name)
@@ -213,7 +216,7 @@ def test_each_kind_of_resource_is_described() -> None:
     ]
 
 
-def test_a_changed_setting_is_described_at_once() -> None:
+def test_changed_setting_is_described_at_once() -> None:
     node = Node(image_of("t"))
     request = IncrementalAlterConfigsRequest(
         resources=(
@@ -225,13 +228,13 @@ def test_a_changed_setting_is_described_at_once() -> None:
         ),
         validate_only=False,
     )
-    answer = ask(node, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
-    assert answer.responses[0].error_code is ErrorCode.NONE
+    response = ask(node, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+    assert response.responses[0].error_code is ErrorCode.NONE
     (row,) = describe(node, 2, "t", "retention.ms").configs
     assert (row.value, row.config_source) == ("5", 1)
 
 
-def test_resources_are_listed_by_kind() -> None:
+def test_resources_are_listed_by_type() -> None:
     image = replayed(
         image_of("t"),
         [ConfigRecord(resource_type=16, resource_name="m", name="interval.ms", value="500")],
@@ -240,8 +243,8 @@ def test_resources_are_listed_by_kind() -> None:
 
     def listed(version: int, *kinds: int) -> list[tuple[int, str]]:
         request = ListConfigResourcesRequest(resource_types=kinds)
-        answer = ask(node, ApiKey.LIST_CONFIG_RESOURCES, version, request)
-        return [(one.resource_type, one.resource_name) for one in answer.config_resources]
+        response = ask(node, ApiKey.LIST_CONFIG_RESOURCES, version, request)
+        return [(one.resource_type, one.resource_name) for one in response.config_resources]
 
     assert listed(0) == [(16, "m")]
     assert listed(1, 2) == [(2, "t")]
@@ -250,7 +253,7 @@ def test_resources_are_listed_by_kind() -> None:
     assert {kind for kind, _ in listed(1)} <= set(ConfigType)
 
 
-# -- The cluster -----------------------------------------------------------------------------------
+# The cluster
 
 
 def cluster(node: Node, **more: Any) -> Any:
@@ -258,17 +261,17 @@ def cluster(node: Node, **more: Any) -> Any:
     return ask(node, ApiKey.DESCRIBE_CLUSTER, 2, request)
 
 
-def test_the_cluster_shows_its_brokers() -> None:
+def test_cluster_lists_its_brokers() -> None:
     node = Node(fenced(image_of("t", brokers=(1, 2)), 2))
-    answer = cluster(node, include_cluster_authorized_operations=True)
-    assert (answer.cluster_id, answer.controller_id) == ("cluster-of-tests", 1)
-    assert [one.broker_id for one in answer.brokers] == [1]
-    assert answer.cluster_authorized_operations == 8096
+    response = cluster(node, include_cluster_authorized_operations=True)
+    assert (response.cluster_id, response.controller_id) == ("cluster-of-tests", 1)
+    assert [one.broker_id for one in response.brokers] == [1]
+    assert response.cluster_authorized_operations == 8096
     both = cluster(node, include_fenced_brokers=True).brokers
     assert [(one.broker_id, one.is_fenced) for one in both] == [(1, False), (2, True)]
 
 
-def test_controllers_are_not_described_to_clients_of_brokers() -> None:
+def test_brokers_do_not_list_controllers() -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     context = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT", 1)
     with pytest.raises(KafkaError) as refused:
@@ -276,7 +279,7 @@ def test_controllers_are_not_described_to_clients_of_brokers() -> None:
     assert refused.value.code is ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 
-def test_the_quorum_is_described_by_a_broker() -> None:
+def test_broker_describes_the_quorum() -> None:
     def describe_partitions(*indexes: int, topic: str = "__cluster_metadata") -> Any:
         wanted = quorum.TopicData(
             topic_name=topic,
@@ -285,16 +288,16 @@ def test_the_quorum_is_described_by_a_broker() -> None:
         request = quorum.DescribeQuorumRequest(topics=(wanted,))
         return ask(Node(), ApiKey.DESCRIBE_QUORUM, 2, request)
 
-    answer = describe_partitions(0)
-    (partition,) = answer.topics[0].partitions
+    response = describe_partitions(0)
+    (partition,) = response.topics[0].partitions
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 4, 17)
     assert [(one.replica_id, one.log_end_offset) for one in partition.current_voters] == [(1, 17)]
-    assert [one.listeners[0].port for one in answer.nodes] == [9093]
+    assert [one.listeners[0].port for one in response.nodes] == [9093]
     for other in (describe_partitions(1), describe_partitions(0, topic="t")):
         assert other.topics[0].partitions[0].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# -- Producers -------------------------------------------------------------------------------------
+# Producers
 
 
 def init(
@@ -313,7 +316,7 @@ def init(
     return ask(node, ApiKey.INIT_PRODUCER_ID, 5, request)
 
 
-def test_idempotent_producers_get_ids_of_their_own() -> None:
+def test_idempotent_producers_get_distinct_ids() -> None:
     node = Node()
     answers = [init(node, None), init(node, None, 5, 3)]
     assert [(one.error_code, one.producer_id, one.producer_epoch) for one in answers] == [
@@ -331,20 +334,20 @@ def test_idempotent_producers_get_ids_of_their_own() -> None:
         ("t", -1, -1, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_no_producer_gets_an_id_for_transactions(
+def test_transactional_producer_is_refused(
     transaction: str | None, producer_id: int, epoch: int, code: ErrorCode
 ) -> None:
-    answer = init(Node(), transaction, producer_id, epoch)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code, -1, -1)
+    response = init(Node(), transaction, producer_id, epoch)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_transaction_may_not_take_for_ever(timeout_ms: int) -> None:
-    answer = init(Node(), "t", timeout_ms=timeout_ms)
-    assert answer.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+def test_transaction_timeout_is_limited(timeout_ms: int) -> None:
+    response = init(Node(), "t", timeout_ms=timeout_ms)
+    assert response.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
-def test_a_resource_named_again_and_again_is_described_once() -> None:
+def test_resource_named_twice_is_described_once() -> None:
     one = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
     request = DescribeConfigsRequest(resources=(one,) * 200)
     for version in range(1, 5):

@@ -1,4 +1,4 @@
-"""ApiVersions: all that is served, and who may ask."""
+"""ApiVersions: the APIs and features, and invalid requests."""
 
 import asyncio
 
@@ -8,27 +8,27 @@ from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import APIS, ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
-from tests.server.requests.node import Node
+from tests.server.requests.admin_node import Node
 
 GOOD = ApiVersionsRequest(client_software_name="a.b-c", client_software_version="1.0-x")
 
 
 def ask(node: Node, version: int, request: ApiVersionsRequest = GOOD) -> ApiVersionsResponse:
-    answer: ApiVersionsResponse = asyncio.run(node.ask(ApiKey.API_VERSIONS, version, request))
-    return answer
+    response: ApiVersionsResponse = asyncio.run(node.ask(ApiKey.API_VERSIONS, version, request))
+    return response
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_every_served_api_is_listed_with_its_versions(version: int) -> None:
-    answer = ask(Node(), version)
-    assert answer.error_code is ErrorCode.NONE
-    assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys} == {
+    response = ask(Node(), version)
+    assert response.error_code is ErrorCode.NONE
+    assert {one.api_key: (one.min_version, one.max_version) for one in response.api_keys} == {
         key: (0 if key == ApiKey.PRODUCE else api.min_version, api.max_version)
         for key, api in APIS.items()
     }
 
 
-def test_features_are_told_from_version_3_and_those_from_level_0_from_version_4() -> None:
+def test_features_are_listed_from_version_3_and_level_0_from_version_4() -> None:
     node = Node()
     assert ask(node, 2).supported_features == ()
     assert [one.name for one in ask(node, 3).supported_features] == ["metadata.version"]
@@ -43,13 +43,13 @@ def test_features_are_told_from_version_3_and_those_from_level_0_from_version_4(
     ("name", "version"),
     [("", ""), ("a b", "1"), ("abc", "1 2"), ("-a", "1"), ("a-", "1"), ("é", "1"), ("a\n", "1")],
 )
-def test_software_without_a_proper_name_is_refused(name: str, version: str) -> None:
+def test_invalid_software_name_is_refused(name: str, version: str) -> None:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-    answer = ask(Node(), 3, request)
-    assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, ())
+    response = ask(Node(), 3, request)
+    assert (response.error_code, response.api_keys) == (ErrorCode.INVALID_REQUEST, ())
 
 
-def test_the_bytes_are_kept_until_the_image_changes() -> None:
+def test_response_is_cached_until_the_image_changes() -> None:
     node = Node()
 
     def written() -> bytes:

@@ -18,7 +18,7 @@ class FixedClock:
         return 5.0
 
 
-def test_a_failed_append_is_logged_once_per_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_append_is_logged_once_per_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, str]] = []
     fake = SimpleNamespace(warning=lambda event, **fields: lines.append({"event": event, **fields}))
     monkeypatch.setattr(produce, "log", fake)

@@ -30,7 +30,7 @@ from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerReq
 from riverrun.wire.messages.update_features_request import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.cluster.messages import heartbeat_request, incarnation, registration_request
 from tests.cluster.states import TOPIC, P, cluster, directory, state, topic
-from tests.server.requests.node import Node
+from tests.server.requests.admin_node import Node
 
 CLUSTER_ID = "cluster-of-tests"
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: what is said to be gone stays gone."""
+"""DeleteRecords: the new log start offset is durable before the response."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def delete(offset: int, *, has_room: bool) -> tuple[ErrorCode, int]:
         topics=(DeleteRecordsTopic(name="topic", partitions=(wanted,)),), timeout_ms=1000
     )
     response = asyncio.run(handle(cast(Any, services), cast(Any, None), request))
-    answer = response.topics[0].partitions[0]
-    return answer.error_code, answer.low_watermark
+    result = response.topics[0].partitions[0]
+    return result.error_code, result.low_watermark
 
 
-def test_the_start_of_the_log_is_told_once_it_is_stored() -> None:
+def test_response_has_the_new_log_start_offset() -> None:
     assert delete(2, has_room=True) == (ErrorCode.NONE, 2)
     assert delete(-1, has_room=True) == (ErrorCode.NONE, 3)
 
 
-def test_a_start_that_could_not_be_stored_is_an_error() -> None:
+def test_failed_checkpoint_is_an_error() -> None:
     assert delete(2, has_room=False) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
-def test_beyond_the_high_watermark_nothing_can_be_deleted() -> None:
+def test_offset_above_the_high_watermark_is_refused() -> None:
     assert delete(4, has_room=True) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)

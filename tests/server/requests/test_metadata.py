@@ -1,4 +1,4 @@
-"""Metadata: every version, kept bytes, and topics that are made on the way."""
+"""Metadata: every version, cached bytes, and topics that are created by the request."""
 
 import asyncio
 from functools import partial
@@ -31,7 +31,7 @@ from riverrun.wire.messages.metadata_response import (
     MetadataResponseTopic,
 )
 from tests.cluster.fakes import SeededRandomness, cluster_of, make_configs, replayed
-from tests.server.requests.node import Node
+from tests.server.requests.admin_node import Node
 
 API = ApiKey.METADATA
 VERSIONS = range(APIS[API].min_version, APIS[API].max_version + 1)
@@ -64,15 +64,15 @@ ALL = MetadataRequest(topics=None)
 
 
 def ask(node: Node, version: int, request: MetadataRequest, **more: Any) -> MetadataResponse:
-    answer: MetadataResponse = asyncio.run(node.ask(API, version, request, **more))
-    return answer
+    response: MetadataResponse = asyncio.run(node.ask(API, version, request, **more))
+    return response
 
 
-def codes(answer: MetadataResponse) -> list[tuple[str | None, ErrorCode]]:
-    return [(topic.name, topic.error_code) for topic in answer.topics]
+def codes(response: MetadataResponse) -> list[tuple[str | None, ErrorCode]]:
+    return [(topic.name, topic.error_code) for topic in response.topics]
 
 
-# -- Putting bytes together ----------------------------------------------------------------------
+# Joined responses
 
 partition_rows = st.builds(
     MetadataResponsePartition,
@@ -89,7 +89,7 @@ topic_rows = st.builds(
     is_internal=st.booleans(),
     topic_id=st.uuids(),
 )
-answers = st.builds(
+responses = st.builds(
     MetadataResponse,
     brokers=st.lists(
         st.builds(
@@ -107,41 +107,41 @@ answers = st.builds(
 )
 
 
-@given(st.sampled_from(VERSIONS), answers)
-def test_topics_put_together_are_the_answer_written_at_once(
-    version: int, answer: MetadataResponse
+@given(st.sampled_from(VERSIONS), responses)
+def test_joined_topics_equal_the_response_encoded_at_once(
+    version: int, response: MetadataResponse
 ) -> None:
-    elements = [encode_element(API, version, topic) for topic in answer.topics]
-    joined = join_response(API, version, replace(answer, topics=()), "topics", elements)
-    assert joined == encode_response(API, version, answer)
+    elements = [encode_element(API, version, topic) for topic in response.topics]
+    joined = join_response(API, version, replace(response, topics=()), "topics", elements)
+    assert joined == encode_response(API, version, response)
 
 
-def test_more_topics_than_fit_in_one_byte_are_counted_right() -> None:
+def test_joined_response_counts_more_topics_than_fit_in_one_byte() -> None:
     node = Node(image_of(*(f"t{number}" for number in range(300)), partitions=1))
     for version in (8, 12):
         assert len(ask(node, version, ALL).topics) == 300
 
 
-# -- Answers ---------------------------------------------------------------------------------------
+# Responses
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_describes_a_topic(version: int) -> None:
     node = Node(image_of("t"))
-    answer = ask(node, version, names("t"))
-    (topic,) = answer.topics
+    response = ask(node, version, names("t"))
+    (topic,) = response.topics
     assert (topic.name, topic.error_code) == ("t", ErrorCode.NONE)
     assert [one.leader_id for one in topic.partitions] == [1, 1]
-    assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [(1, "host1", 9092)]
+    assert [(one.node_id, one.host, one.port) for one in response.brokers] == [(1, "host1", 9092)]
     if version >= 10:
         assert topic.topic_id == node.log.current.topics_by_name[TopicName("t")].id
     if version >= 2:
-        assert answer.cluster_id == "cluster-of-tests"
+        assert response.cluster_id == "cluster-of-tests"
     if version >= 1:
-        assert answer.controller_id == 1
+        assert response.controller_id == 1
 
 
-def test_an_empty_list_means_all_in_version_0_and_none_later() -> None:
+def test_empty_list_means_all_topics_only_in_version_0() -> None:
     node = Node(image_of("a", "b"))
     assert codes(ask(node, 0, names())) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
     assert codes(ask(node, 1, names())) == []
@@ -149,10 +149,12 @@ def test_an_empty_list_means_all_in_version_0_and_none_later() -> None:
     assert len(ask(node, 13, ALL).topics) == 2
 
 
-def test_unknown_and_bad_names_come_after_those_that_exist() -> None:
+def test_unknown_and_invalid_names_come_after_existing_topics() -> None:
     node = Node(image_of("a", "b"))
-    answer = ask(node, 13, names("zz", "b", "bad name", "a", "b", allow_auto_topic_creation=False))
-    assert codes(answer) == [
+    response = ask(
+        node, 13, names("zz", "b", "bad name", "a", "b", allow_auto_topic_creation=False)
+    )
+    assert codes(response) == [
         ("b", ErrorCode.NONE),
         ("a", ErrorCode.NONE),
         ("zz", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -163,22 +165,22 @@ def test_unknown_and_bad_names_come_after_those_that_exist() -> None:
 def test_topics_are_found_by_id() -> None:
     node = Node(image_of("a", "b"))
     known = node.log.current.topics_by_name[TopicName("b")].id
-    answer = ask(node, 12, names("a", ids=(UUID(int=5), known)))
-    assert codes(answer) == [(None, ErrorCode.UNKNOWN_TOPIC_ID), ("b", ErrorCode.NONE)]
+    response = ask(node, 12, names("a", ids=(UUID(int=5), known)))
+    assert codes(response) == [(None, ErrorCode.UNKNOWN_TOPIC_ID), ("b", ErrorCode.NONE)]
 
 
 def test_ids_are_refused_before_version_12() -> None:
-    answer = ask(Node(), 11, names(ids=(UUID(int=5),)))
-    assert [(one.error_code, one.topic_id) for one in answer.topics] == [
+    response = ask(Node(), 11, names(ids=(UUID(int=5),)))
+    assert [(one.error_code, one.topic_id) for one in response.topics] == [
         (ErrorCode.INVALID_REQUEST, UUID(int=5))
     ]
-    assert answer.brokers == ()
+    assert response.brokers == ()
 
 
-def test_operations_are_told_when_asked_for() -> None:
+def test_authorized_operations_are_sent_on_request() -> None:
     node = Node(image_of("t"))
     plain = ask(node, 10, names("t"))
-    told = ask(
+    requested = ask(
         node,
         10,
         names(
@@ -188,8 +190,8 @@ def test_operations_are_told_when_asked_for() -> None:
         ),
     )
     again = ask(node, 10, names("t"))
-    assert told.topics[0].topic_authorized_operations == 3576
-    assert told.cluster_authorized_operations == 8096
+    assert requested.topics[0].topic_authorized_operations == 3576
+    assert requested.cluster_authorized_operations == 8096
     assert plain == again
     assert plain.topics[0].topic_authorized_operations == -(2**31)
     assert plain.cluster_authorized_operations == -(2**31)
@@ -221,7 +223,7 @@ def test_replicas_on_fenced_brokers_are_offline() -> None:
     assert oldest.error_code is (expected or ErrorCode.REPLICA_NOT_AVAILABLE)
 
 
-def test_a_leader_without_the_listener_is_not_shown() -> None:
+def test_leader_without_the_listener_is_not_named() -> None:
     node = Node(image_of("t", partitions=1))
     partition = ask(node, 13, names("t"), listener="OTHER").topics[0].partitions[0]
     assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LISTENER_NOT_FOUND)
@@ -230,38 +232,38 @@ def test_a_leader_without_the_listener_is_not_shown() -> None:
     )
 
 
-# -- Topics made on the way ------------------------------------------------------------------------
+# Topics created by the request
 
 
-def test_a_topic_that_is_asked_for_is_made_and_answered() -> None:
+def test_requested_topic_is_created_and_described() -> None:
     node = Node(given={"num.partitions": "3"})
-    answer = ask(node, 13, names("new", "bad name"))
-    assert codes(answer) == [
+    response = ask(node, 13, names("new", "bad name"))
+    assert codes(response) == [
         ("new", ErrorCode.NONE),
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]
-    assert len(answer.topics[0].partitions) == 3
+    assert len(response.topics[0].partitions) == 3
 
 
 @pytest.mark.parametrize(
     ("given", "allowed"), [({"auto.create.topics.enable": "false"}, True), ({}, False)]
 )
-def test_topics_are_made_only_where_node_and_client_agree(
+def test_topics_are_created_only_if_node_and_client_allow_it(
     given: dict[str, str], allowed: bool
 ) -> None:
     node = Node(given=given)
-    answer = ask(node, 13, names("new", allow_auto_topic_creation=allowed))
-    assert codes(answer) == [("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    response = ask(node, 13, names("new", allow_auto_topic_creation=allowed))
+    assert codes(response) == [("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     assert node.log.appended == []
 
 
-def test_asking_for_all_topics_makes_none() -> None:
+def test_request_for_all_topics_creates_none() -> None:
     node = Node()
     ask(node, 13, ALL)
     assert node.log.appended == []
 
 
-def test_what_cannot_be_made_is_unknown() -> None:
+def test_topic_that_cannot_be_created_is_unknown() -> None:
     node = Node(image_of("a.b"), given={"default.replication.factor": "3"})
     assert codes(ask(node, 13, names("a_b", "c"))) == [
         ("a_b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -269,23 +271,23 @@ def test_what_cannot_be_made_is_unknown() -> None:
     ]
 
 
-def test_the_offsets_topic_is_made_with_its_own_settings() -> None:
+def test_offsets_topic_is_created_with_its_own_settings() -> None:
     node = Node()
-    answer = ask(node, 13, names("__consumer_offsets", "__transaction_state"))
-    assert codes(answer) == [
+    response = ask(node, 13, names("__consumer_offsets", "__transaction_state"))
+    assert codes(response) == [
         ("__consumer_offsets", ErrorCode.NONE),
         ("__transaction_state", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
-    assert len(answer.topics[0].partitions) == 50
+    assert len(response.topics[0].partitions) == 50
     settings = node.configs.log_settings(node.log.current, "__consumer_offsets")
     assert settings.cleanup_policy == ("compact",)
     assert settings.segment_bytes == 104857600
 
 
-# -- Kept bytes ------------------------------------------------------------------------------------
+# Cached bytes
 
 
-def test_the_whole_answer_is_kept_until_the_image_changes() -> None:
+def test_response_about_all_topics_is_cached_until_the_image_changes() -> None:
     node = Node(image_of("a", "b"))
     first = asyncio.run(node.written(API, 12, ALL))
     assert asyncio.run(node.written(API, 12, ALL)) is first
@@ -293,7 +295,7 @@ def test_the_whole_answer_is_kept_until_the_image_changes() -> None:
     assert len(ask(node, 12, ALL).topics) == 3
 
 
-def test_a_change_of_one_topic_is_seen_and_others_are_kept(
+def test_only_a_changed_topic_is_encoded_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = Node(image_of("a", "b", partitions=1))
@@ -309,12 +311,12 @@ def test_a_change_of_one_topic_is_seen_and_others_are_kept(
     topic = image.topics_by_name[TopicName("b")]
     changed = replace(topic, partitions=topic.partitions * 2)
     node.log.current = replace(image, topics_by_name={**image.topics_by_name, topic.name: changed})
-    answer = ask(node, 12, ALL)
-    assert [len(one.partitions) for one in answer.topics] == [1, 2]
+    response = ask(node, 12, ALL)
+    assert [len(one.partitions) for one in response.topics] == [1, 2]
     assert [topic.name for topic in encoded] == ["b"]
 
 
-def test_a_change_of_brokers_changes_every_topic() -> None:
+def test_change_of_brokers_invalidates_every_topic() -> None:
     image = image_of("t", brokers=(1, 2), partitions=1)
     node = Node(image)
     assert ask(node, 13, ALL).topics[0].partitions[0].offline_replicas == ()
@@ -322,22 +324,22 @@ def test_a_change_of_brokers_changes_every_topic() -> None:
     assert ask(node, 13, ALL).topics[0].partitions[0].offline_replicas == (2,)
 
 
-def test_a_broker_that_was_fenced_a_moment_ago_is_still_listed() -> None:
-    """Or librdkafka drops it together with the partitions that it is about to move elsewhere."""
+def test_fenced_broker_stays_listed_for_some_seconds() -> None:
+    """librdkafka drops a broker that is not listed together with partitions that it is moving."""
     image = image_of("t", brokers=(1, 2), partitions=1)
     node = Node(image)
     now = 100.0
     node.services.clock = SimpleNamespace(monotonic=lambda: now)
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
     node.log.current = fenced(image, 2)
-    answer = ask(node, 13, ALL)
-    assert [broker.node_id for broker in answer.brokers] == [1, 2]
-    assert answer.topics[0].partitions[0].offline_replicas == (2,)
+    response = ask(node, 13, ALL)
+    assert [broker.node_id for broker in response.brokers] == [1, 2]
+    assert response.topics[0].partitions[0].offline_replicas == (2,)
     now += LISTED_AFTER_FENCING_SECONDS + 0.1
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
 
 
-def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> None:
+def test_response_waits_for_the_successor_of_a_lost_leader() -> None:
     image = image_of("t", brokers=(1, 2), partitions=2)
     node = Node(image)
     node.services.image_waits = ImageWaits(lambda: node.log.current)
@@ -354,7 +356,7 @@ def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> N
         image, topics_by_name={topic.name: replace(topic, partitions=moved)}, topics_by_id={}
     )
 
-    async def asked() -> list[int]:
+    async def scenario() -> list[int]:
         asking = asyncio.ensure_future(node.ask(API, 12, names("t")))
         await asyncio.sleep(0)
         assert not asking.done()
@@ -362,15 +364,15 @@ def test_an_answer_waits_for_the_successor_of_a_leader_that_was_just_lost() -> N
         node.services.image_waits.published(None, elected)
         return [one.leader_id for one in (await asking).topics[0].partitions]
 
-    assert asyncio.run(asked()) == [3 - dead, 3 - dead]
+    assert asyncio.run(scenario()) == [3 - dead, 3 - dead]
 
 
-def test_a_broker_that_was_fenced_before_we_came_is_not_listed() -> None:
+def test_broker_fenced_before_the_start_is_not_listed() -> None:
     node = Node(fenced(image_of("t", brokers=(1, 2), partitions=1), 2))
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
 
 
-def test_listeners_have_answers_of_their_own() -> None:
+def test_each_listener_has_its_own_response() -> None:
     image = image_of("t")
     broker = image.brokers[NodeId(1)]
     endpoints = {**broker.endpoints, "INSIDE": Endpoint(host="inside", port=7)}
@@ -380,21 +382,21 @@ def test_listeners_have_answers_of_their_own() -> None:
     assert ask(node, 12, ALL, listener="INSIDE").brokers[0].host == "inside"
 
 
-def test_a_large_answer_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_response_is_encoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(image_of(*(f"t{number}" for number in range(50)), partitions=3))
     whole = ask(node, 12, ALL)
     monkeypatch.setattr(handler, "SLICE_PARTITIONS", 20)
     monkeypatch.setattr(handler, "Yielder", partial(Yielder, steps_max=5))
     sliced = Node(node.log.current)
 
-    async def count_turns() -> tuple[int, Any]:
-        turns = 0
+    async def count_iterations() -> tuple[int, Any]:
+        iterations = 0
         task = asyncio.ensure_future(sliced.ask(API, 12, ALL))
         while not task.done():
             await asyncio.sleep(0)
-            turns += 1
-        return turns, task.result()
+            iterations += 1
+        return iterations, task.result()
 
-    turns, answer = asyncio.run(count_turns())
-    assert answer == whole
-    assert turns >= 10
+    iterations, response = asyncio.run(count_iterations())
+    assert response == whole
+    assert iterations >= 10

@@ -1,4 +1,4 @@
-"""What clients hear of a partition with followers: Produce, Fetch, ListOffsets, DeleteRecords."""
+"""Requests of clients to a partition with followers."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from riverrun.wire.messages.produce_request import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.server.requests.led import ME, THREE, TOPIC, TWO, Node, image_of, request, want
+from tests.server.requests.leader_node import ME, THREE, TOPIC, TWO, Node, image_of, request, want
 from tests.storage.machines import batch, values_of
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def sent(node: Node, key: ApiKey, version: int, message: Any, module: Any) -> asyncio.Future[Any]:
-    """A client's request; what it gives is done when the answer is there."""
+    """Send a client's request; the future has the response."""
     frame = encode_request(key, version, message)
     body = node.call(module, frame, 0, version)
 
-    async def answered() -> Any:
+    async def receive() -> Any:
         found = await body if inspect.isawaitable(body) else body
         parts = found if isinstance(found, list) else [found]
         return decode_response(key, version, b"".join(bytes(part) for part in parts))
 
-    return asyncio.ensure_future(answered())
+    return asyncio.ensure_future(receive())
 
 
 def produced(
@@ -84,17 +84,17 @@ def fetched(
     return sent(node, ApiKey.FETCH, version, message, fetch)
 
 
-async def row_of(answer: asyncio.Future[Any]) -> Any:
-    return (await answer).responses[0].partitions[0]
+async def row_of(response: asyncio.Future[Any]) -> Any:
+    return (await response).responses[0].partitions[0]
 
 
-# -- Produce --------------------------------------------------------------------------------------
+# Produce
 
 
-def test_acks_all_is_answered_when_the_in_sync_follower_has_it_and_acks_1_at_once() -> None:
+def test_acks_all_waits_for_the_in_sync_follower_and_acks_1_does_not() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader_only = (await produced(node, acks=1)).responses[0].partition_responses[0]
         assert (leader_only.error_code, leader_only.base_offset) == (ErrorCode.NONE, 0)
         waiting = produced(node)
@@ -104,25 +104,25 @@ def test_acks_all_is_answered_when_the_in_sync_follower_has_it_and_acks_1_at_onc
         row = (await waiting).responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (ErrorCode.NONE, 1)
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_follower_that_does_not_come_in_time_costs_the_producer_its_answer() -> None:
+def test_produce_times_out_without_the_follower() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         row = (await produced(node, timeout_ms=50)).responses[0].partition_responses[0]
         assert row.error_code is ErrorCode.REQUEST_TIMED_OUT
         assert node.loop.time() == pytest.approx(0.05)
         assert node.partition().waiting_produces == 0
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_too_few_in_sync_before_and_after_the_append() -> None:
+def test_too_few_in_sync_replicas_before_and_after_the_append() -> None:
     node = Node(min_insync_replicas=2)
 
-    async def story() -> None:
+    async def scenario() -> None:
         waiting = produced(node)
         await asyncio.sleep(0)
         node.publish(image_of(1, isr=(ME,), partition_epoch=1))
@@ -131,61 +131,61 @@ def test_too_few_in_sync_before_and_after_the_append() -> None:
         row = (await produced(node)).responses[0].partition_responses[0]
         assert row.error_code is ErrorCode.NOT_ENOUGH_REPLICAS
 
-    node.run(story())
+    node.run(scenario())
 
 
 @pytest.mark.parametrize("version", [9, 12])
-def test_a_producer_that_asks_the_wrong_node_is_told_the_right_one(version: int) -> None:
+def test_produce_to_the_wrong_node_names_the_leader(version: int) -> None:
     node = Node(leader=TWO)
 
-    async def story() -> None:
-        answer = await produced(node, version=version)
-        row = answer.responses[0].partition_responses[0]
+    async def scenario() -> None:
+        response = await produced(node, version=version)
+        row = response.responses[0].partition_responses[0]
         assert row.error_code is NOT_LEADER
         if version >= 10:
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (2, 0)
-            (where,) = answer.node_endpoints
+            (where,) = response.node_endpoints
             assert (where.node_id, where.host, where.port) == (2, "node2", 9092)
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_producer_that_waits_while_the_leader_changes_is_told_the_new_one() -> None:
+def test_pending_produce_names_the_new_leader() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         waiting = produced(node)
         await asyncio.sleep(0)
         node.publish(image_of(1, leader=TWO, epoch=1, partition_epoch=1))
-        answer = await waiting
-        row = answer.responses[0].partition_responses[0]
+        response = await waiting
+        row = response.responses[0].partition_responses[0]
         assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, 2)
-        assert [where.node_id for where in answer.node_endpoints] == [2]
+        assert [where.node_id for where in response.node_endpoints] == [2]
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_who_holds_no_replica_sends_clients_to_the_leader() -> None:
+def test_node_without_a_replica_names_the_leader() -> None:
     node = Node(leader=TWO, isr=(TWO, THREE), replicas=(TWO, THREE))
 
-    async def story() -> None:
+    async def scenario() -> None:
         assert node.replicas.find("topic", 0) is None
         row = (await produced(node)).responses[0].partition_responses[0]
         assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, 2)
-        answer = await fetched(node, 0)
-        assert answer.responses[0].partitions[0].error_code is NOT_LEADER
-        assert [where.node_id for where in answer.node_endpoints] == [2]
+        response = await fetched(node, 0)
+        assert response.responses[0].partitions[0].error_code is NOT_LEADER
+        assert [where.node_id for where in response.node_endpoints] == [2]
 
-    node.run(story())
-
-
-# -- Fetch ----------------------------------------------------------------------------------------
+    node.run(scenario())
 
 
-def test_consumers_see_nothing_above_the_high_watermark_and_are_woken_when_it_moves() -> None:
+# Fetch
+
+
+def test_consumer_reads_below_the_high_watermark_and_wakes_when_it_moves() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a")
         waiting = fetched(node, 0)
         await asyncio.sleep(0.01)
@@ -195,37 +195,37 @@ def test_consumers_see_nothing_above_the_high_watermark_and_are_woken_when_it_mo
         assert values_of(row.records) == [(0, b"a")]
         assert node.loop.time() < 0.05
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_between_high_watermark_and_end_a_fetch_is_empty_and_never_out_of_range() -> None:
+def test_fetch_between_high_watermark_and_log_end_is_empty() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a", b"b")
         row = await row_of(fetched(node, 2))
         assert (row.error_code, row.high_watermark) == (ErrorCode.NONE, 0)
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_consumer_of_an_older_epoch_is_told_the_leader() -> None:
+def test_fetch_with_an_older_epoch_names_the_leader() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.publish(image_of(1, leader=ME, epoch=3, partition_epoch=1))
-        answer = await fetched(node, 0, epoch=2)
-        row = answer.responses[0].partitions[0]
+        response = await fetched(node, 0, epoch=2)
+        row = response.responses[0].partitions[0]
         assert row.error_code is ErrorCode.FENCED_LEADER_EPOCH
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 3)
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_consumer_of_a_rack_is_sent_to_the_follower_there() -> None:
+def test_consumer_is_redirected_to_the_follower_in_its_rack() -> None:
     node = Node(isr=(ME, TWO), racks=True)
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a")
         await node.ask(request(TWO), [want(1)])
         await node.ask(request(THREE), [want(0)])
@@ -237,13 +237,13 @@ def test_a_consumer_of_a_rack_is_sent_to_the_follower_there() -> None:
         beyond = await row_of(fetched(node, 2, rack="rack-2"))
         assert beyond.preferred_read_replica == -1, "replica 2 does not have that yet"
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_cancelled_fetch_leaves_no_waiter() -> None:
+def test_cancelled_fetch_leaves_no_waiter() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         waiting = fetched(node, 0)
         await asyncio.sleep(0.01)
         assert node.partition().waiting_fetches == 1
@@ -252,25 +252,25 @@ def test_a_cancelled_fetch_leaves_no_waiter() -> None:
         assert waiting.cancelled()
         assert node.partition().waiting_fetches == 0
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_leader_that_may_have_a_successor_calls_nothing_out_of_range() -> None:
+def test_leader_without_a_session_does_not_report_out_of_range() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a")
         assert (await row_of(fetched(node, 2))).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
         node.services.lifecycle.is_sure = False
         assert (await row_of(fetched(node, 2))).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_follower_serves_consumers_what_it_knows_to_be_committed() -> None:
+def test_follower_serves_committed_records_to_consumers() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a")
         node.append(b"b")
         node.publish(image_of(1, leader=TWO, epoch=1, partition_epoch=1))
@@ -285,14 +285,16 @@ def test_a_follower_serves_consumers_what_it_knows_to_be_committed() -> None:
         old = await row_of(fetched(node, 0, version=11))
         assert old.error_code is ErrorCode.NONE
         older = await row_of(fetched(node, 0, version=10))
-        assert older.error_code is NOT_LEADER, "it cannot say its rack, nor want a follower"
+        assert older.error_code is NOT_LEADER, (
+            "this version cannot name a rack, so it cannot read from a follower"
+        )
         stale = await row_of(fetched(node, 0, epoch=0))
         assert stale.error_code is ErrorCode.FENCED_LEADER_EPOCH
 
-    node.run(story())
+    node.run(scenario())
 
 
-# -- ListOffsets, OffsetForLeaderEpoch, DeleteRecords ---------------------------------------------
+# ListOffsets, OffsetForLeaderEpoch, DeleteRecords
 
 
 def context(version: int) -> RequestContext:
@@ -301,29 +303,29 @@ def context(version: int) -> RequestContext:
 
 async def latest(node: Node, *, replica: int = -1, version: int = 11) -> tuple[int, int]:
     row = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    asked = ListOffsetsRequest(
+    message = ListOffsetsRequest(
         replica_id=replica, topics=(ListOffsetsTopic(name="topic", partitions=(row,)),)
     )
-    answer = await list_offsets.handle(node.services, context(version), asked)
-    found = answer.topics[0].partitions[0]
+    response = await list_offsets.handle(node.services, context(version), message)
+    found = response.topics[0].partitions[0]
     return found.error_code, found.offset
 
 
-def test_the_end_is_the_high_watermark_for_consumers_and_the_end_of_the_log_for_replicas() -> None:
+def test_latest_offset_is_the_high_watermark_for_consumers_and_the_log_end_for_replicas() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a", b"b")
         assert await latest(node) == (ErrorCode.NONE, 0)
         assert await latest(node, replica=2) == (ErrorCode.NONE, 2)
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_a_new_leader_does_not_know_the_end_until_its_high_watermark_reaches_its_epoch() -> None:
+def test_new_leader_has_no_latest_offset_before_its_high_watermark_reaches_its_epoch() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a", b"b")
         node.publish(image_of(1, leader=ME, epoch=1, partition_epoch=1))
         assert (await latest(node))[0] is ErrorCode.OFFSET_NOT_AVAILABLE
@@ -332,22 +334,22 @@ def test_a_new_leader_does_not_know_the_end_until_its_high_watermark_reaches_its
         await node.ask(request(TWO), [want(2, epoch=1, last_epoch=0)])
         assert await latest(node) == (ErrorCode.NONE, 2)
 
-    node.run(story())
+    node.run(scenario())
 
 
-def test_who_does_not_lead_says_so() -> None:
+def test_follower_refuses_leader_requests() -> None:
     node = Node(leader=TWO)
 
-    async def story() -> None:
+    async def scenario() -> None:
         assert (await latest(node))[0] is NOT_LEADER
         row = OffsetForLeaderPartition(partition=0, leader_epoch=0)
-        asked = OffsetForLeaderEpochRequest(
+        message = OffsetForLeaderEpochRequest(
             topics=(OffsetForLeaderTopic(topic="topic", partitions=(row,)),)
         )
-        answer = offset_for_leader_epoch.handle(node.services, context(4), asked)
-        assert answer.topics[0].partitions[0].error_code is NOT_LEADER
+        response = offset_for_leader_epoch.handle(node.services, context(4), message)
+        assert response.topics[0].partitions[0].error_code is NOT_LEADER
 
-    node.run(story())
+    node.run(scenario())
 
 
 class Disk:
@@ -359,7 +361,7 @@ class Disk:
     ("followers", "code"),
     [((TWO, THREE), ErrorCode.NONE), ((TWO,), ErrorCode.REQUEST_TIMED_OUT)],
 )
-def test_records_are_deleted_when_every_living_replica_has_let_them_go(
+def test_deletion_waits_for_every_live_replica(
     followers: tuple[NodeId, ...], code: ErrorCode
 ) -> None:
     node = Node()
@@ -367,15 +369,15 @@ def test_records_are_deleted_when_every_living_replica_has_let_them_go(
         checkpoint_start_offsets=Disk().checkpoint_start_offsets
     )
 
-    async def story() -> None:
+    async def scenario() -> None:
         node.append(b"a", b"b")
         for one in (TWO, THREE):
             await node.ask(request(one), [want(2)])
         row = DeleteRecordsPartition(partition_index=0, offset=1)
-        asked = DeleteRecordsRequest(
+        message = DeleteRecordsRequest(
             topics=(DeleteRecordsTopic(name="topic", partitions=(row,)),), timeout_ms=200
         )
-        waiting = asyncio.ensure_future(delete_records.handle(node.services, context(2), asked))
+        waiting = asyncio.ensure_future(delete_records.handle(node.services, context(2), message))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         for one in followers:
@@ -383,4 +385,4 @@ def test_records_are_deleted_when_every_living_replica_has_let_them_go(
         found = (await waiting).topics[0].partitions[0]
         assert (found.error_code, found.low_watermark) == (code, -1 if code else 1)
 
-    node.run(story())
+    node.run(scenario())

@@ -1,4 +1,4 @@
-"""A node that leads partitions with followers, as far as Produce, Fetch and ListOffsets see it."""
+"""A node that leads partitions with followers, for Produce, Fetch and ListOffsets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CLIENT_ID = "follower"
 
 
 class Node:
-    """Node 1 of three, on a virtual loop. It leads all partitions of one topic."""
+    """Node 1 of three, on a virtual event loop. It leads all partitions of one topic."""
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class Node:
         appended = self.partition(index).append(batch(*values), acks=acks, now_ms=NOW_MS)
         return Offset(appended.last_offset + 1)
 
-    def run(self, story: Coroutine[Any, Any, None]) -> None:
+    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
         try:
-            self.loop.run_until_complete(story)
+            self.loop.run_until_complete(scenario)
         finally:
             self.loop.close()
 
-    # -- What others send -------------------------------------------------------------------------
+    # Requests of other nodes
 
     def call(self, module: Any, frame: bytes, at: int, version: int) -> Any:
         context = RequestContext(version, 1, CLIENT_ID, "127.0.0.1", "PLAINTEXT", 1)
@@ -126,7 +126,7 @@ class Node:
     def ask(
         self, request: FollowerFetchRequest, wanted: list[FetchPartition], forgotten: Any = ()
     ) -> asyncio.Future[FollowerFetchResponse]:
-        """A follower's fetch; what it gives is done when the answer is there."""
+        """Send a follower's fetch; the future has the response."""
         body = self.call(fetch, encoded(request, wanted, forgotten), 0, VERSION)
         answered: asyncio.Future[FollowerFetchResponse] = asyncio.get_running_loop().create_future()
 
@@ -152,7 +152,7 @@ def encoded(
     wanted: list[FetchPartition],
     forgotten: Iterable[tuple[UUID, int]],
 ) -> bytes:
-    """A follower's fetch by the generated codec, of which nobody here is the author."""
+    """A follower's fetch, encoded by the generated codec."""
     return encode_request(
         ApiKey.FETCH,
         VERSION,

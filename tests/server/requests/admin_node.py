@@ -1,4 +1,4 @@
-"""The services of a node that admin requests use, over a metadata log in memory."""
+"""A node for admin requests, with a metadata log in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.metadata.description import QuorumDescription, ReplicaDescription
@@ -30,7 +30,7 @@ from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
 
 
 class Node:
-    """Handlers see ``services``; ``ask`` calls one of them and reads its answer from the bytes."""
+    """Handlers get ``services``. ``ask`` calls one of them and decodes its response."""
 
     def __init__(self, image: Image | None = None, given: Mapping[str, str] | None = None) -> None:
         self.log = MemoryLog(image)
@@ -56,7 +56,7 @@ class Node:
             voters=(described,),
         )
         texts = dict(given or {})
-        self.services: Any = SimpleNamespace(
+        services = SimpleNamespace(
             settings=SimpleNamespace(
                 node_id=NodeId(1),
                 topics=SimpleNamespace(
@@ -75,6 +75,7 @@ class Node:
             broker_visibility=BrokerVisibility(),
             brokers_by_connection={},
         )
+        self.services = cast(Any, services)
         clock: Any = self.services.clock
         self.router = Router(self.services, metrics=Metrics(), clock=clock, apis=CONTROLLER_APIS)
         channel = ControllerChannel(log, SeededRandomness(), router=self.router, name="test")
@@ -97,9 +98,9 @@ class Node:
         module = import_module(f"riverrun.server.requests.{api.name.lower()}")
         context = RequestContext(version, 1, "test", "127.0.0.1", listener, 1)
         try:
-            answer = module.handle(self.services, context, request)
-            if inspect.isawaitable(answer):
-                answer = await answer
+            response = module.handle(self.services, context, request)
+            if inspect.isawaitable(response):
+                response = await response
         except KafkaError as error:
-            answer = module.failed(request, error.code, error.message)
-        return answer if isinstance(answer, bytes) else encode_response(api, version, answer)
+            response = module.failed(request, error.code, error.message)
+        return response if isinstance(response, bytes) else encode_response(api, version, response)

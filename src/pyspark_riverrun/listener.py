@@ -1,8 +1,7 @@
-"""How far behind a query is: a listener that users add in one line.
+"""Reports how far a streaming query is behind.
 
-``spark.streams.addListener(LagListener())`` logs the lag after each batch; ``LagListener(see)``
-hands it to a function instead. Spark's own progress has the offsets of our source but no metrics of
-it, and lag is what can be computed from them.
+A Python data source cannot add metrics to Spark's progress. But the progress contains the offsets
+of the source, and the lag follows from them.
 """
 
 from __future__ import annotations
@@ -26,27 +25,33 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """After one batch of a query."""
+class QueryLag:
+    """The lag of a query after one batch."""
 
     query: str
+    """Name of the query, or its id if it has no name."""
     batch_id: int
     rows: int
     rows_per_second: float
     batch_ms: int
     behind: Mapping[TopicPartition, int]
-    """Offsets that were there and are not read yet, for each partition of our sources."""
+    """Unread offsets by partition, over all riverrun sources of the query."""
 
     @property
     def total(self) -> int:
+        """Unread offsets of all partitions."""
         return sum(self.behind.values())
 
 
 class LagListener(StreamingQueryListener):
-    """Tells the lag after each batch."""
+    """Reports the lag after each batch to a function; by default, to the log.
 
-    def __init__(self, see: Callable[[Lag], None] | None = None) -> None:
-        self._see = see or _log
+    spark.streams.addListener(LagListener())
+    spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.total)))
+    """
+
+    def __init__(self, report: Callable[[QueryLag], None] | None = None) -> None:
+        self._report = report or _log
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -57,8 +62,8 @@ class LagListener(StreamingQueryListener):
         for source in progress.sources:
             behind |= lag_between(source.endOffset, source.latestOffset)
         duration = progress.durationMs or {}
-        self._see(
-            Lag(
+        self._report(
+            QueryLag(
                 query=progress.name or str(progress.id),
                 batch_id=progress.batchId,
                 rows=progress.numInputRows,
@@ -73,15 +78,15 @@ class LagListener(StreamingQueryListener):
 
 
 def lag_between(end: str | None, latest: str | None) -> dict[TopicPartition, int]:
-    """From the offsets in a progress; empty for those of another kind of source."""
+    """Lag by partition, from the offsets in a progress; empty for other kinds of sources."""
     try:
-        reached, there = from_json(json.loads(end or "")), from_json(json.loads(latest or ""))
+        reached, available = from_json(json.loads(end or "")), from_json(json.loads(latest or ""))
     except ValueError:
         return {}
-    return {at: max(0, offset - reached.get(at, 0)) for at, offset in sorted(there.items())}
+    return {at: max(0, offset - reached.get(at, 0)) for at, offset in sorted(available.items())}
 
 
-def _log(lag: Lag) -> None:
+def _log(lag: QueryLag) -> None:
     most = max(lag.behind.items(), key=lambda one: one[1], default=None)
     worst = f", most in {most[0]} ({most[1]})" if most and most[1] else ""
     logger.info("%s batch %d: lag %d%s", lag.query, lag.batch_id, lag.total, worst)

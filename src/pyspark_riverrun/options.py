@@ -1,9 +1,9 @@
-"""The options of Spark's Kafka source and sink, read once and checked whole.
+"""The options of reads and writes, parsed and validated before anything is read.
 
-Names are those of the connector, in any case; ``kafka.*`` are settings of Kafka's clients. What is
-wrong is said in one sentence that names the option, before anything is read. A setting that a
-Kafka client has and that means nothing to ours is taken and ignored, so that a job written for the
-connector starts; one that would change what is promised (security) is refused.
+Names are those of Spark's Kafka connector, in any case. ``kafka.*`` are settings of Kafka clients.
+Every error is one sentence that names the option. A client setting without a meaning here is
+ignored, so that a job written for the connector starts. A setting that the source cannot honour,
+such as security, is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_riverrun.offsets import (
     Assignment,
     Offsets,
     Position,
-    Times,
+    Timestamps,
     read_assignment,
     read_offsets,
     read_times,
@@ -41,12 +41,12 @@ READ_OPTIONS: Final = (
 WRITE_OPTIONS: Final = ("topic", "includeHeaders", "checkpointLocation", "path", "queryName")
 FIXED_SETTINGS: Final = {
     "auto.offset.reset": "use startingOffsets",
-    "enable.auto.commit": "progress is kept in the checkpoint; kafka.group.id shows it to others",
+    "enable.auto.commit": "progress is stored in the checkpoint; kafka.group.id publishes it",
     "key.deserializer": "keys are binary; cast them in SQL",
     "value.deserializer": "values are binary; cast them in SQL",
-    "key.serializer": "give keys as strings or binary",
-    "value.serializer": "give values as strings or binary",
-    "interceptor.classes": "there is no Java client here",
+    "key.serializer": "keys must be strings or binary",
+    "value.serializer": "values must be strings or binary",
+    "interceptor.classes": "the source does not use the Java client",
 }
 USED_SETTINGS: Final = (
     "bootstrap.servers", "group.id", "client.id", "client.rack", "isolation.level",
@@ -70,11 +70,11 @@ IGNORED_SETTINGS: Final = (
 )  # fmt: skip
 REFUSED_PREFIXES: Final = ("sasl.", "ssl.")
 REFUSED_SETTINGS: Final = {
-    "transactional.id": "the sink has no transactions yet; it is idempotent, and a batch that "
-    "Spark runs again may be written twice",
-    "partitioner.class": "keys are placed as Kafka's default partitioner does; for another place "
-    "give a column `partition`",
-    "partitioner.ignore.keys": "give a column `partition`",
+    "transactional.id": "the sink has no transactions yet; it is idempotent, but a batch that "
+    "Spark repeats is written twice",
+    "partitioner.class": "keys are partitioned like Kafka's default partitioner does; to choose "
+    "partitions, add a column `partition`",
+    "partitioner.ignore.keys": "add a column `partition`",
 }
 KAFKA_OFFSETS_MAX: Final = 2**63 - 1
 COMPRESSIONS: Final = {codec.name.lower(): codec for codec in Compression}
@@ -84,12 +84,12 @@ _DELAY_UNITS: Final = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0,
 
 
 class BadOption(ValueError):
-    """An option that cannot be followed; the text says which, and what helps."""
+    """An option is invalid. The text names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How to reach a cluster; equal options share their connections."""
+    """How to reach a cluster. Equal options share connections."""
 
     bootstrap: tuple[Address, ...]
     client_id: str
@@ -101,7 +101,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions: exactly one of these is given."""
+    """Which partitions to read. Exactly one field is set."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -110,14 +110,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """All that a reader follows."""
+    """The options of a read."""
 
     cluster: ClusterOptions
     subscription: Subscription
-    starting: Position | Offsets | Times
-    ending: Position | Offsets | Times
+    starting: Position | Offsets | Timestamps
+    ending: Position | Offsets | Timestamps
     when_no_match: Literal["error", "latest"]
-    """What a time after the last record means for a start."""
+    """What to do if a start timestamp is later than the last record."""
     max_offsets: int | None
     min_offsets: int | None
     max_delay_s: float
@@ -133,7 +133,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """All that a writer follows."""
+    """The options of a write."""
 
     cluster: ClusterOptions
     topic: str | None
@@ -144,8 +144,8 @@ class WriteOptions:
     in_flight_max: int
 
 
-class _Reader:
-    """Takes values out of the options, and complains by their names."""
+class _OptionReader:
+    """Reads typed values, and raises BadOption with the name of the option."""
 
     def __init__(self, options: Mapping[str, str], names: tuple[str, ...]) -> None:
         self.values = {name.lower(): value for name, value in options.items()}
@@ -160,8 +160,7 @@ class _Reader:
         for name in self.values:
             if name.startswith(PREFIX) or name in known:
                 continue
-            # Spark and its users hang options of their own on everything; only what looks like one
-            # of ours was meant for us.
+            # Spark and users pass other options too. Only a name close to one of ours is an error.
             close = difflib.get_close_matches(name, sorted(allowed), n=1, cutoff=0.85)
             if close:
                 raise BadOption(f"there is no option {name}; did you mean {known[close[0]]}?")
@@ -185,9 +184,7 @@ class _Reader:
     def cluster(self) -> ClusterOptions:
         servers = self.setting("bootstrap.servers")
         if not servers:
-            raise BadOption(
-                "kafka.bootstrap.servers is missing: where the cluster is, as host:port,host:port"
-            )
+            raise BadOption("kafka.bootstrap.servers is missing; set it to host:port,host:port")
         try:
             bootstrap = tuple(parse_bootstrap(servers))
         except ValueError as error:
@@ -207,20 +204,22 @@ class _Reader:
 
 def read_options(options: Mapping[str, str], *, is_streaming: bool) -> ReadOptions:
     """Raises BadOption."""
-    reader = _Reader(options, READ_OPTIONS)
+    reader = _OptionReader(options, READ_OPTIONS)
     default = Position.LATEST if is_streaming else Position.EARLIEST
     starting = _bound(reader, "starting", default)
     ending = _bound(reader, "ending", Position.LATEST)
     if is_streaming and any(name.startswith("ending") for name in reader.values):
-        raise BadOption("a stream has no end: endingOffsets and the like are for batch reads")
+        raise BadOption(
+            "a stream has no end; endingOffsets and similar options are for batch reads"
+        )
     if not is_streaming:
         if starting is Position.LATEST:
-            raise BadOption("startingOffsets of a batch read cannot be latest: nothing follows it")
+            raise BadOption("startingOffsets of a batch read cannot be latest")
         if ending is Position.EARLIEST:
-            raise BadOption("endingOffsets cannot be earliest: nothing comes before it")
+            raise BadOption("endingOffsets cannot be earliest")
     strategy = (reader.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
-        raise BadOption("startingOffsetsByTimestampStrategy is error or latest")
+        raise BadOption("startingOffsetsByTimestampStrategy must be error or latest")
     max_offsets = reader.number("maxOffsetsPerTrigger", at_least=1)
     min_offsets = reader.number("minOffsetsPerTrigger", at_least=1)
     if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
@@ -250,16 +249,18 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool) -> ReadOptio
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises BadOption."""
-    reader = _Reader(options, WRITE_OPTIONS)
+    reader = _OptionReader(options, WRITE_OPTIONS)
     topic = reader.text("topic")
     if topic is not None and not topic.strip():
         raise BadOption("the option topic is empty")
     codec = reader.setting("compression.type", "none").lower()
     if codec not in COMPRESSIONS:
-        raise BadOption(f"kafka.compression.type is one of {', '.join(COMPRESSIONS)}, not {codec}")
+        raise BadOption(
+            f"kafka.compression.type must be one of {', '.join(COMPRESSIONS)}, not {codec}"
+        )
     acks = reader.setting("acks", "all").lower()
     if acks not in ("all", "-1", "1", "0"):
-        raise BadOption(f"kafka.acks is all, 1 or 0, not {acks}")
+        raise BadOption(f"kafka.acks must be all, 1 or 0, not {acks}")
     if acks in ("0", "1") and _flag(
         "kafka.enable.idempotence", reader.settings.get("enable.idempotence"), default=False
     ):
@@ -279,12 +280,12 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _subscription(reader: _Reader) -> Subscription:
+def _subscription(reader: _OptionReader) -> Subscription:
     given = [name for name in STRATEGIES if name in reader.values]
     if len(given) != 1:
-        were = " and ".join(given) if given else "none"
+        found = " and ".join(given) if given else "none"
         raise BadOption(
-            f"exactly one of subscribe, subscribePattern and assign is needed; given: {were}"
+            f"set exactly one of subscribe, subscribePattern and assign; found: {found}"
         )
     text = reader.values[given[0]].strip()
     if not text:
@@ -299,15 +300,15 @@ def _subscription(reader: _Reader) -> Subscription:
     try:
         re.compile(text)
     except re.error as error:
-        raise BadOption(f"subscribePattern {text!r} is no regular expression: {error}") from None
+        raise BadOption(f"subscribePattern {text!r} is not a regular expression: {error}") from None
     return Subscription(pattern=text)
 
 
-def _bound(reader: _Reader, side: str, default: Position) -> Position | Offsets | Times:
-    """Where to begin or to end; the more exact option wins, as in the connector."""
+def _bound(reader: _OptionReader, side: str, default: Position) -> Position | Offsets | Timestamps:
+    """Where to start or to end. The more specific option wins, as in the connector."""
     moment = reader.number(f"{side}Timestamp", at_least=0)
     if moment is not None:
-        return Times(everywhere=moment, exact={})
+        return Timestamps(everywhere=moment, exact={})
     by_time = reader.text(f"{side}OffsetsByTimestamp")
     if by_time is not None:
         return _parsed(f"{side}OffsetsByTimestamp", read_times, by_time)
@@ -330,10 +331,12 @@ def _parsed(name: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
         raise BadOption(f"{name}: {error}") from None
 
 
-def _isolation(reader: _Reader) -> bool:
+def _isolation(reader: _OptionReader) -> bool:
     level = reader.setting("isolation.level", "read_committed").lower()
     if level not in ("read_committed", "read_uncommitted"):
-        raise BadOption(f"kafka.isolation.level is read_committed or read_uncommitted, not {level}")
+        raise BadOption(
+            f"kafka.isolation.level must be read_committed or read_uncommitted, not {level}"
+        )
     return level == "read_committed"
 
 
@@ -346,12 +349,12 @@ def _check_settings(settings: Mapping[str, str]) -> None:
         if name.startswith(REFUSED_PREFIXES) or (
             name == "security.protocol" and value.strip().upper() != "PLAINTEXT"
         ):
-            raise BadOption(f"kafka.{name} is not supported: riverrun speaks PLAINTEXT only")
+            raise BadOption(f"kafka.{name} is not supported: riverrun supports only PLAINTEXT")
         known = (*USED_SETTINGS, *IGNORED_SETTINGS)
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean kafka.{close[0]}?" if close else ""
-            raise BadOption(f"no Kafka client has the setting kafka.{name}{hint}")
+            raise BadOption(f"Kafka clients have no setting kafka.{name}{hint}")
 
 
 def _number(name: str, text: str | None, at_least: int, at_most: int) -> int | None:
@@ -360,9 +363,9 @@ def _number(name: str, text: str | None, at_least: int, at_most: int) -> int | N
     try:
         number = int(text)
     except ValueError:
-        raise BadOption(f"{name} is a whole number, not {text!r}") from None
+        raise BadOption(f"{name} must be an integer, not {text!r}") from None
     if not at_least <= number <= at_most:
-        raise BadOption(f"{name} is at least {at_least} and at most {at_most}, not {number}")
+        raise BadOption(f"{name} must be between {at_least} and {at_most}, not {number}")
     return number
 
 
@@ -370,14 +373,14 @@ def _flag(name: str, text: str | None, default: bool) -> bool:
     if text is None:
         return default
     if text.strip().lower() not in ("true", "false"):
-        raise BadOption(f"{name} is true or false, not {text!r}")
+        raise BadOption(f"{name} must be true or false, not {text!r}")
     return text.strip().lower() == "true"
 
 
 def _delay(text: str) -> float:
-    """A duration as Spark writes it: 15m, 30s, 500ms."""
+    """A duration in Spark's form: 15m, 30s, 500ms."""
     found = _DELAY.fullmatch(text)
     unit = found.group(2).lower() if found else None
     if found is None or unit not in _DELAY_UNITS:
-        raise BadOption(f"maxTriggerDelay is a duration like 15m or 30s, not {text!r}")
+        raise BadOption(f"maxTriggerDelay must be a duration like 15m or 30s, not {text!r}")
     return int(found.group(1)) * _DELAY_UNITS[unit]

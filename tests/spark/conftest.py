@@ -1,10 +1,9 @@
-"""What the tests with Spark share: one session and one cluster of three nodes, started once.
+"""Shared fixtures: one Spark session and one cluster of three nodes per process.
 
-A session takes long to start, so tests use topics and tables of their own instead of sessions of
-their own. Spark's connector is on its class path where Maven Central can be reached. `make test`
-runs them in two processes, each with its session and its cluster; with `--dist loadgroup` a process
-that is done gets the next test. Two keep two cores busy; a third costs more than it gains, for it
-starts Spark and three nodes once more, and processes of Java that share a core disturb each other.
+A session takes long to start, so tests share it and use their own topics and tables. Spark's Kafka
+connector is on its class path if Maven Central is reachable. `make test` runs these tests in two
+processes, each with its own session and cluster, and `--dist loadgroup` balances them. Two
+processes keep two cores busy; a third would start another Spark and three more nodes.
 """
 
 import itertools
@@ -21,15 +20,15 @@ from pyspark_riverrun import session
 from tests.clusters import Cluster, serve_three
 from tests.peers import MissingPeer, need, outcome
 from tests.spark.connector import find_connector
-from tests.spark.java import quick_java
+from tests.spark.java import fast_java
 
 NAMES = itertools.count()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes none shall begin with the longest test when the others have ended."""
+    """With several processes, run the tests with the longest timeouts first."""
     if not hasattr(config, "workerinput"):
-        return  # one after the other, as they stand
+        return  # one process keeps the order of the files
 
     def seconds_max(item: pytest.Item) -> float:
         mark = item.get_closest_marker("timeout")
@@ -52,7 +51,7 @@ def spark() -> Iterator[SparkSession]:
     }
     if not isinstance(jars, MissingPeer):
         config["spark.jars"] = ",".join(str(jar) for jar in jars)
-    with quick_java():
+    with fast_java():
         started = session("local[2]", "tests", ui=False, config=config)
     started.sparkContext.setLogLevel("ERROR")
     yield started
@@ -62,7 +61,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[Cluster]:
-    """Three nodes; whoever kills one brings it back."""
+    """Three nodes. A test that kills a node must restart it."""
     folder = Path(tempfile.mkdtemp(prefix="riverrun-spark-"))
     with serve_three(folder, {"num.partitions": "3"}) as cluster:
         yield cluster
@@ -70,12 +69,12 @@ def spark_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test has."""
+    """A unique topic name."""
     return f"topic-{os.getpid()}-{next(NAMES)}"
 
 
 @pytest.fixture
 def connector(spark: SparkSession) -> str:
-    """The format of Spark's own source."""
+    """The format name of Spark's connector."""
     need(find_connector)
     return "kafka"

@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector, to be compared with: its jars from Maven Central, one by one.
+"""Downloads the jars of Spark's Kafka connector, to compare with it.
 
-Its POM's parent names a repository that may not answer, so what it depends on is not resolved but
-named here.
+The parent of its POM names a repository that may not respond, so its dependencies are listed here
+instead of being resolved.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""A pipeline's driver as a process of its own, for tests that kill it or parts of it."""
+"""A pipeline driver as a separate process, for tests that kill it or its children."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ LOG_TAIL_CHARACTERS = 4000
 
 
 class Driver:
-    """``riverrun pipeline run``, with all the processes that Spark starts for it."""
+    """``riverrun pipeline run`` with all processes that Spark starts for it."""
 
     def __init__(
         self, file: Path, state: Path, words: list[str], environment: Mapping[str, str]
@@ -35,32 +35,32 @@ class Driver:
             )  # fmt: skip
 
     def queries(self) -> dict[str, dict[str, Any]]:
-        """What it tells of its sinks."""
+        """The status of its sinks."""
         assert self.process.poll() is None, self.logs()
         if not self._status.exists():
             return {}
-        told = json.loads(self._status.read_text())
-        if told["pid"] != self.process.pid:
+        status = json.loads(self._status.read_text())
+        if status["pid"] != self.process.pid:
             return {}
-        return {query["sink"]: query for query in told["queries"]}
+        return {query["sink"]: query for query in status["queries"]}
 
     def rows(self) -> dict[str, int]:
         return {sink: query["rows"] for sink, query in self.queries().items()}
 
     def wait_for_rows(self, more_than: Mapping[str, int]) -> dict[str, int]:
-        """Until each of these sinks has got more rows than that."""
+        """Wait until each sink has more rows than given."""
 
-        def grown() -> dict[str, int] | None:
+        def extended() -> dict[str, int] | None:
             rows = self.rows()
             is_grown = all(rows.get(sink, 0) > count for sink, count in more_than.items())
             return rows if is_grown else None
 
         what = f"more rows than {dict(more_than)}: {self.logs()}"
-        found: dict[str, int] = until(grown, seconds=ROWS_SECONDS_MAX, what=what)
+        found: dict[str, int] = until(extended, seconds=ROWS_SECONDS_MAX, what=what)
         return found
 
     def parts(self, words: str) -> list[psutil.Process]:
-        """Processes below the driver whose command line has these words."""
+        """Descendants of the driver whose command line contains these words."""
         found = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -72,8 +72,8 @@ class Driver:
         return self.parts("CoarseGrainedExecutorBackend")
 
     def workers(self) -> list[psutil.Process]:
-        """Python processes that run tasks: forked by a daemon, whose command line they share.
-        Daemons of other modules fork those that plan.
+        """Python processes that run tasks. A daemon forks them and shares their command line. Other
+        daemons fork the processes that plan queries.
         """
         found = self.parts("-m pyspark.daemon pyspark.worker")
         daemons = {process.pid for process in found}

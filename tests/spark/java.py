@@ -1,9 +1,8 @@
-"""Java as tests run it: for processes of Spark that live for seconds, and of which there are many.
+"""Java options for tests, which start many short-lived Spark processes.
 
-Such a process spends most of its time on loading classes and on compiling what it soon no longer
-runs. So it compiles quickly instead of well, collects garbage in one thread, and takes classes from
-an archive (JEP 350), which is made once for each installation and kept in the cache folder. What
-Spark does is the same.
+Such a process spends most of its time loading and compiling classes. These options select the fast
+compiler and a single-threaded garbage collector, and load classes from an archive (JEP 350) that is
+created once per installation in the cache folder. They do not change what Spark computes.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import pytest
 from tests.peers import MissingPeer, cache_folder, find_java, one_installer, outcome
 
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Java warns of an archive of another Java, and of what it leaves out of its own.
+# Java warns about the archive of another version, and about omitted classes.
 SILENT = "-Xlog:disable"
 TRAIN_SECONDS_MAX = 300
 TRAINING = """
@@ -54,13 +53,13 @@ def java_options() -> str:
 
 
 def java_environment() -> dict[str, str]:
-    """For all processes of Java below the one that gets it."""
+    """Environment for a process whose Java descendants use these options."""
     return {"JAVA_TOOL_OPTIONS": java_options()}
 
 
 @contextlib.contextmanager
-def quick_java() -> Iterator[None]:
-    """What is started in here is quick."""
+def fast_java() -> Iterator[None]:
+    """Java processes started inside use these options."""
     with pytest.MonkeyPatch.context() as patched:
         for name, value in java_environment().items():
             patched.setenv(name, value)
@@ -68,7 +67,7 @@ def quick_java() -> Iterator[None]:
 
 
 def find_archive() -> Path:
-    """The classes of a session with streams; raises MissingPeer."""
+    """The class archive of a session with streams. Raises MissingPeer."""
     java = Path(find_java()).resolve()
     where = f"{java} {java.stat().st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
     key = hashlib.sha256(f"{where} {TRAINING}".encode()).hexdigest()[:16]
@@ -81,7 +80,7 @@ def find_archive() -> Path:
 
 def _make(archive: Path) -> None:
     folder = archive.with_suffix(".training")
-    folder.mkdir(exist_ok=True)  # a run that was killed left it
+    folder.mkdir(exist_ok=True)  # left by a killed run
     part = folder / archive.name
     dump = f"-XX:ArchiveClassesAtExit={part}"
     try:

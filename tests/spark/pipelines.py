@@ -1,4 +1,4 @@
-"""What tests of pipelines share: records into topics, runs in the one session, tables out."""
+"""Helpers for tests of pipelines: write and read topics, run a pipeline, read its table."""
 
 import asyncio
 import json
@@ -16,21 +16,21 @@ from riverrun.client.partitions import fetch
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.pipeline.declaration.parser import read_pipeline
-from riverrun.pipeline.run.supervisor import Supervisor
-from riverrun.pipeline.topics import look_up, make_topic
+from riverrun.pipeline.run.supervisor import PipelineSupervisor
+from riverrun.pipeline.topics import create_topic, look_up_topics
 from riverrun.records.record import NewRecord, Record
 
 RUN_SECONDS_MAX = 300
 RESTARTS_MAX = 2
-"""Under load Python workers of Spark may come too late, and a broker may just be dying."""
+"""Under load Python workers may start too late, and a broker may be dying."""
 
 Value = dict[str, Any] | str | None
 
 
 def write(bootstrap: str, topic: str, values: Iterable[Value], keys: Sequence[str] = ()) -> None:
-    """Values as JSON, texts as they are; without keys they go round all partitions."""
+    """Write dicts as JSON and strings unchanged; without keys, round-robin over all partitions."""
 
-    async def written() -> None:
+    async def produce() -> None:
         async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
             producer = await Producer.open(pool, topic)
             for place, value in enumerate(values):
@@ -42,14 +42,14 @@ def write(bootstrap: str, topic: str, values: Iterable[Value], keys: Sequence[st
                     await producer.flush()
             await producer.flush()
 
-    make_topic(bootstrap, topic)
-    asyncio.run(written())
+    create_topic(bootstrap, topic)
+    asyncio.run(produce())
 
 
 def read(bootstrap: str, topic: str) -> list[Record]:
     """All records of a topic, partition by partition."""
 
-    async def found() -> list[Record]:
+    async def fetch_all() -> list[Record]:
         records: list[Record] = []
         async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
             for index in look_up_partitions:
@@ -62,8 +62,8 @@ def read(bootstrap: str, topic: str) -> list[Record]:
                         break
         return records
 
-    look_up_partitions = look_up(bootstrap, [topic]).partitions[topic]
-    return asyncio.run(found())
+    look_up_partitions = look_up_topics(bootstrap, [topic]).partitions[topic]
+    return asyncio.run(fetch_all())
 
 
 def _now_ms() -> int:
@@ -71,19 +71,19 @@ def _now_ms() -> int:
 
 
 class Runs:
-    """A pipeline's file, run in the shared session until nothing is left to do."""
+    """Runs pipelines in the shared session until all input is processed."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, folder: Path) -> None:
         self.spark = spark
         self.bootstrap = bootstrap
         self.folder = folder
 
-    def once(self, text: str, name: str = "pipeline.toml") -> Supervisor:
-        """Fails when a query fails; a query that only a person can help is left to the test."""
+    def once(self, text: str, name: str = "pipeline.toml") -> PipelineSupervisor:
+        """Run to the end. Fails on repeated restarts; the test checks permanent failures."""
         file = self.folder / name
         file.write_text(text)
         pipeline = read_pipeline(file, bootstrap=self.bootstrap)
-        supervisor = Supervisor(self.spark, pipeline, is_once=True)
+        supervisor = PipelineSupervisor(self.spark, pipeline, is_once=True)
         pause = threading.Event()
         end = time.monotonic() + RUN_SECONDS_MAX
         while not supervisor.is_over:
@@ -95,7 +95,7 @@ class Runs:
         return supervisor
 
     def rows(self, path: str) -> list[dict[str, Any]]:
-        """Of a Delta table."""
+        """The rows of a Delta table."""
         found = DeltaTable(str(self.folder / path)).to_pyarrow_table()
         return [dict(row) for row in found.to_pylist()]
 

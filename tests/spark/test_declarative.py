@@ -1,4 +1,4 @@
-"""Spark Declarative Pipelines with our source and our sink: the example runs, and runs again."""
+"""Spark Declarative Pipelines with our source and sink: the example runs twice."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def run(folder: Path, bootstrap: str) -> None:
         "RIVERRUN_BOOTSTRAP": bootstrap,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # PySpark then takes a free port instead of always the same one.
+        # Makes PySpark choose a free port.
         "SPARK_TESTING": "yes",
         **java_environment(),
     }
@@ -50,13 +50,13 @@ def run(folder: Path, bootstrap: str) -> None:
     try:
         code = process.wait(RUN_SECONDS_MAX)
     finally:
-        # Java and Python processes of a run that hangs would hold its port.
+        # The processes of a hanging run would hold its port.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert code == 0, log.read_text()[-6000:]
 
 
-def test_the_example_runs_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_declarative_example_continues_in_a_second_run(tmp_path: Path) -> None:
     folder = tmp_path / "declarative"
     shutil.copytree(EXAMPLES / "declarative", folder)
     spec = folder / "spark-pipeline.yml"

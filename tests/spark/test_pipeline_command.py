@@ -1,4 +1,4 @@
-"""``riverrun pipeline run`` around its queries: how it is asked to end, and what it leaves."""
+"""``riverrun pipeline run`` without Spark: signals, stop requests, status and exit codes."""
 
 import os
 import signal
@@ -21,15 +21,15 @@ from riverrun.pipeline.run import supervisor
 from riverrun.pipeline.run.display import Display, status_tables
 from riverrun.pipeline.run.status import (
     SILENT_SECONDS_MAX,
+    AlreadyRunning,
     PipelineStatus,
     QueryStatus,
-    RunsAlready,
-    ask_to_stop,
     is_alive,
-    is_asked_to_stop,
-    only_run,
+    is_stop_requested,
     process_started,
     read_status,
+    request_stop,
+    run_lock,
     write_status,
 )
 
@@ -47,7 +47,7 @@ class FakeSession:
 
 
 class FakeSupervisor:
-    """One sink, whose batch is under way until it is asked to stop."""
+    """One sink, whose batch runs until the supervisor is stopped."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -74,7 +74,7 @@ class FakeSupervisor:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """Handlers belong to the whole process."""
+    """Restore the signal handlers, which belong to the process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -99,7 +99,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSupervisor:
     made = FakeSupervisor()
-    monkeypatch.setattr(supervisor, "Supervisor", made)
+    monkeypatch.setattr(supervisor, "PipelineSupervisor", made)
     return made
 
 
@@ -108,6 +108,11 @@ def pipeline(tmp_path: Path) -> Pipeline:
     file = tmp_path / "p.toml"
     file.write_text(FILE)
     return read_pipeline(file)
+
+
+def file_of(pipeline: Pipeline) -> Path:
+    assert pipeline.file is not None
+    return pipeline.file
 
 
 def run(pipeline: Pipeline) -> int:
@@ -121,7 +126,7 @@ def state_of(pipeline: Pipeline) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_batch_end(
+def test_signal_stops_after_the_current_batch(
     session: FakeSession, fake: FakeSupervisor, pipeline: Pipeline, number: int
 ) -> None:
     fake.ticks = [lambda: os.kill(os.getpid(), number)]
@@ -133,10 +138,10 @@ def gone() -> None:
     raise Py4JNetworkError("Error while receiving")
 
 
-def test_a_signal_that_ended_java_first_leaves_a_quiet_end(
+def test_signal_that_also_ends_java_is_no_failure(
     session: FakeSession, fake: FakeSupervisor, pipeline: Pipeline
 ) -> None:
-    """It went to all processes of a group, as timeout(1) and systemd do."""
+    """timeout(1) and systemd send it to all processes of a group."""
 
     def end_all() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -147,7 +152,7 @@ def test_a_signal_that_ended_java_first_leaves_a_quiet_end(
     assert (session.is_stopped, state_of(pipeline)) == (True, "ended")
 
 
-def test_java_that_ends_by_itself_is_told(
+def test_unexpected_end_of_java_is_reported(
     session: FakeSession,
     fake: FakeSupervisor,
     pipeline: Pipeline,
@@ -158,41 +163,41 @@ def test_java_that_ends_by_itself_is_told(
     assert "Spark's Java process has ended; run the pipeline again" in capsys.readouterr().err
 
 
-def test_a_signal_that_comes_twice_at_once_is_one_request(
+def test_two_signals_at_once_count_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: list[int] = []
     times = [10.0, 10.1, 20.0]
     monkeypatch.setattr(os, "_exit", ends.append)
-    monkeypatch.setattr(command.time, "monotonic", lambda: times.pop(0))
-    asked = command._note_signals()
+    monkeypatch.setattr(time, "monotonic", lambda: times.pop(0))
+    received = command._install_signal_handlers()
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
-    assert (asked, ends) == ([signal.SIGTERM] * 2, [])
+    assert (received, ends) == ([signal.SIGTERM] * 2, [])
     os.kill(os.getpid(), signal.SIGTERM)
-    assert ends == [128 + signal.SIGTERM], "whoever asks later once more does not want to wait"
+    assert ends == [128 + signal.SIGTERM], "a later signal exits at once"
 
 
-def test_a_run_tells_that_nobody_answers(
+def test_run_shows_queries_as_waiting_while_the_cluster_is_unreachable(
     session: FakeSession,
     fake: FakeSupervisor,
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def silent(_: object, status: PipelineStatus) -> PipelineStatus:
+    def unreachable(_: object, status: PipelineStatus) -> PipelineStatus:
         return replace(status, queries=[replace(status.queries[0], state="waiting")])
 
-    def look_and_stop() -> None:
+    def check_and_stop() -> None:
         assert state_of(pipeline) == "waiting"
-        ask_to_stop(pipeline.state)
+        request_stop(pipeline.state)
 
-    monkeypatch.setattr(watch.Watch, "corrected", silent)
-    fake.ticks = [lambda: None, look_and_stop]
+    monkeypatch.setattr(watch.ClusterWatch, "adjusted", unreachable)
+    fake.ticks = [lambda: None, check_and_stop]
     assert run(pipeline) == 0
     assert state_of(pipeline) == "ended"
 
 
-def test_a_start_may_be_interrupted(
+def test_start_can_be_interrupted(
     monkeypatch: pytest.MonkeyPatch, fake: FakeSupervisor, pipeline: Pipeline
 ) -> None:
     def open_session(*_: object) -> FakeSession:
@@ -205,14 +210,14 @@ def test_a_start_may_be_interrupted(
     assert (found.has_ended, found.queries[0].state) == (True, "ended")
 
 
-def test_a_pipeline_that_starts_is_known_and_can_be_stopped(
+def test_starting_pipeline_has_a_status_and_can_be_stopped(
     monkeypatch: pytest.MonkeyPatch,
     fake: FakeSupervisor,
     pipeline: Pipeline,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark takes its time; what an earlier run left behind is not about this one."""
-    write_status(pipeline.state, told(pid=2**22 + 1, has_ended=True))
+    """Also while Spark is starting, and after an earlier run."""
+    write_status(pipeline.state, status_with(pid=2**22 + 1, has_ended=True))
     made = FakeSession()
 
     def open_session(*_: object) -> FakeSession:
@@ -221,12 +226,12 @@ def test_a_pipeline_that_starts_is_known_and_can_be_stopped(
         (table,) = status_tables(found, is_running=is_alive(found))
         assert (table.title or "").startswith(f"p: starting as process {os.getpid()} on ")
         known = f"as process {os.getpid()} on "
-        with pytest.raises(RunsAlready, match=known), only_run(pipeline.state):
+        with pytest.raises(AlreadyRunning, match=known), run_lock(pipeline.state):
             pass
         with monkeypatch.context() as patched:
             patched.setattr(command, "STOP_SECONDS_MAX", -1)
             with pytest.raises(typer.Exit):
-                command.stop(pipeline.file)
+                command.stop(file_of(pipeline))
         return made
 
     monkeypatch.setattr(spark, "open_session", open_session)
@@ -237,7 +242,7 @@ def test_a_pipeline_that_starts_is_known_and_can_be_stopped(
     assert state_of(pipeline) == "ended"
 
 
-def test_an_error_of_ours_leaves_an_end_behind(
+def test_internal_error_ends_the_status(
     session: FakeSession, fake: FakeSupervisor, pipeline: Pipeline
 ) -> None:
     def broken() -> None:
@@ -252,25 +257,25 @@ def test_an_error_of_ours_leaves_an_end_behind(
     assert session.is_stopped
 
 
-def test_two_runs_of_one_pipeline_are_kept_apart(
+def test_second_run_of_a_pipeline_is_refused(
     session: FakeSession,
     fake: FakeSupervisor,
     pipeline: Pipeline,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with only_run(pipeline.state):
-        ask_to_stop(pipeline.state)
+    with run_lock(pipeline.state):
+        request_stop(pipeline.state)
         with pytest.raises(typer.Exit) as caught:
             run(pipeline)
-        assert is_asked_to_stop(pipeline.state), "the request is for the other one"
+        assert is_stop_requested(pipeline.state), "the request is for the other run"
     assert caught.value.exit_code == 1
-    assert "it runs already" in capsys.readouterr().err
-    fake.ticks = [lambda: ask_to_stop(pipeline.state)]
+    assert "it is already running" in capsys.readouterr().err
+    fake.ticks = [lambda: request_stop(pipeline.state)]
     assert run(pipeline) == 0, "the old request is not for this run"
     assert fake.ticks == []
 
 
-def told(**more: Any) -> PipelineStatus:
+def status_with(**more: Any) -> PipelineStatus:
     fields: dict[str, Any] = {
         "name": "p", "pid": os.getpid(), "host": os.uname().nodename, "master": "local",
         "ui": None, "since_ms": 1, "now_ms": 1000, "queries": [],
@@ -278,43 +283,43 @@ def told(**more: Any) -> PipelineStatus:
     return PipelineStatus(**fields | more)
 
 
-def test_who_runs_elsewhere_is_judged_by_what_he_told_last() -> None:
-    elsewhere = told(host="another")
+def test_remote_pipeline_is_alive_while_its_status_is_recent() -> None:
+    elsewhere = status_with(host="another")
     assert is_alive(elsewhere, now_s=1.0 + SILENT_SECONDS_MAX - 1)
     assert not is_alive(elsewhere, now_s=1.0 + SILENT_SECONDS_MAX)
-    assert not is_alive(told(host="another", has_ended=True), now_s=1.0)
+    assert not is_alive(status_with(host="another", has_ended=True), now_s=1.0)
 
 
-def test_another_process_with_the_same_id_is_another_one() -> None:
-    assert is_alive(told(process_started=process_started(os.getpid())))
-    assert not is_alive(told(process_started="1"))
-    assert not is_alive(told(pid=2**22 + 1))
+def test_reused_process_id_is_not_alive() -> None:
+    assert is_alive(status_with(process_started=process_started(os.getpid())))
+    assert not is_alive(status_with(process_started="1"))
+    assert not is_alive(status_with(pid=2**22 + 1))
 
 
-def test_a_stop_is_heard_from_another_machine(pipeline: Pipeline) -> None:
+def test_stop_works_for_a_pipeline_on_another_machine(pipeline: Pipeline) -> None:
     now_ms = int(time.time() * 1000)
-    write_status(pipeline.state, told(host="another", now_ms=now_ms))
+    write_status(pipeline.state, status_with(host="another", now_ms=now_ms))
 
     def end(_: float) -> None:
-        assert is_asked_to_stop(pipeline.state)
-        write_status(pipeline.state, told(host="another", now_ms=now_ms, has_ended=True))
+        assert is_stop_requested(pipeline.state)
+        write_status(pipeline.state, status_with(host="another", now_ms=now_ms, has_ended=True))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(command.time, "sleep", end)
-        command.stop(pipeline.file)
+        patched.setattr(time, "sleep", end)
+        command.stop(file_of(pipeline))
 
 
-def test_lines_have_as_many_columns_with_a_failure_as_without() -> None:
-    said: list[str] = []
-    with Display(said.append, as_json=False) as display:
-        display.show(told(queries=[QueryStatus(sink="b")]))
-        display.show(told(queries=[QueryStatus(sink="b", reason="one\tand another\nline")]))
-    assert [line.split("\t")[-1] for line in said] == ["-", "one\\tand another\\nline"]
-    assert [line.count("\t") for line in said] == [8, 8]
+def test_lines_always_have_a_failure_column() -> None:
+    lines: list[str] = []
+    with Display(lines.append, as_json=False) as display:
+        display.show(status_with(queries=[QueryStatus(sink="b")]))
+        display.show(status_with(queries=[QueryStatus(sink="b", reason="one\tand another\nline")]))
+    assert [line.split("\t")[-1] for line in lines] == ["-", "one\\tand another\\nline"]
+    assert [line.count("\t") for line in lines] == [8, 8]
 
 
-def test_a_status_of_another_version_is_read(tmp_path: Path) -> None:
-    write_status(tmp_path, told(queries=[QueryStatus(sink="b")]))
+def test_status_of_another_version_is_readable(tmp_path: Path) -> None:
+    write_status(tmp_path, status_with(queries=[QueryStatus(sink="b")]))
     file = tmp_path / "status.json"
     file.write_text(file.read_text().replace('"sink"', '"mood": 5, "sink"', 1))
     found = read_status(tmp_path)

@@ -1,4 +1,4 @@
-"""What docs/pipelines.md shows is true: its commands run in order and answer as printed there."""
+"""The commands of docs/pipelines.md run in order and print what the page shows."""
 
 import os
 import re
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 pytestmark = pytest.mark.timeout(400)
 
 
-def test_the_page_is_true(tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     shown = examples("pipelines.md")
     assert len(shown) > 8
     script = f"\necho '{MARK}'\n".join(command for command, _ in shown)
@@ -42,12 +42,14 @@ def programs() -> list[str]:
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def test_the_programs_run(spark: SparkSession, spark_cluster: Cluster, tmp_path: Path) -> None:
-    """But for two: a session on another machine, and Declarative Pipelines, which have an example
-    of their own.
+def test_programs_of_the_page_run(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    """All except two: a session on another machine, and Declarative Pipelines, whose example has
+    its own test.
     """
     reading, lag, *others = programs()
-    assert spark.sparkContext is not None, "session() gets the one that runs"
+    assert spark.sparkContext is not None, "session() returns the running one"
     write(spark_cluster.bootstrap, "orders", [{"id": 1}, {"id": 2}], keys=["1", "2"])
     for text in (reading, lag):
         here = text.replace("127.0.0.1:9092", spark_cluster.bootstrap)

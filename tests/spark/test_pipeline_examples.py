@@ -1,4 +1,4 @@
-"""The examples run as they are; clickstream does so in test_session, on a cluster of Spark."""
+"""The examples run unchanged. test_session runs clickstream on a Spark cluster."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def run_example(runs: Runs, name: str, file: str, count: int) -> None:
     assert supervisor.failures == []
 
 
-def test_orders_are_joined_with_their_payments(runs: Runs) -> None:
+def test_shop_joins_orders_with_payments(runs: Runs) -> None:
     run_example(runs, "shop", "pipeline.toml", 80)
     attempt = open_table("iceberg", str(runs.folder / "tables"), name="paid_orders")
     assert attempt.schema is not None
@@ -39,7 +39,7 @@ def test_orders_are_joined_with_their_payments(runs: Runs) -> None:
     assert all(row["ordered"] <= row["paid"] for row in rows)
 
 
-def test_changes_become_the_customers_of_now(runs: Runs) -> None:
+def test_customers_merges_changes_into_the_current_state(runs: Runs) -> None:
     run_example(runs, "customers", "pipeline.yaml", 300)
     wanted: dict[int, str] = {}
     for record in read(runs.bootstrap, "customers"):

@@ -1,8 +1,8 @@
-"""Parts of a pipeline die in the midst of it: an executor, a Python worker, a broker, the driver.
+"""Parts of a running pipeline die: an executor, a Python worker, a broker, the driver.
 
-All kinds at once, for a driver with executors of its own takes long to start: topic to table, topic
-to topic, files to topic. Batches that died at the worst moment, and drivers that do not know of
-each other, are made in the shared session.
+One driver runs all kinds of queries (topic to table, topic to topic, files to topic), because a
+driver with its own executors takes long to start. Crashes between two commits and concurrent
+drivers are simulated in the shared session.
 """
 
 import json
@@ -13,17 +13,24 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as pads
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.pipeline.audit.replica_reader import Copy
-from riverrun.pipeline.audit.replicas import COPY_DDL, FOUND_DDL, audit, compare, find_copies
+from riverrun.pipeline.audit.replica_reader import ReplicaCopy
+from riverrun.pipeline.audit.replicas import (
+    COPY_DDL,
+    FOUND_DDL,
+    audit_replicas,
+    compare_copies,
+    find_replicas,
+)
 from riverrun.pipeline.offsets import read_offset_log
-from riverrun.pipeline.run import query
+from riverrun.pipeline.run import batches
 from riverrun.pipeline.sinks.tables.attempt import open_table
-from riverrun.pipeline.sinks.writing import Written
-from riverrun.pipeline.topics import ask
+from riverrun.pipeline.sinks.writing import StagedRows, stage_rows
+from riverrun.pipeline.topics import run_request
 from tests.clusters import Cluster
 from tests.processes import until
 from tests.spark.drivers import Driver, drive
@@ -35,7 +42,7 @@ RECORDS = 2400
 FILES = 24
 LINES = 20
 KILLS = 3
-"""Of a worker, an executor and the driver; the death of a broker repeats nothing."""
+"""A worker, an executor and the driver. The death of a broker repeats no batch."""
 
 
 def all_kinds(topic: str, *, rows: int, files: int) -> str:
@@ -76,7 +83,7 @@ def twice(ids: Iterable[int]) -> list[int]:
 
 
 def batches_of(checkpoint: Path, topic: str, places: Iterable[tuple[int, int]]) -> list[int]:
-    """The batches that read these records, by what Spark wrote down before it ran them."""
+    """The batches that read these records, from Spark's offset log."""
     logs = sorted(checkpoint.glob("offsets/[0-9]*"), key=lambda path: int(path.name))
     ends = [read_offset_log(path.read_text())[topic] for path in logs]
     found = {
@@ -101,12 +108,12 @@ def kill_one(driver: Driver, words: str) -> None:
         found = driver.executors() if words == "executor" else driver.workers()
         return found[0] if found else None
 
-    until(victim, seconds=60, what=f"there is a {words} to kill").send_signal(signal.SIGKILL)
+    until(victim, seconds=60, what=f"a {words} runs").send_signal(signal.SIGKILL)
 
 
 @pytest.fixture
 def work_folder() -> Iterator[None]:
-    """Spark's workers of a driver on one machine write their logs beside Spark, and leave them."""
+    """Remove the log folders that Spark workers leave in Spark's installation."""
     folder = Path(pyspark.__file__).parent / "work"
     before = [*folder.glob("*")]
     yield
@@ -116,7 +123,7 @@ def work_folder() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("work_folder")
-def test_every_record_arrives_whatever_dies_on_the_way(
+def test_every_record_arrives_although_processes_die(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:
     cluster = spark_cluster
@@ -138,12 +145,12 @@ def test_every_record_arrives_whatever_dies_on_the_way(
             rows = driver.wait_for_rows(rows)
             kill_one(driver, "executor")
             rows = driver.wait_for_rows(rows)
-            # A restart for another reason runs a batch again, too.
+            # A restart for another reason repeats a batch too.
             replays = {sink: KILLS + row["restarts"] for sink, row in driver.queries().items()}
             driver.kill()
-        assert rows["table"] < RECORDS, "the driver died in the midst of it"
+        assert rows["table"] < RECORDS, "the driver died before the end"
         runs = Runs(spark, cluster.bootstrap, tmp_path)
-        # What is left, in few batches.
+        # The remaining records, in a few batches.
         rest = all_kinds(topic, rows=RECORDS, files=FILES)
         for each in runs.once(rest, file.name).queries:
             replays[each.status.sink] += each.status.restarts
@@ -166,8 +173,10 @@ def test_every_record_arrives_whatever_dies_on_the_way(
     assert len({batches[each // LINES] for each in twice(lines_ids)}) <= replays["lines"]
 
     cluster.wait_healthy()
-    found = ask(cluster.bootstrap, lambda pool: find_copies(pool, [topic, f"{topic}-copy"]))
-    outcome = audit(spark, found)
+    found = run_request(
+        cluster.bootstrap, lambda pool: find_replicas(pool, [topic, f"{topic}-copy"])
+    )
+    outcome = audit_replicas(spark, found)
     assert (outcome.copies, outcome.differences) == (18, [])
     assert outcome.compared >= 18
 
@@ -194,14 +203,12 @@ def ids_in(kind: str, folder: Path) -> list[int]:
         case "iceberg":
             found = attempt._table.scan().to_arrow()
         case _:
-            import pyarrow.dataset as pads
-
             found = pads.dataset(str(folder / "table"), schema=attempt.schema).to_table()
     return sorted(found["id"].to_pylist())
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
-def test_gaps_and_stale_drivers_neither_lose_nor_double(
+def test_crashes_and_stale_drivers_neither_lose_nor_duplicate(
     spark: SparkSession,
     spark_cluster: Cluster,
     tmp_path: Path,
@@ -211,46 +218,46 @@ def test_gaps_and_stale_drivers_neither_lose_nor_double(
 ) -> None:
     runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
     another = Runs(spark.newSession(), spark_cluster.bootstrap, tmp_path)
-    commit, write_table = Written.commit, query.write_table
+    commit = StagedRows.commit
     died: list[str] = []
 
-    def commit_and_die(self: Written, *args: Any) -> None:
+    def commit_and_die(self: StagedRows, *args: Any) -> None:
         commit(self, *args)
         if not died:
-            died.append("behind the commit")
-            raise RuntimeError("died between the table's commit and the checkpoint's")
+            died.append("after the commit")
+            raise RuntimeError("died between the commits of table and checkpoint")
 
     write(runs.bootstrap, topic, [{"id": number} for number in range(20)])
-    monkeypatch.setattr(Written, "commit", commit_and_die)
+    monkeypatch.setattr(StagedRows, "commit", commit_and_die)
     supervisor = runs.once(to_table(topic, kind, "first"))
-    assert died == ["behind the commit"]
+    assert died == ["after the commit"]
     assert supervisor.queries[0].status.restarts == 1
     assert "died between" in (supervisor.queries[0].status.reason or "")
-    assert supervisor.queries[0].handler.counts.skipped == 1
+    assert supervisor.queries[0].query.counts.skipped == 1
     assert ids_in(kind, tmp_path) == list(range(20))
 
-    def write_while_another_commits(*args: Any) -> Written:
-        written = write_table(*args)
+    def stage_while_another_commits(*args: Any) -> StagedRows:
+        staged = stage_rows(*args)
         if len(died) == 1:
             died.append("another driver was faster")
             another.once(to_table(topic, kind, "second"), "second.toml")
-        return written
+        return staged
 
     write(runs.bootstrap, topic, [{"id": number} for number in range(20, 30)])
-    monkeypatch.setattr(query, "write_table", write_while_another_commits)
+    monkeypatch.setattr(batches, "stage_rows", stage_while_another_commits)
     supervisor = runs.once(to_table(topic, kind, "first"))
     assert died[1:] == ["another driver was faster"]
-    assert supervisor.queries[0].handler.counts.conflicts == 1
+    assert supervisor.queries[0].query.counts.conflicts == 1
     assert ids_in(kind, tmp_path) == list(range(30))
 
 
-def copy(node: int) -> Copy:
-    return Copy(
+def copy(node: int) -> ReplicaCopy:
+    return ReplicaCopy(
         topic="t", topic_id="", partition=0, node=node, host="", port=0, end=9, is_compacted=False
     )
 
 
-def test_each_difference_between_copies_is_named(spark: SparkSession) -> None:
+def test_each_difference_between_copies_is_reported(spark: SparkSession) -> None:
     assert "is_compacted" in COPY_DDL
     rows: list[tuple[Any, ...]] = []
     for node in (1, 2, 3):
@@ -260,20 +267,20 @@ def test_each_difference_between_copies_is_named(spark: SparkSession) -> None:
             rows.append(("batch", "t", 0, node, 7, 8, 2, 333, None, ""))
         rows.append(("copy", "t", 0, node, 0, 9, 0, 0, None, ""))
     found = spark.createDataFrame(rows, FOUND_DDL)
-    outcome = compare(found, [copy(node) for node in (1, 2, 3)])
+    outcome = compare_copies(found, [copy(node) for node in (1, 2, 3)])
     assert [difference.offset for difference in outcome.differences] == [5, 7]
     assert "node 2 has 5 to 6 of epoch 2, CRC 3E7" in outcome.differences[0].text
     assert "node 3" not in outcome.differences[1].text
 
 
-def test_a_copy_that_cannot_be_read_is_named_once(spark: SparkSession) -> None:
+def test_unreadable_copy_is_reported_once(spark: SparkSession) -> None:
     rows: list[tuple[Any, ...]] = [
         ("batch", "t", 0, 1, 0, 4, 1, 111, None, ""),
         ("copy", "t", 0, 1, 0, 9, 0, 0, None, ""),
         ("copy", "t", 0, 2, 0, 0, 0, 0, None, "the batch at offset 0 fails its CRC"),
         ("absent", "t", 0, 3, 0, 0, 0, 0, None, "cannot be reached"),
     ]
-    outcome = compare(spark.createDataFrame(rows, FOUND_DDL), [copy(1), copy(2), copy(3)])
+    outcome = compare_copies(spark.createDataFrame(rows, FOUND_DDL), [copy(1), copy(2), copy(3)])
     assert [(difference.text, difference.is_unread) for difference in outcome.differences] == [
         ("node 2: the batch at offset 0 fails its CRC", False),
         ("node 3: cannot be reached", True),

@@ -1,4 +1,4 @@
-"""What ends ``riverrun pipeline run`` before Spark is started."""
+"""Checks of ``riverrun pipeline run`` before Spark starts."""
 
 import socket
 from pathlib import Path
@@ -10,11 +10,11 @@ from riverrun.cli.support.options import NOT_FOUND, UNREACHABLE
 from riverrun.pipeline import command
 from riverrun.pipeline.declaration.model import Pipeline
 from riverrun.pipeline.declaration.parser import read_pipeline
-from riverrun.pipeline.run import preflight as first_look
+from riverrun.pipeline.run import preflight
 from riverrun.pipeline.run.status import write_status
-from riverrun.pipeline.topics import make_topic
+from riverrun.pipeline.topics import create_topic
 from tests.clusters import Cluster
-from tests.spark.test_pipeline_command import told
+from tests.spark.test_pipeline_command import status_with
 
 FILE = '[sources.a]\ntopic = "{topic}"\n[sinks.b]\ninput = "a"\n'
 CHAIN = '[sources.a]\ntopic = "evnets"\n[sources.c]\ntopic = "middle"\n[sinks.b]\ninput = "a"\n' + (
@@ -31,14 +31,14 @@ def declared(folder: Path, text: str, bootstrap: str) -> Pipeline:
 
 @pytest.fixture
 def nowhere() -> str:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("is_once", [True, False])
-def test_a_first_start_says_that_nobody_answers(
+def test_first_start_reports_an_unreachable_cluster(
     tmp_path: Path, nowhere: str, is_once: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline = declared(tmp_path, FILE.format(topic="a"), nowhere)
@@ -51,38 +51,36 @@ def test_a_first_start_says_that_nobody_answers(
     assert "say where it is with --bootstrap" in shown
 
 
-def test_a_pipeline_that_has_run_waits_for_its_cluster_unless_it_runs_once(
-    tmp_path: Path, nowhere: str
-) -> None:
+def test_later_start_waits_for_the_cluster_unless_once(tmp_path: Path, nowhere: str) -> None:
     pipeline = declared(tmp_path, FILE.format(topic="a"), nowhere)
-    write_status(pipeline.state, told(has_ended=True))
-    first_look.look(pipeline, is_once=False)
+    write_status(pipeline.state, status_with(has_ended=True))
+    preflight.check_before_start(pipeline, is_once=False)
     with pytest.raises(typer.Exit):
-        first_look.look(pipeline, is_once=True)
+        preflight.check_before_start(pipeline, is_once=True)
 
 
 def test_files_and_tables_need_no_cluster(tmp_path: Path, nowhere: str) -> None:
-    first_look.look(declared(tmp_path, ONLY_FILES, nowhere), is_once=True)
+    preflight.check_before_start(declared(tmp_path, ONLY_FILES, nowhere), is_once=True)
 
 
-def test_topics_that_a_pipeline_makes_itself_are_not_missing(tmp_path: Path, nowhere: str) -> None:
+def test_topics_that_the_pipeline_creates_are_not_missing(tmp_path: Path, nowhere: str) -> None:
     pipeline = declared(tmp_path, CHAIN, nowhere)
-    (sentence,) = first_look.missing_topics(pipeline, ["events", "others"])
-    assert sentence.startswith("sources.a: there is no topic evnets; did you mean events?\n")
+    (sentence,) = preflight.missing_topics(pipeline, ["events", "others"])
+    assert sentence.startswith("sources.a: topic evnets does not exist; did you mean events?\n")
     assert f"or correct it in {pipeline.file}" in sentence
-    assert first_look.missing_topics(pipeline, ["evnets"]) == []
+    assert preflight.missing_topics(pipeline, ["evnets"]) == []
 
 
-def test_once_ends_where_a_topic_is_missing(
+def test_once_fails_if_a_topic_is_missing(
     tmp_path: Path, spark_cluster: Cluster, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline = declared(tmp_path, FILE.format(topic=topic), spark_cluster.bootstrap)
-    first_look.look(pipeline, is_once=False)
+    preflight.check_before_start(pipeline, is_once=False)
     with pytest.raises(typer.Exit) as caught:
-        first_look.look(pipeline, is_once=True)
+        preflight.check_before_start(pipeline, is_once=True)
     assert caught.value.exit_code == NOT_FOUND
     shown = capsys.readouterr().err
-    assert f"sources.a: there is no topic {topic}" in shown
+    assert f"sources.a: topic {topic} does not exist" in shown
     assert f"Create it with `riverrun topics create {topic}`" in shown
-    make_topic(spark_cluster.bootstrap, topic)
-    first_look.look(pipeline, is_once=True)
+    create_topic(spark_cluster.bootstrap, topic)
+    preflight.check_before_start(pipeline, is_once=True)

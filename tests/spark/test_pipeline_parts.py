@@ -16,30 +16,35 @@ from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration.model import TableSink, TopicSource
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.declaration.table_topics import name_of, tables_pipeline
-from riverrun.pipeline.offsets import EARLIEST, Batch, Place, Stored
+from riverrun.pipeline.offsets import EARLIEST, MicroBatch, SourcePartition, StoredProgress
 from riverrun.pipeline.run.display import status_tables
 from riverrun.pipeline.run.status import (
     PipelineStatus,
     QueryStatus,
-    ask_to_stop,
     clear_stop,
-    is_asked_to_stop,
+    is_stop_requested,
     read_status,
+    request_stop,
     write_status,
 )
-from riverrun.pipeline.run.supervisor import lags_of
-from riverrun.pipeline.sources.avro import avro_decoder, spark_schema_of
-from riverrun.pipeline.sources.bounded_reads import loss_option, range_of
-from riverrun.pipeline.sources.json_schema import Pinned, grown, schema_of_variant
-from riverrun.pipeline.state.checkpoint import Checkpoint
-from riverrun.pipeline.state.start_offsets import Beginning, check_same, decide
+from riverrun.pipeline.run.supervisor import partition_lags
+from riverrun.pipeline.sources.avro import avro_decoder, spark_schema
+from riverrun.pipeline.sources.bounded_reads import batch_ranges, data_loss_option
+from riverrun.pipeline.sources.json_schema import extend_schema, schema_of_variant
+from riverrun.pipeline.sources.schemas import PinnedSchema
+from riverrun.pipeline.state.checkpoint import QueryCheckpoint
+from riverrun.pipeline.state.start_offsets import (
+    StartOffsets,
+    check_topic_ids,
+    resolve_start_offsets,
+)
 from riverrun.pipeline.state.versioned_file import LocalFiles
 from riverrun.pipeline.topics import Topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_what_spark_says_of_json_becomes_a_schema() -> None:
+def test_sparks_description_of_json_becomes_a_schema() -> None:
     text = (
         "OBJECT<a: BIGINT, `b c`: OBJECT<d: DECIMAL(3,1)>, l: ARRAY<STRING>, v: VARIANT, n: VOID>"
     )
@@ -55,28 +60,28 @@ def test_what_spark_says_of_json_becomes_a_schema() -> None:
     assert schema_of_variant("VARIANT") is None
 
 
-def test_a_pinned_schema_grows_and_never_changes(tmp_path: Path) -> None:
+def test_pinned_schema_gets_new_fields_but_never_changes_types(tmp_path: Path) -> None:
     pinned = StructType([StructField("a", LongType()), StructField("b", StringType())])
     found = StructType([StructField("b", LongType()), StructField("c", DoubleType())])
-    schema = grown(pinned, found)
+    schema = extend_schema(pinned, found)
     assert schema.fieldNames() == ["a", "b", "c"]
     assert schema["b"].dataType == StringType()
-    store = Pinned(LocalFiles(), str(tmp_path), "s")
+    store = PinnedSchema(LocalFiles(), str(tmp_path), "s")
     assert store.load() is None
-    assert store.grow(pinned) == pinned
-    assert store.grow(found) == schema
-    assert Pinned(LocalFiles(), str(tmp_path), "s").load() == schema
+    assert store.extend(pinned) == pinned
+    assert store.extend(found) == schema
+    assert PinnedSchema(LocalFiles(), str(tmp_path), "s").load() == schema
 
 
-def test_sinks_of_one_source_pin_what_each_of_them_finds(tmp_path: Path) -> None:
+def test_concurrent_sinks_extend_one_pinned_schema(tmp_path: Path) -> None:
     def find(sink: int) -> None:
-        store = Pinned(LocalFiles(), str(tmp_path), "s")
+        store = PinnedSchema(LocalFiles(), str(tmp_path), "s")
         for number in range(20):
-            store.grow(StructType([StructField(f"c{sink}_{number}", LongType())]))
+            store.extend(StructType([StructField(f"c{sink}_{number}", LongType())]))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(find, range(4)))
-    schema = Pinned(LocalFiles(), str(tmp_path), "s").load()
+    schema = PinnedSchema(LocalFiles(), str(tmp_path), "s").load()
     assert schema is not None
     assert sorted(schema.names) == sorted(f"c{sink}_{n}" for sink in range(4) for n in range(20))
 
@@ -92,8 +97,8 @@ SCHEMA = {
 }
 
 
-def test_avro_values_are_read_or_the_reason_is_given() -> None:
-    assert spark_schema_of(SCHEMA).simpleString() == (
+def test_avro_values_are_decoded_or_have_a_reason() -> None:
+    assert spark_schema(SCHEMA).simpleString() == (
         "struct<id:bigint,note:string,lines:array<double>>"
     )
     value = {"id": 7, "note": None, "lines": [1.5]}
@@ -108,18 +113,18 @@ def test_avro_values_are_read_or_the_reason_is_given() -> None:
         assert reason is not None
     with_header = avro_decoder(SCHEMA, True)
     assert with_header(b"\0\0\0\0\7" + data) == (value, None)
-    assert with_header(data)[1] == "the value does not begin with a registry's header"
+    assert with_header(data)[1] == "the value does not start with a schema registry header"
 
 
-def test_lag_is_what_a_query_has_not_read() -> None:
-    told: list[dict[str, object]] = [
+def test_lag_is_the_difference_of_latest_and_end_offset() -> None:
+    sources: list[dict[str, object]] = [
         {"endOffset": '{"t":{"0":5,"1":7}}', "latestOffset": {"t": {"0": 9, "1": 7, "2": 3}}},
         {"endOffset": None, "latestOffset": None},
     ]
-    assert lags_of(told) == {"t-0": 4, "t-1": 0, "t-2": 3}
+    assert partition_lags(sources) == {"t-0": 4, "t-1": 0, "t-2": 3}
 
 
-def test_status_and_stop_go_by_files(tmp_path: Path) -> None:
+def test_status_and_stop_request_are_files(tmp_path: Path) -> None:
     assert read_status(tmp_path) is None
     status = PipelineStatus(
         name="p", pid=1, host="h", master="local", ui=None, since_ms=1, now_ms=2,
@@ -127,21 +132,21 @@ def test_status_and_stop_go_by_files(tmp_path: Path) -> None:
     )  # fmt: skip
     write_status(tmp_path, status)
     assert read_status(tmp_path) == status
-    ask_to_stop(tmp_path)
-    assert is_asked_to_stop(tmp_path)
+    request_stop(tmp_path)
+    assert is_stop_requested(tmp_path)
     clear_stop(tmp_path)
-    assert not is_asked_to_stop(tmp_path)
+    assert not is_stop_requested(tmp_path)
 
 
-def test_partitions_that_lag_behind_are_shown() -> None:
+def test_partitions_with_lag_are_shown() -> None:
     status = PipelineStatus(
         name="p", pid=1, host="h", master="local", ui=None, since_ms=1, now_ms=2,
-        queries=[QueryStatus(sink="s", lag=3, lags={"t-0": 0, "t-1": 3}, reason="it rained")],
+        queries=[QueryStatus(sink="s", lag=3, lags={"t-0": 0, "t-1": 3}, reason="no disk space")],
     )  # fmt: skip
     sinks, behind, reasons = status_tables(status, is_running=True)
     assert [row[:2] for row in sinks.rows] == [["s", "starting"]]
     assert behind.rows == [["s", "t-1", 3]]
-    assert reasons.rows == [["s", "it rained"]]
+    assert reasons.rows == [["s", "no disk space"]]
 
 
 def test_topics_with_the_setting_become_tables(tmp_path: Path) -> None:
@@ -152,33 +157,35 @@ def test_topics_with_the_setting_become_tables(tmp_path: Path) -> None:
     assert all(re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) for name in pipeline.sinks)
 
 
-def test_a_table_topic_keeps_its_name_whatever_other_topics_there_are(tmp_path: Path) -> None:
-    """Tables remember their progress under it: under another name they would be filled again."""
+def test_name_of_a_table_topic_does_not_depend_on_other_topics(tmp_path: Path) -> None:
+    """Tables store their progress under it. Under another name they would be filled again."""
 
     def sink_of(topic: str, *others: str) -> str:
         found = dict.fromkeys((topic, *others), "delta")
         pipeline = tables_pipeline(found, tmp_path, "127.0.0.1:9092", "json")
         sinks = [sink for sink in pipeline.sinks.values() if isinstance(sink, TableSink)]
         (sink,) = (sink for sink in sinks if Path(sink.path).name == topic)
-        return pipeline.id_of(sink)
+        return pipeline.progress_id(sink)
 
     topics = ["a.b", "a-b", "a_b", "9", "t_9", "_9"]
     alone = [sink_of(topic) for topic in topics]
     assert alone == [sink_of(topic, *topics) for topic in topics]
     assert len(set(alone)) == len(topics)
-    assert sink_of(name_of("a.b")) not in alone, "a topic that is named as another's table"
+    assert sink_of(name_of("a.b")) not in alone, "a topic with the name of another topic's table"
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/pipeline.*")), ids=lambda f: f.parent.name)
-def test_the_examples_are_well(file: Path) -> None:
+def test_examples_are_valid(file: Path) -> None:
     assert read_pipeline(file).sinks
 
 
-def test_init_writes_a_pipeline_that_is_well(tmp_path: Path) -> None:
+def test_init_writes_a_valid_pipeline(tmp_path: Path) -> None:
     file = str(tmp_path / "p.toml")
     words = ["pipeline", "init", file, "--topic", "9-lives"]
     assert CliRunner().invoke(build(words), words).exit_code == 0
-    assert CliRunner().invoke(build(words), words).exit_code == 2, "nothing is overwritten"
+    assert CliRunner().invoke(build(words), words).exit_code == 2, (
+        "an existing file is not overwritten"
+    )
     words = ["pipeline", "validate", file]
     assert CliRunner().invoke(build(words), words).exit_code == 0
     assert read_pipeline(Path(file)).bootstrap == "127.0.0.1:9092"
@@ -186,7 +193,7 @@ def test_init_writes_a_pipeline_that_is_well(tmp_path: Path) -> None:
         assert CliRunner().invoke(build(["pipeline"]), ["pipeline", name, file]).exit_code == 4
 
 
-def test_init_names_the_cluster_that_commands_use(tmp_path: Path) -> None:
+def test_init_uses_the_configured_bootstrap(tmp_path: Path) -> None:
     file = str(tmp_path / "p.toml")
     words = ["pipeline", "init", file]
     cluster = {"RIVERRUN_BOOTSTRAP": "node1:9092,node2:9092"}
@@ -200,60 +207,68 @@ def test_init_names_the_cluster_that_commands_use(tmp_path: Path) -> None:
 TOPICS = Topics(ids={"a": "1", "b": "2"}, partitions={"a": [0, 1], "b": [0]})
 
 
-def begun(folder: Path, **offsets: str) -> Checkpoint:
-    """A checkpoint with these files of Spark: ``offsets_0`` is a batch, ``commits_0`` its end."""
+def checkpoint_with(folder: Path, **offsets: str) -> QueryCheckpoint:
+    """A checkpoint with these files: ``offsets_0`` is a batch, ``commits_0`` its commit."""
     for name, text in offsets.items():
         kind, _, number = name.partition("_")
         (folder / kind).mkdir(parents=True, exist_ok=True)
         if number:
             (folder / kind / number).write_text(text)
-    return Checkpoint(LocalFiles(), str(folder))
+    return QueryCheckpoint(LocalFiles(), str(folder))
 
 
-def test_a_topic_made_again_is_another_one() -> None:
-    known = Beginning(ids={"a": "1", "b": "2"})
-    assert known.made_again({"a": "1", "c": "3"}) == []
-    assert known.made_again({"a": "9", "b": "2"}) == ["a"]
+def test_recreated_topics_have_another_id() -> None:
+    known = StartOffsets(ids={"a": "1", "b": "2"})
+    assert known.recreated_topics({"a": "1", "c": "3"}) == []
+    assert known.recreated_topics({"a": "9", "b": "2"}) == ["a"]
 
 
-def test_a_checkpoint_is_there_when_a_batch_was_begun(tmp_path: Path) -> None:
-    """Spark makes the folder when the query is made, seconds before."""
-    assert not begun(tmp_path, offsets="", commits="").is_there()
-    assert begun(tmp_path, offsets_0="v1\n{}\n").is_there()
+def test_checkpoint_has_batches_once_a_batch_started(tmp_path: Path) -> None:
+    """Spark creates the folder when the query starts, seconds before."""
+    assert not checkpoint_with(tmp_path, offsets="", commits="").has_batches()
+    assert checkpoint_with(tmp_path, offsets_0="v1\n{}\n").has_batches()
 
 
-def test_a_start_that_failed_before_its_first_batch_is_kept(tmp_path: Path) -> None:
-    checkpoint = begun(tmp_path / "c", offsets="")
-    checkpoint.begin(Beginning(ids=TOPICS.ids, starts={"a": {0: 7, 1: EARLIEST}, "b": {0: 9}}))
-    known = checkpoint.beginning()
+def test_start_offsets_survive_a_failure_before_the_first_batch(tmp_path: Path) -> None:
+    checkpoint = checkpoint_with(tmp_path / "c", offsets="")
+    checkpoint.save_start_offsets(
+        StartOffsets(ids=TOPICS.ids, starts={"a": {0: 7, 1: EARLIEST}, "b": {0: 9}})
+    )
+    known = checkpoint.start_offsets()
     assert known is not None
-    starts = decide(TOPICS, known=known, finished={}, stored=Stored(), is_table=True)
+    starts = resolve_start_offsets(
+        TOPICS, previous=known, committed={}, stored=StoredProgress(), is_table=True
+    )
     assert starts == {"a": {0: 7, 1: EARLIEST}, "b": {0: 9}}
-    table = Stored(offsets={Place("1", 0): 50})
-    starts = decide(TOPICS, known=known, finished={}, stored=table, is_table=True)
-    assert starts["a"][0] == 50, "the table has gone on by another driver"
+    table = StoredProgress(offsets={SourcePartition("1", 0): 50})
+    starts = resolve_start_offsets(
+        TOPICS, previous=known, committed={}, stored=table, is_table=True
+    )
+    assert starts["a"][0] == 50, "another driver has filled the table"
 
 
-def test_a_start_behind_a_table_is_forgotten_with_the_table() -> None:
-    known = Beginning(ids=TOPICS.ids, starts={"a": {0: 7}}, is_continued=True)
-    starts = decide(TOPICS, known=known, finished={}, stored=Stored(), is_table=True)
+def test_start_offsets_that_continued_a_deleted_table_are_ignored() -> None:
+    known = StartOffsets(ids=TOPICS.ids, starts={"a": {0: 7}}, is_continued=True)
+    starts = resolve_start_offsets(
+        TOPICS, previous=known, committed={}, stored=StoredProgress(), is_table=True
+    )
     assert starts == {"a": {}, "b": {}}
 
 
-def test_a_new_beginning_knows_what_the_checkpoint_finished(tmp_path: Path) -> None:
-    """Also when the driver dies between the two renames of it."""
+def test_restart_keeps_the_committed_offsets_of_other_topics(tmp_path: Path) -> None:
+    """Also if the driver dies between the two renames."""
     log = 'v1\n{}\n{"a":{"0":5},"b":{"0":8}}\n'
-    checkpoint = begun(tmp_path / "c", offsets_0=log, commits_0="v1\n{}")
+    checkpoint = checkpoint_with(tmp_path / "c", offsets_0=log, commits_0="v1\n{}")
     again = Topics(ids={"a": "9", "b": "2"}, partitions=TOPICS.partitions)
-    starts = decide(
+    starts = resolve_start_offsets(
         again,
-        known=Beginning(ids=TOPICS.ids),
-        finished=checkpoint.finished(),
-        stored=Stored(),
+        previous=StartOffsets(ids=TOPICS.ids),
+        committed=checkpoint.committed_offsets(),
+        stored=StoredProgress(),
         is_table=False,
     )
     assert starts == {"a": {0: EARLIEST, 1: EARLIEST}, "b": {0: 8}}
-    beginning = Beginning(ids=again.ids, starts=starts)
+    start = StartOffsets(ids=again.ids, starts=starts)
 
     class Dying(LocalFiles):
         def rename(self, path: str, other: str) -> None:
@@ -262,36 +277,41 @@ def test_a_new_beginning_knows_what_the_checkpoint_finished(tmp_path: Path) -> N
             super().rename(path, other)
 
     with pytest.raises(OSError, match="killed"):
-        Checkpoint(Dying(), checkpoint.path).begin_anew(beginning)
-    checkpoint.recover()
-    assert checkpoint.beginning() == beginning
-    assert not checkpoint.is_there()
+        QueryCheckpoint(Dying(), checkpoint.path).restart_from(start)
+    checkpoint.finish_restart()
+    assert checkpoint.start_offsets() == start
+    assert not checkpoint.has_batches()
     assert (tmp_path / "c.old-1/offsets/0").exists()
-    checkpoint.recover()
-    checkpoint.begin_anew(beginning)
+    checkpoint.finish_restart()
+    checkpoint.restart_from(start)
     assert (tmp_path / "c.old-2/riverrun").exists()
 
 
-def test_a_beginning_names_all_partitions_that_there_are_by_now() -> None:
-    beginning = Beginning(ids=TOPICS.ids, starts={"a": {0: 7}})
-    assert beginning.option(TOPICS, ("a",)) == '{"a": {"0": 7, "1": -2}}'
-    assert beginning.exact() == {"a": {0: 7}}
+def test_starting_offsets_include_partitions_added_later() -> None:
+    start = StartOffsets(ids=TOPICS.ids, starts={"a": {0: 7}})
+    assert start.starting_offsets(TOPICS, ("a",)) == '{"a": {"0": 7, "1": -2}}'
+    assert start.known_offsets() == {"a": {0: 7}}
 
 
-def test_a_query_starts_again_when_its_topics_are_not_what_they_were() -> None:
-    check_same(TOPICS.ids, TOPICS.ids)
-    with pytest.raises(KafkaError, match="topic b is not known"):
-        check_same(TOPICS.ids, {"a": "1"})
-    with pytest.raises(KafkaError, match="topic a was deleted and made again"):
-        check_same(TOPICS.ids, {"a": "9", "b": "2"})
+def test_changed_topic_ids_restart_the_query() -> None:
+    check_topic_ids(TOPICS.ids, TOPICS.ids)
+    with pytest.raises(KafkaError, match="topic b does not exist"):
+        check_topic_ids(TOPICS.ids, {"a": "1"})
+    with pytest.raises(KafkaError, match="topic a was deleted and recreated"):
+        check_topic_ids(TOPICS.ids, {"a": "9", "b": "2"})
 
 
-def test_dead_letters_are_looked_for_where_the_query_began(tmp_path: Path) -> None:
+def test_reread_starts_where_the_query_started(tmp_path: Path) -> None:
     pipeline = tables_pipeline({"a": "delta"}, tmp_path, "127.0.0.1:9092", "json")
     (source,) = pipeline.sources.values()
     assert isinstance(source, TopicSource)
-    places = {Place("1", index): 10 for index in range(3)}
-    first = Batch(id=0, start={Place("1", 0): 10, Place("1", 1): 7}, end=places, names={"1": "a"})
-    assert range_of(source, first) == {"a": {"1": (7, 10), "2": (EARLIEST, 10)}}
-    assert loss_option(source) == {"failOnDataLoss": "true"}
-    assert loss_option(replace(source, on_data_loss="go-on")) == {"failOnDataLoss": "false"}
+    places = {SourcePartition("1", index): 10 for index in range(3)}
+    first = MicroBatch(
+        id=0,
+        start={SourcePartition("1", 0): 10, SourcePartition("1", 1): 7},
+        end=places,
+        names={"1": "a"},
+    )
+    assert batch_ranges(source, first) == {"a": {"1": (7, 10), "2": (EARLIEST, 10)}}
+    assert data_loss_option(source) == {"failOnDataLoss": "true"}
+    assert data_loss_option(replace(source, on_data_loss="go-on")) == {"failOnDataLoss": "false"}

@@ -1,4 +1,4 @@
-"""Pipelines on a real cluster and a real Spark: every record once, whatever is lost on the way."""
+"""Pipelines on a real cluster and real Spark, with lost checkpoints, topics and records."""
 
 import json
 import shutil
@@ -42,12 +42,12 @@ path = "table"
 """
 
 
-def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
-    """Also when the checkpoint is lost, or an old one is brought back."""
+def test_every_record_is_in_the_table_exactly_once(runs: Runs, topic: str) -> None:
+    """Also if the checkpoint is lost, or an old one is restored."""
     write(runs.bootstrap, topic, [*numbers(0, 100), "no JSON", {"id": "text"}, None])
     supervisor = runs.once(to_table(topic, more="compact_every = 2"))
     assert ids(runs.rows("table")) == list(range(100))
-    assert supervisor.queries[0].handler.counts.compacted >= 2
+    assert supervisor.queries[0].query.counts.compacted >= 2
 
     checkpoint = runs.folder / ".riverrun/numbers/checkpoints/out"
     stale = runs.folder / "stale"
@@ -62,7 +62,7 @@ def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
     write(runs.bootstrap, topic, numbers(140, 150))
     supervisor = runs.once(to_table(topic))
     assert ids(runs.rows("table")) == list(range(150))
-    assert supervisor.queries[0].handler.counts.rows == 10
+    assert supervisor.queries[0].query.counts.rows == 10
 
     dead = read(runs.bootstrap, f"{topic}.dead-letters")
     reasons = {headers_of(record)["riverrun.reason"] for record in dead}
@@ -73,8 +73,8 @@ def test_every_record_is_in_the_table_once(runs: Runs, topic: str) -> None:
     assert {record.value for record in dead} == {b"no JSON", b'{"id": "text"}', None}
 
 
-def test_latest_is_where_the_first_start_looked(runs: Runs, topic: str) -> None:
-    """Also when the checkpoint is nothing but Spark's empty folders."""
+def test_latest_is_resolved_at_the_first_start(runs: Runs, topic: str) -> None:
+    """Also if the checkpoint has only Spark's empty folders."""
     text = to_table(topic).replace("rows_per_batch", 'start = "latest"\nrows_per_batch')
     write(runs.bootstrap, topic, numbers(0, 10))
     runs.once(text)
@@ -87,7 +87,7 @@ def test_latest_is_where_the_first_start_looked(runs: Runs, topic: str) -> None:
     assert ids(runs.rows("table")) == list(range(10, 20))
 
 
-def test_a_schema_is_found_once_and_grows(runs: Runs, topic: str) -> None:
+def test_schema_is_inferred_once_and_extended(runs: Runs, topic: str) -> None:
     text = to_table(topic, schema="infer")
     write(runs.bootstrap, topic, numbers(0, 5))
     runs.once(text)
@@ -108,17 +108,17 @@ def test_rows_that_do_not_fit_the_table_are_dead_letters(runs: Runs, topic: str)
     assert ids(rows) == [0, 1, 2, 3, 4, 5]
     assert [(row["name"], row["new"]) for row in rows if row["id"] == 5] == [(None, None)]
     (dead,) = read(runs.bootstrap, f"{topic}.dead-letters")
-    told = headers_of(dead)
-    assert told["riverrun.reason"].startswith("column name is string in the table and int64")
-    assert (told["riverrun.topic"], told["riverrun.pipeline"]) == (topic, "numbers")
+    headers = headers_of(dead)
+    assert headers["riverrun.reason"].startswith("column name is string in the table and int64")
+    assert (headers["riverrun.topic"], headers["riverrun.pipeline"]) == (topic, "numbers")
     assert json.loads(dead.value or b"")["name"] == 7
     assert supervisor.queries[0].status.dead_letters == 1
 
 
-def test_a_topic_made_again_is_read_from_its_start(
+def test_recreated_topic_is_read_from_its_start(
     runs: Runs, spark_cluster: Cluster, topic: str
 ) -> None:
-    """Though it has more records than the checkpoint had read of the old one."""
+    """Although it has more records than the checkpoint had read of the old topic."""
     text = f"""{to_table(topic)}
 [sinks.copy]
 input = "numbers"
@@ -136,7 +136,7 @@ topic = "{topic}-copy"
     assert ids(copies) == wanted
 
 
-def test_records_that_are_gone_end_the_run_unless_it_may_go_on(
+def test_lost_records_end_the_run_unless_data_loss_is_allowed(
     runs: Runs, spark_cluster: Cluster, topic: str
 ) -> None:
     create(spark_cluster, topic)
@@ -145,15 +145,15 @@ def test_records_that_are_gone_end_the_run_unless_it_may_go_on(
     write(runs.bootstrap, topic, numbers(20, 40))
     delete_before(spark_cluster, topic, 30)
     supervisor = runs.once(to_table(topic))
-    (told,) = supervisor.failures
-    assert f"offsets 20 to 29 of {topic}-0 are gone" in told
-    assert 'on_data_loss = "go-on"' in told
+    (reason,) = supervisor.failures
+    assert f"offsets 20 to 29 of {topic}-0 are gone" in reason
+    assert 'on_data_loss = "go-on"' in reason
     lenient = to_table(topic).replace("rows_per_batch", 'on_data_loss = "go-on"\nrows_per_batch')
     runs.once(lenient)
     assert ids(runs.rows("table")) == [*range(20), *range(30, 40)]
 
 
-def test_a_query_with_state_refuses_to_go_on_without_it(runs: Runs, topic: str) -> None:
+def test_stateful_query_refuses_to_continue_without_its_checkpoint(runs: Runs, topic: str) -> None:
     text = f"""
 [pipeline]
 name = "counts"
@@ -177,10 +177,10 @@ path = "table"
     assert len(read(runs.bootstrap, f"{topic}.dead-letters")) == 1
     shutil.rmtree(runs.folder / ".riverrun")
     supervisor = runs.once(text)
-    assert "Bring the checkpoint back, or delete the table" in supervisor.failures[0]
+    assert "Restore the checkpoint, or delete the table" in supervisor.failures[0]
 
 
-def test_changes_become_the_current_state(runs: Runs, topic: str) -> None:
+def test_merge_keeps_the_current_state(runs: Runs, topic: str) -> None:
     text = f"""
 pipeline: {{name: people}}
 sources:
@@ -208,7 +208,9 @@ sinks:
     assert found == {1: "Pune", 3: "Kyiv"}
     dead = read(runs.bootstrap, f"{topic}.dead-letters")
     assert {headers_of(record)["riverrun.reason"] for record in dead} == {"the key id is null"}
-    assert len(dead) == supervisor.queries[0].status.dead_letters == 2, "each, not the newest only"
+    assert len(dead) == supervisor.queries[0].status.dead_letters == 2, (
+        "each of them, not only the newest"
+    )
 
 
 def test_rows_become_records_of_another_topic(runs: Runs, topic: str) -> None:

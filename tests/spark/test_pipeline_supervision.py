@@ -1,4 +1,4 @@
-"""Queries that fail are started again, ever later, and say why; what cannot be mended ends."""
+"""The supervisor restarts failed queries with a back-off, and ends those that cannot recover."""
 
 import threading
 from pathlib import Path
@@ -14,10 +14,11 @@ from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.pipeline.declaration.model import Pipeline, PythonTransform
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.run.query import Counts, Handler, NoRecordsYet, Stopped
-from riverrun.pipeline.run.status import QueryStatus
-from riverrun.pipeline.run.supervisor import PAUSE_SECONDS_MAX, Supervised, Supervisor
-from riverrun.pipeline.run.transforms import transformed
+from riverrun.pipeline.run.batches import QueryCounts
+from riverrun.pipeline.run.query import QueryStopping, SinkQuery
+from riverrun.pipeline.run.supervisor import PAUSE_SECONDS_MAX, PipelineSupervisor, QuerySupervisor
+from riverrun.pipeline.run.transforms import run_transforms
+from riverrun.pipeline.sources.schemas import NoRecordsYet
 from tests.processes import until
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was \
@@ -63,15 +64,15 @@ class FakeQuery:
         }  # fmt: skip
 
 
-class FakeHandler:
+class FakeSinkQuery:
     def __init__(self) -> None:
         self.fatal: CannotContinue | None = None
-        self.counts = Counts()
-        self.busy = threading.Lock()
-        self.is_stopping = False
+        self.counts = QueryCounts()
+        self.batch = threading.Lock()
+        self.refuses_batches = False
         self.started: list[FakeQuery] = []
         self.refusal: Exception | None = None
-        self.is_made_again = False
+        self.is_recreated = False
 
     def start(self, *, is_once: bool) -> FakeQuery:
         if self.refusal is not None:
@@ -79,212 +80,222 @@ class FakeHandler:
         self.started.append(FakeQuery())
         return self.started[-1]
 
-    def has_topics_made_again(self) -> bool:
-        return self.is_made_again
+    def has_recreated_topics(self) -> bool:
+        return self.is_recreated
+
+    def refuse_batches(self) -> None:
+        self.refuses_batches = True
+
+    def wait_for_batch(self) -> None:
+        with self.batch:
+            pass
 
 
 @pytest.fixture
-def handler() -> FakeHandler:
-    return FakeHandler()
+def sink_query() -> FakeSinkQuery:
+    return FakeSinkQuery()
 
 
 @pytest.fixture
-def supervised(handler: FakeHandler) -> Supervised:
-    return Supervised(handler=handler, is_once=False, status=QueryStatus(sink="s"))  # type: ignore[arg-type]
+def supervisor(sink_query: FakeSinkQuery) -> QuerySupervisor:
+    return QuerySupervisor(sink_query, "s", is_once=False)  # type: ignore[arg-type]
 
 
-def fail_and_look(supervised: Supervised, handler: FakeHandler, now: float) -> float:
-    """Let the query fail now; gives the pause until it is started again."""
-    handler.started[-1].fail("builtins.ConnectionError: no node answers")
-    supervised.tick(now)
-    return supervised.start_at - now
+def fail_once(supervisor: QuerySupervisor, sink_query: FakeSinkQuery, now: float) -> float:
+    """Let the query fail now. Returns the pause before its restart."""
+    sink_query.started[-1].fail("builtins.ConnectionError: no node responds")
+    supervisor.tick(now)
+    return supervisor.start_at - now
 
 
-def test_a_failed_query_is_started_again_ever_later_and_says_why(
-    supervised: Supervised, handler: FakeHandler
+def test_failed_query_restarts_with_exponential_backoff(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
     now = 100.0
-    supervised.tick(now)
+    supervisor.tick(now)
     pauses = []
     for _ in range(8):
-        pauses.append(fail_and_look(supervised, handler, now))
-        assert supervised.status.state == "waiting"
-        assert supervised.status.reason == "builtins.ConnectionError: no node answers"
-        supervised.tick(now + pauses[-1] - 0.1)
-        assert supervised.status.state == "waiting", "it is not time yet"
+        pauses.append(fail_once(supervisor, sink_query, now))
+        assert supervisor.status.state == "waiting"
+        assert supervisor.status.reason == "builtins.ConnectionError: no node responds"
+        supervisor.tick(now + pauses[-1] - 0.1)
+        assert supervisor.status.state == "waiting", "the pause is not over"
         now += pauses[-1]
-        supervised.tick(now)
-        assert supervised.status.state == "running"
+        supervisor.tick(now)
+        assert supervisor.status.state == "running"
     assert pauses == [1, 2, 4, 8, 16, 32, PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX]
-    assert supervised.status.restarts == 8
-    handler.started[-1].progress(0)
-    supervised.tick(now)
-    assert fail_and_look(supervised, handler, now) == 1, "a batch came through"
+    assert supervisor.status.restarts == 8
+    sink_query.started[-1].progress(0)
+    supervisor.tick(now)
+    assert fail_once(supervisor, sink_query, now) == 1, "a batch succeeded"
 
 
-def test_the_numbers_of_the_last_batch_are_told(
-    supervised: Supervised, handler: FakeHandler
+def test_counts_of_the_last_batch_are_reported(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
-    supervised.tick(0.0)
-    handler.counts.rows = 42
-    handler.started[-1].isActive = False
-    supervised.tick(1.0)
-    assert (supervised.status.state, supervised.status.rows) == ("ended", 42)
+    supervisor.tick(0.0)
+    sink_query.counts.rows = 42
+    sink_query.started[-1].isActive = False
+    supervisor.tick(1.0)
+    assert (supervisor.status.state, supervisor.status.rows) == ("ended", 42)
 
 
-def test_our_own_error_is_told_among_pages_of_others(
-    supervised: Supervised, handler: FakeHandler
+def test_own_error_is_extracted_from_a_long_spark_error(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
-    supervised.tick(0.0)
-    handler.started[-1].fail(
-        "riverrun.model.errors.KafkaError: there is no topic t\n"
+    supervisor.tick(0.0)
+    sink_query.started[-1].fail(
+        "riverrun.model.errors.KafkaError: topic t does not exist\n"
         "org.apache.spark.SparkException: Job aborted"
     )
-    supervised.tick(0.0)
-    assert supervised.status.reason == "KafkaError: there is no topic t"
+    supervisor.tick(0.0)
+    assert supervisor.status.reason == "KafkaError: topic t does not exist"
 
 
 def test_lost_records_end_the_query_with_a_remedy(
-    supervised: Supervised, handler: FakeHandler
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
-    supervised.tick(0.0)
-    handler.started[-1].fail(f"{DataLost.__module__}.DataLost: offsets 3 to 7 of t-0 are gone")
-    supervised.tick(0.0)
-    assert supervised.status.state == "failed"
-    told = supervised.status.reason or ""
-    assert told.startswith("sinks.s: DataLost: offsets 3 to 7 of t-0 are gone")
-    assert 'on_data_loss = "go-on"' in told
+    supervisor.tick(0.0)
+    sink_query.started[-1].fail(f"{DataLost.__module__}.DataLost: offsets 3 to 7 of t-0 are gone")
+    supervisor.tick(0.0)
+    assert supervisor.status.state == "failed"
+    reason = supervisor.status.reason or ""
+    assert reason.startswith("sinks.s: DataLost: offsets 3 to 7 of t-0 are gone")
+    assert 'on_data_loss = "go-on"' in reason
 
 
-def test_a_topic_that_was_made_again_is_read_anew(
-    supervised: Supervised, handler: FakeHandler
+def test_recreated_topic_restarts_the_query(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
-    supervised.tick(0.0)
-    handler.is_made_again = True
-    handler.started[-1].fail("pyspark_riverrun.cluster.planner.DataLost: topic t was made again")
-    supervised.tick(0.0)
-    assert supervised.status.state == "waiting"
-    supervised.tick(1.0)
-    assert supervised.status.state == "running"
+    supervisor.tick(0.0)
+    sink_query.is_recreated = True
+    sink_query.started[-1].fail("pyspark_riverrun.cluster.planner.DataLost: topic t was recreated")
+    supervisor.tick(0.0)
+    assert supervisor.status.state == "waiting"
+    supervisor.tick(1.0)
+    assert supervisor.status.state == "running"
 
 
 @pytest.mark.parametrize(
     ("refusal", "state", "restarts"),
     [
-        (NoRecordsYet("there is no topic t yet"), "waiting", 0),
+        (NoRecordsYet("topic t does not exist yet"), "waiting", 0),
         (CannotContinue("delete the table"), "failed", 0),
-        (KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"), "waiting", 1),
+        (KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no response"), "waiting", 1),
         (OSError("no route"), "waiting", 1),
-        (DeltaError("the store is away"), "waiting", 1),
-        (OperationalError("SELECT 1", None, OSError("the catalog is away")), "waiting", 1),
-        (AnalysisException("[UNRESOLVED_COLUMN] there is no column x"), "failed", 0),
+        (DeltaError("the store is unavailable"), "waiting", 1),
+        (OperationalError("SELECT 1", None, OSError("the catalog is unavailable")), "waiting", 1),
+        (AnalysisException("[UNRESOLVED_COLUMN] no column x"), "failed", 0),
         (ParseException("[PARSE_SYNTAX_ERROR] at or near SELEC"), "failed", 0),
         (MissingFiles("[PATH_NOT_FOUND] /in"), "waiting", 0),
-        (BadOption("there is no setting kafka.x"), "failed", 0),
+        (BadOption("no setting kafka.x"), "failed", 0),
     ],
 )
-def test_a_start_that_is_refused_waits_or_ends(
-    supervised: Supervised, handler: FakeHandler, refusal: Exception, state: str, restarts: int
+def test_failed_start_waits_or_ends(
+    supervisor: QuerySupervisor,
+    sink_query: FakeSinkQuery,
+    refusal: Exception,
+    state: str,
+    restarts: int,
 ) -> None:
-    handler.refusal = refusal
-    supervised.tick(0.0)
-    assert (supervised.status.state, supervised.status.restarts) == (state, restarts)
-    assert str(refusal).splitlines()[0] in (supervised.status.reason or "")
+    sink_query.refusal = refusal
+    supervisor.tick(0.0)
+    assert (supervisor.status.state, supervisor.status.restarts) == (state, restarts)
+    assert str(refusal).splitlines()[0] in (supervisor.status.reason or "")
 
 
 @pytest.mark.parametrize(
-    "refusal", [NoRecordsYet("there is no topic t yet"), MissingFiles("[PATH_NOT_FOUND] /in")]
+    "refusal", [NoRecordsYet("topic t does not exist yet"), MissingFiles("[PATH_NOT_FOUND] /in")]
 )
-def test_once_ends_where_there_is_nothing_to_do(
-    supervised: Supervised, handler: FakeHandler, refusal: Exception
-) -> None:
-    supervised.is_once, handler.refusal = True, refusal
-    supervised.tick(0.0)
-    assert (supervised.status.state, supervised.status.reason) == ("ended", str(refusal))
+def test_once_ends_without_input(sink_query: FakeSinkQuery, refusal: Exception) -> None:
+    supervisor = QuerySupervisor(sink_query, "s", is_once=True)  # type: ignore[arg-type]
+    sink_query.refusal = refusal
+    supervisor.tick(0.0)
+    assert (supervisor.status.state, supervisor.status.reason) == ("ended", str(refusal))
 
 
 @pytest.mark.parametrize(
     ("cause", "state"),
     [
-        ("captured.AnalysisException: [UNRESOLVED_COLUMN] there is no column key", "failed"),
+        ("captured.AnalysisException: [UNRESOLVED_COLUMN] no column key", "failed"),
         ("captured.AnalysisException: [PATH_NOT_FOUND] file:/in", "waiting"),
         ("captured.PythonException: worker failed to connect back", "waiting"),
         ("pyspark_riverrun.options.BadOption: startingOffsets; missing: t-1", "waiting"),
     ],
 )
-def test_a_batch_that_does_not_fit_its_columns_ends_the_query(
-    supervised: Supervised, handler: FakeHandler, cause: str, state: str
+def test_analysis_errors_end_the_query(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery, cause: str, state: str
 ) -> None:
-    supervised.tick(0.0)
-    handler.started[-1].fail(f"pyspark.errors.exceptions.{cause}")
-    supervised.tick(0.0)
-    assert supervised.status.state == state
+    supervisor.tick(0.0)
+    sink_query.started[-1].fail(f"pyspark.errors.exceptions.{cause}")
+    supervisor.tick(0.0)
+    assert supervisor.status.state == state
 
 
-def test_what_a_batch_cannot_decide_ends_the_query(
-    supervised: Supervised, handler: FakeHandler
+def test_fatal_error_of_a_batch_ends_the_query(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
-    supervised.tick(0.0)
-    handler.fatal = CannotContinue("sinks.s: the table was restored")
-    handler.started[-1].fail("riverrun.pipeline.errors.CannotContinue: the table was restored")
-    supervised.tick(0.0)
-    assert (supervised.status.state, supervised.is_over) == ("failed", True)
+    supervisor.tick(0.0)
+    sink_query.fatal = CannotContinue("sinks.s: the table was restored")
+    sink_query.started[-1].fail("riverrun.pipeline.errors.CannotContinue: the table was restored")
+    supervisor.tick(0.0)
+    assert (supervisor.status.state, supervisor.is_over) == ("failed", True)
 
 
-def test_a_query_is_stopped_between_two_batches(
-    supervised: Supervised, handler: FakeHandler
+def test_query_is_stopped_between_two_batches(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
-    supervised.tick(0.0)
-    query = handler.started[-1]
+    supervisor.tick(0.0)
+    query = sink_query.started[-1]
     query.status["isTriggerActive"] = True
-    handler.busy.acquire()
-    stopper = threading.Thread(target=supervised.stop)
+    sink_query.batch.acquire()
+    stopper = threading.Thread(target=supervisor.stop)
     stopper.start()
-    until(lambda: handler.is_stopping, seconds=10, what="no batch begins any more")
-    assert query.stops == [], "a batch is under way"
-    handler.busy.release()
+    until(lambda: sink_query.refuses_batches, seconds=10, what="batches are refused")
+    assert query.stops == [], "a batch is running"
+    sink_query.batch.release()
     query.status["isTriggerActive"] = False
     stopper.join(10)
-    assert (query.stops, supervised.status.state) == ([False], "ended")
+    assert (query.stops, supervisor.status.state) == ([False], "ended")
 
 
-def test_no_batch_begins_when_the_query_shall_end() -> None:
-    handler = Handler(spark=None, pipeline=None, sink=None)  # type: ignore[arg-type]
-    handler.is_stopping = True
-    with pytest.raises(Stopped):
-        handler._handle(None, 5)  # type: ignore[arg-type]
-    assert not handler.busy.locked()
+def test_stopping_query_refuses_batches() -> None:
+    query = SinkQuery(None)  # type: ignore[arg-type]
+    query.refuse_batches()
+    with pytest.raises(QueryStopping):
+        query.process_batch(None, None, 5)  # type: ignore[arg-type]
+    query.wait_for_batch()
 
 
 @pytest.mark.parametrize(
-    ("code", "line", "said"),
+    ("code", "line", "message"),
     [
         ("def f():\n    return {}['x']\n", 2, "KeyError: 'x'"),
         ("import nothing_of_that_name\n", 1, "ModuleNotFoundError"),
         ("def f():\n    return (\n", 2, "SyntaxError"),
     ],
 )
-def test_a_function_that_fails_is_named_with_its_line(
-    tmp_path: Path, code: str, line: int, said: str
+def test_failing_function_is_reported_with_its_line(
+    tmp_path: Path, code: str, line: int, message: str
 ) -> None:
     file = tmp_path / "own.py"
     file.write_text(code)
     transform = PythonTransform(name="t", module=str(file), function="f", inputs=())
     with pytest.raises(CannotContinue) as caught:
-        transformed(None, {}, [transform], "t")  # type: ignore[arg-type]
+        run_transforms(None, {}, [transform], "t")  # type: ignore[arg-type]
     assert str(caught.value).startswith("transforms.t.python: ")
-    assert f"{file}:{line}: {said}" in str(caught.value)
+    assert f"{file}:{line}: {message}" in str(caught.value)
 
 
-def test_what_may_pass_in_a_function_is_tried_again(tmp_path: Path) -> None:
+def test_transient_errors_of_a_function_are_not_wrapped(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text("def f():\n    raise ConnectionError('the network')\n")
     transform = PythonTransform(name="t", module=str(file), function="f", inputs=())
     with pytest.raises(ConnectionError):
-        transformed(None, {}, [transform], "t")  # type: ignore[arg-type]
+        run_transforms(None, {}, [transform], "t")  # type: ignore[arg-type]
 
 
-def test_the_last_status_is_told_without_java() -> None:
+def test_last_status_needs_no_java() -> None:
     class Context:
         master, uiWebUrl = "local", "http://here"
 
@@ -293,6 +304,6 @@ def test_the_last_status_is_told_without_java() -> None:
 
     spark = Session()
     pipeline = Pipeline(name="p", file=None, bootstrap="", state=Path(), checkpoints="")
-    supervisor = Supervisor(spark, pipeline)  # type: ignore[arg-type]
+    supervisor = PipelineSupervisor(spark, pipeline)  # type: ignore[arg-type]
     spark.sparkContext = None
     assert (supervisor.status().master, supervisor.status().ui) == ("local", "http://here")

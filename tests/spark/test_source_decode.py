@@ -1,4 +1,4 @@
-"""Fetch responses into Arrow: what comes out is what a plain reader of records sees."""
+"""Decoding of fetch responses, compared with the reader that decodes one record at a time."""
 
 import struct
 
@@ -12,9 +12,9 @@ from pyspark_riverrun import RiverrunSource
 from pyspark_riverrun.arrow import decode
 from pyspark_riverrun.arrow.decode import (
     COLUMNS,
-    COLUMNS_WITH_HEADERS,
+    FIELDS,
     MILLISECONDS_MAX,
-    Portion,
+    FetchedBatches,
     schema_of,
     to_arrow,
 )
@@ -38,7 +38,7 @@ made_batches = st.lists(
 
 
 def response_of(parts: list[tuple[list[NewRecord], Compression, int | None, int]]) -> bytes:
-    """Batches one after another, some with the time of the log, with holes between them."""
+    """Consecutive batches, some with LogAppendTime, with gaps between their offsets."""
     data = b""
     offset = 0
     for records, codec, append_time_ms, hole in parts:
@@ -51,7 +51,7 @@ def response_of(parts: list[tuple[list[NewRecord], Compression, int | None, int]
 
 
 def plain_rows(data: bytes) -> list[tuple[Record, int]]:
-    """(record, timestamp type) by the reader that looks at one record at a time."""
+    """(record, timestamp type) from the reader of single records."""
     return [
         (record, int(header.has_log_append_time))
         for at, header in batches(data)
@@ -59,8 +59,8 @@ def plain_rows(data: bytes) -> list[tuple[Record, int]]:
     ]
 
 
-walks = st.sampled_from([decode.ABREAST_MIN, 1, 0])
-"""As it is; batches of about one size abreast; all of them."""
+walks = st.sampled_from([decode.PARALLEL_MIN, 1, 0])
+"""The default, a low threshold, and always the parallel walk."""
 
 
 def rows_of(tables: list[pa.RecordBatch]) -> list[dict[str, object]]:
@@ -69,7 +69,7 @@ def rows_of(tables: list[pa.RecordBatch]) -> list[dict[str, object]]:
 
 @settings(max_examples=150, deadline=None)
 @given(made_batches, st.integers(0, 40), st.integers(0, 80), walks)
-def test_any_response_decodes_as_a_plain_reader_reads_it(
+def test_any_response_decodes_like_the_record_reader(
     parts: list[tuple[list[NewRecord], Compression, int | None, int]],
     start: int,
     size: int,
@@ -78,9 +78,9 @@ def test_any_response_decodes_as_a_plain_reader_reads_it(
     data = response_of(parts)
     end = start + size
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "ABREAST_MIN", abreast_min)
+        patch.setattr(decode, "PARALLEL_MIN", abreast_min)
         found = to_arrow(
-            data, topic="flüsse", partition=3, start=start, end=end, columns=COLUMNS_WITH_HEADERS
+            data, topic="flüsse", partition=3, start=start, end=end, columns=tuple(FIELDS)
         )
         tables = list(found)
     expected = [(r, kind) for r, kind in plain_rows(data) if start <= r.offset < end]
@@ -103,9 +103,7 @@ def test_any_response_decodes_as_a_plain_reader_reads_it(
 
 @pytest.mark.parametrize("value_bytes", [0, 3, 63, 64, 5000, 20000])
 @pytest.mark.parametrize("count", [1, 31, 200, 9000])
-def test_runs_of_records_of_equal_length_are_walked_in_strides(
-    value_bytes: int, count: int
-) -> None:
+def test_runs_of_equal_length_are_walked_in_strides(value_bytes: int, count: int) -> None:
     count = min(count, 4_000_000 // (value_bytes + 10))
     odd = count // 2
     values = [bytes(value_bytes + (3 if n == odd else 0)) for n in range(count)]
@@ -115,8 +113,8 @@ def test_runs_of_records_of_equal_length_are_walked_in_strides(
     assert table["offset"].to_pylist() == list(range(count))
 
 
-def test_many_small_batches_are_walked_abreast() -> None:
-    counts = [n % 7 for n in range(4 * decode.ABREAST_MIN)]  # also none: what compaction leaves
+def test_many_small_batches_are_walked_in_parallel() -> None:
+    counts = [n % 7 for n in range(4 * decode.PARALLEL_MIN)]  # compaction leaves empty batches too
     values = [[bytes([n % 256]) * (20 * n % 301) for n in range(count)] for count in counts]
     data = response_of(
         [([NewRecord(value=v) for v in row], Compression.NONE, None, 0) for row in values]
@@ -125,7 +123,7 @@ def test_many_small_batches_are_walked_abreast() -> None:
     assert table["value"].to_pylist() == [value for row in values for value in row]
 
 
-def test_only_the_columns_that_are_asked_for_are_made_in_their_order() -> None:
+def test_only_requested_columns_are_returned_in_order() -> None:
     data = build_batch([NewRecord(value=b"v", key=b"k")])
     (table,) = to_arrow(
         data, topic="t", partition=0, start=0, end=EVERYTHING, columns=("offset", "value")
@@ -134,14 +132,14 @@ def test_only_the_columns_that_are_asked_for_are_made_in_their_order() -> None:
     assert table.schema.names == ["offset", "value"]
 
 
-def test_nothing_in_range_gives_no_table() -> None:
+def test_empty_range_yields_no_table() -> None:
     data = build_batch([NewRecord(value=b"v")], base_offset=7)
     assert list(to_arrow(data, topic="t", partition=0, start=0, end=7)) == []
     assert list(to_arrow(data, topic="t", partition=0, start=8, end=9)) == []
     assert list(to_arrow(b"", topic="t", partition=0, start=0, end=9)) == []
 
 
-def test_control_records_are_not_shown() -> None:
+def test_control_records_are_hidden() -> None:
     marker = build_batch(
         [NewRecord(key=ControlType.COMMIT.key(), value=b"")], base_offset=1, control=True
     )
@@ -150,7 +148,7 @@ def test_control_records_are_not_shown() -> None:
     assert table["value"].to_pylist() == [b"v"]
 
 
-def test_aborted_records_stay_hidden_and_those_of_others_do_not() -> None:
+def test_only_records_of_aborted_transactions_are_hidden() -> None:
     def of(producer: int, offset: int, value: bytes) -> bytes:
         return build_batch(
             [NewRecord(value=value)],
@@ -178,12 +176,12 @@ def test_aborted_records_stay_hidden_and_those_of_others_do_not() -> None:
         + of(1, 3, b"next transaction")
         + marker(2, 4, ControlType.COMMIT)
     )
-    portion = Portion(data=data, headers=list(batches(data)), aborted=((1, 0),))
+    portion = FetchedBatches(data=data, headers=list(batches(data)), aborted=((1, 0),))
     (table,) = to_arrow(portion, topic="t", partition=0, start=0, end=EVERYTHING)
     assert table["value"].to_pylist() == [b"committed", b"next transaction"]
 
 
-def test_little_data_that_decompresses_to_much_comes_in_several_tables() -> None:
+def test_large_decompressed_data_yields_several_tables() -> None:
     large = build_batch([NewRecord(value=bytes(40_000_000))], compression=Compression.ZSTD)
     second = build_batch(
         [NewRecord(value=bytes(40_000_000))], compression=Compression.ZSTD, base_offset=1
@@ -192,7 +190,7 @@ def test_little_data_that_decompresses_to_much_comes_in_several_tables() -> None
     assert [table["offset"].to_pylist() for table in tables] == [[0], [1]]
 
 
-def test_a_damaged_batch_is_refused() -> None:
+def test_corrupt_batch_is_rejected() -> None:
     data = bytearray(build_batch([NewRecord(value=b"value")]))
     data[-2] ^= 1
     with pytest.raises(CorruptBatch, match="CRC"):
@@ -201,12 +199,10 @@ def test_a_damaged_batch_is_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 30), walks)
-def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
-    body: bytes, count: int, abreast_min: int
-) -> None:
+def test_random_bytes_with_valid_crc_never_crash(body: bytes, count: int, abreast_min: int) -> None:
     data = sealed(body, count)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "ABREAST_MIN", abreast_min)
+        patch.setattr(decode, "PARALLEL_MIN", abreast_min)
         try:
             found = to_arrow(
                 data,
@@ -214,7 +210,7 @@ def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
                 partition=0,
                 start=0,
                 end=EVERYTHING,
-                columns=COLUMNS_WITH_HEADERS,
+                columns=tuple(FIELDS),
             )
             tables = list(found)
         except CorruptBatch:
@@ -223,7 +219,7 @@ def test_nonsense_with_a_good_crc_is_refused_or_read_but_never_worse(
 
 
 def sealed(body: bytes, count: int) -> bytes:
-    """A batch with a good CRC whose records may be anything."""
+    """A batch with a valid CRC and arbitrary records."""
     data = bytearray(build_batch([]) + body)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">i", data, 23, max(count - 1, 0))
@@ -232,8 +228,8 @@ def sealed(body: bytes, count: int) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("columns", [("value",), ("key",), COLUMNS_WITH_HEADERS])
-def test_a_value_that_ends_beyond_64_bits_is_refused(columns: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("columns", [("value",), ("key",), tuple(FIELDS)])
+def test_value_that_ends_beyond_64_bits_is_rejected(columns: tuple[str, ...]) -> None:
     beyond = b"\xfe" + b"\xff" * 8 + b"\x01"  # 2**63 - 1, as a varint
     record = bytes([0, 0, 0]) + b"\x02k" + beyond + b"v" * 9
     data = build_batch([NewRecord(value=b"v")]) + sealed(bytes([2 * len(record)]) + record, 1)
@@ -248,8 +244,8 @@ def test_a_value_that_ends_beyond_64_bits_is_refused(columns: tuple[str, ...]) -
         table.validate(full=True)
 
 
-def test_batches_that_all_claim_the_rest_of_the_buffer_get_no_room_for_it() -> None:
-    body = b"\x01" * 39  # lengths of -1: each record would begin where the one before it did
+def test_impossible_record_counts_allocate_nothing() -> None:
+    body = b"\x01" * 39  # lengths of -1: no record would advance
     size, many = 100, 2000
     data = b"".join(sealed(body, (many - n) * size // 7 - 61) for n in range(many))
     assert len(data) == many * size
@@ -257,14 +253,14 @@ def test_batches_that_all_claim_the_rest_of_the_buffer_get_no_room_for_it() -> N
         list(to_arrow(data, topic="t", partition=0, start=0, end=EVERYTHING))
 
 
-@pytest.mark.parametrize(("flag", "columns"), [("false", COLUMNS), ("TRUE", COLUMNS_WITH_HEADERS)])
-def test_the_schema_is_exactly_what_spark_expects(flag: str, columns: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("flag", "columns"), [("false", COLUMNS), ("TRUE", tuple(FIELDS))])
+def test_arrow_schema_equals_sparks(flag: str, columns: tuple[str, ...]) -> None:
     declared = RiverrunSource({"includeHeaders": flag}).schema()
     assert to_arrow_schema(declared, timezone="UTC") == schema_of(columns)
 
 
 @pytest.mark.parametrize("time", [2**60, -(2**60)])
-def test_a_time_that_spark_cannot_say_is_the_farthest_that_it_can(time: int) -> None:
+def test_timestamps_beyond_sparks_range_are_clipped(time: int) -> None:
     data = build_batch([NewRecord(value=b"v", timestamp=time)])
     (table,) = to_arrow(data, topic="t", partition=0, start=0, end=1, columns=("timestamp",))
     (micros,) = table["timestamp"].cast(pa.int64()).to_pylist()

@@ -1,4 +1,4 @@
-"""Nodes learn of changes each in its time: one that is behind loses nothing for a reader."""
+"""Nodes replay metadata at different speeds. A stale node must not lose records for a reader."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from pyspark_riverrun.cluster import planner as cluster
-from pyspark_riverrun.cluster.planner import LOOKS_MAX, DataLost, Found, Planner
-from pyspark_riverrun.offsets import place
+from pyspark_riverrun.cluster.planner import ATTEMPTS_MAX, DataLost, Planner, SubscribedPartitions
+from pyspark_riverrun.offsets import topic_partition
 from pyspark_riverrun.options import read_options
 from pyspark_riverrun.reading import prefetch as fetching
-from pyspark_riverrun.reading.prefetch import STRANGE_MAX, FetchOptions, _Fetcher
+from pyspark_riverrun.reading.prefetch import MISMATCHES_MAX, FetchOptions, _RangeFetcher
 from pyspark_riverrun.reading.ranges import Range
 from riverrun.client.partitions import EARLIEST
 from riverrun.client.retry import RetryPolicy
@@ -25,13 +25,13 @@ from riverrun.wire.messages.metadata_response import (
     MetadataResponseTopic,
 )
 
-A0, A1 = place("a", 0), place("a", 1)
+A0, A1 = topic_partition("a", 0), topic_partition("a", 1)
 FIRST_ID, SECOND_ID = UUID(int=1000), UUID(int=2000)
-BOTH = Found(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
+BOTH = SubscribedPartitions(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
 
 
 def topic(count: int, topic_id: UUID = FIRST_ID) -> MetadataResponse:
-    """What a node says that knows so many partitions; of none it knows no topic."""
+    """The response of a node that has this many partitions; with 0, not the topic."""
     partitions = tuple(
         MetadataResponsePartition(error_code=ErrorCode.NONE, partition_index=n, leader_id=1)
         for n in range(count)
@@ -42,7 +42,7 @@ def topic(count: int, topic_id: UUID = FIRST_ID) -> MetadataResponse:
 
 
 class FakePool:
-    """Nodes that answer one after another; the last one goes on."""
+    """Nodes that respond in turn. The last response is repeated."""
 
     def __init__(self, *answers: MetadataResponse) -> None:
         self.answers = list(answers)
@@ -65,11 +65,11 @@ class FakeLink:
         self.pool = pool
         self.options = SimpleNamespace(api_timeout_s=1.0)
 
-    def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(work)
 
-    def keep(self, *_: object) -> None:
-        """Nothing is open."""
+    def release(self, *_: object) -> None:
+        """There is no connection."""
 
 
 def planner(pool: FakePool) -> Planner:
@@ -78,25 +78,25 @@ def planner(pool: FakePool) -> Planner:
 
 
 @pytest.mark.parametrize("behind", [topic(1), topic(0), topic(2, SECOND_ID)])
-def test_what_one_node_does_not_know_is_asked_of_another(behind: MetadataResponse) -> None:
+def test_partition_unknown_to_one_node_is_requested_from_another(behind: MetadataResponse) -> None:
     pool = FakePool(behind, topic(2))
     assert planner(pool).find(BOTH) == BOTH
     assert pool.turns == 1
 
 
-def test_what_several_nodes_do_not_know_is_gone() -> None:
+def test_partition_unknown_to_several_nodes_is_gone() -> None:
     pool = FakePool(topic(1))
     assert planner(pool).find(BOTH).partitions == (A0,)
-    assert pool.turns == LOOKS_MAX - 1
-    with pytest.raises(KafkaError, match="there is no topic a"):
+    assert pool.turns == ATTEMPTS_MAX - 1
+    with pytest.raises(KafkaError, match="topic a does not exist"):
         planner(FakePool(topic(0))).find(BOTH)
 
 
-def test_a_topic_that_was_just_made_is_found() -> None:
+def test_new_topic_is_found_although_one_node_lacks_it() -> None:
     assert planner(FakePool(topic(0), topic(2))).find() == BOTH
 
 
-def test_a_log_that_seems_shorter_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_seems_shorter_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [3, 10]
 
     async def offsets_at(_: object, wanted: Mapping[TopicPartition, int], **__: object) -> Any:
@@ -108,7 +108,7 @@ def test_a_log_that_seems_shorter_is_looked_at_again(monkeypatch: pytest.MonkeyP
     assert planner(FakePool(topic(1))).latest([A0], {A0: 10}) == {A0: 3}
 
 
-def test_a_coordinator_has_not_long_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_to_an_unresponsive_coordinator_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
 
@@ -118,7 +118,7 @@ def test_a_coordinator_has_not_long_to_answer(monkeypatch: pytest.MonkeyPatch) -
         planner(FakePool(topic(1))).commit("g", {A0: 1})
 
 
-def fetcher(position: int, log: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> _Fetcher:
+def fetcher(position: int, log: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> _RangeFetcher:
     async def offsets_at(_: object, wanted: Mapping[TopicPartition, int]) -> Any:
         return {at: log[0] if time == EARLIEST else log[1] for at, time in wanted.items()}
 
@@ -127,29 +127,33 @@ def fetcher(position: int, log: tuple[int, int], monkeypatch: pytest.MonkeyPatch
         bytes_max=1, wait_ms=1, is_committed_only=True, fail_on_data_loss=True, topic_id=None
     )
     range_ = Range(topic="a", partition=0, start=position, end=position + 10)
-    made = _Fetcher(FakeLink(FakePool(topic(1))), range_, options)  # type: ignore[arg-type]
+    made = _RangeFetcher(FakeLink(FakePool(topic(1))), range_, options)  # type: ignore[arg-type]
     made._replica = 2
     return made
 
 
-def test_a_copy_that_is_behind_is_left_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_that_is_behind_is_left_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     made = fetcher(50, (0, 90), monkeypatch)
-    for _ in range(STRANGE_MAX + 1):
+    for _ in range(MISMATCHES_MAX + 1):
         with pytest.raises(KafkaError) as caught:
             asyncio.run(made._out_of_range())
         assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (made.position, made._replica) == (50, None)
 
 
-def test_what_is_beyond_the_end_for_long_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_beyond_the_log_end_is_data_loss_after_retries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = fetcher(50, (0, 40), monkeypatch)
-    for _ in range(STRANGE_MAX - 1):
+    for _ in range(MISMATCHES_MAX - 1):
         with pytest.raises(KafkaError):
             asyncio.run(made._out_of_range())
     with pytest.raises(DataLost, match="offset 50 of a-0 is beyond the end of the log, 40"):
         asyncio.run(made._out_of_range())
 
 
-def test_what_retention_deleted_is_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_deleted_by_retention_are_data_loss_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(DataLost, match="offsets 50 to 54 of a-0 are gone"):
         asyncio.run(fetcher(50, (55, 90), monkeypatch)._out_of_range())

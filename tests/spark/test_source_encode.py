@@ -1,4 +1,4 @@
-"""Arrow columns into batches: any reader of records sees the rows again, in the right partition."""
+"""Encoding of Arrow columns: the record reader returns the same rows, in the right partition."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyspark_riverrun.arrow import byte_join as gather
 from pyspark_riverrun.arrow import encode
-from pyspark_riverrun.arrow.byte_join import Numbers, joined
+from pyspark_riverrun.arrow.byte_join import VarintColumn, join_rows
 from pyspark_riverrun.arrow.encode import Payload, Rows, payloads
 from pyspark_riverrun.arrow.varints import read_varints, sizes_of, zigzag
 from pyspark_riverrun.writing.partitioning import hashes_of, partitions_of_keys
@@ -22,7 +22,7 @@ rows = st.lists(st.tuples(new_records, st.integers(0, 3)), min_size=1, max_size=
 
 
 def columns_of(records: list[NewRecord]) -> Rows:
-    """As Spark hands them over: a slice of something larger."""
+    """Columns as slices of larger arrays, as Spark passes them."""
     pad = [NewRecord(value=b"before", key=b"k", headers=(("h", b"x"),))]
     everything = pad + records + pad
     headers = [
@@ -54,20 +54,20 @@ def read_back(payload: Payload) -> list[NewRecord]:
 
 
 @pytest.fixture(params=[True, False], ids=["views", "columns"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to join, as far as this pyarrow has them."""
-    if request.param and not gather.MAKES_VIEWS:
+def join_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both join methods, as far as this pyarrow supports them."""
+    if request.param and not gather.SUPPORTS_VIEWS:
         pytest.skip("this pyarrow makes no views over memory of others")
-    monkeypatch.setattr(gather, "MAKES_VIEWS", request.param)
+    monkeypatch.setattr(gather, "SUPPORTS_VIEWS", request.param)
 
 
 SAME_WAY = [HealthCheck.function_scoped_fixture]
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_method")
 @settings(max_examples=150, deadline=None, suppress_health_check=SAME_WAY)
 @given(rows, st.integers(30, 400))
-def test_any_rows_are_read_back_in_order_within_each_partition(
+def test_any_rows_are_read_back_in_order_per_partition(
     made: list[tuple[NewRecord, int]], bytes_max: int
 ) -> None:
     records = [
@@ -83,21 +83,23 @@ def test_any_rows_are_read_back_in_order_within_each_partition(
         assert one.count == 1 or len(one.records) <= bytes_max
 
 
-@pytest.mark.usefixtures("way")
-def test_text_and_missing_columns_are_written_too() -> None:
+@pytest.mark.usefixtures("join_method")
+def test_string_and_missing_columns_are_written() -> None:
     table = Rows(key=None, value=pa.array(["ä", None]), headers=None)
     (payload,) = payloads(table, np.zeros(2, np.int64), 1000)
     assert read_back(payload) == [NewRecord(value="ä".encode()), NewRecord(value=None)]
 
 
-def test_no_rows_are_no_batches() -> None:
+def test_no_rows_give_no_batches() -> None:
     table = Rows(key=None, value=pa.array([], pa.binary()), headers=None)
     assert payloads(table, np.zeros(0, np.int64), 1000) == []
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 12))
-def test_keys_go_where_kafkas_partitioner_puts_them(keys: list[bytes | None], count: int) -> None:
+def test_keys_are_partitioned_like_kafkas_default_partitioner(
+    keys: list[bytes | None], count: int
+) -> None:
     array = pa.array([b"first", *keys], pa.binary()).slice(1)
     hashed, placed = hashes_of(array), partitions_of_keys(array, count)
     for number, key in enumerate(keys):
@@ -107,7 +109,7 @@ def test_keys_go_where_kafkas_partitioner_puts_them(keys: list[bytes | None], co
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_numbers_of_any_size_are_read(numbers: list[int]) -> None:
+def test_varints_of_any_size_are_read(numbers: list[int]) -> None:
     data = bytearray()
     starts = [0]
     for number in numbers:
@@ -122,11 +124,11 @@ def test_numbers_of_any_size_are_read(numbers: list[int]) -> None:
 NUMBERS = st.integers(-(2**34), 2**34 - 1) | st.integers(-300, 300)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_method")
 @settings(deadline=None, suppress_health_check=SAME_WAY)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20))
-def test_numbers_are_written_one_behind_the_other(pairs: list[tuple[int, int]]) -> None:
-    written = Numbers(len(pairs))
+def test_consecutive_varints_are_written(pairs: list[tuple[int, int]]) -> None:
+    written = VarintColumn(len(pairs))
     expected = bytearray()
     for place in range(2):
         marks = zigzag(np.array([pair[place] for pair in pairs], np.int64))
@@ -136,13 +138,13 @@ def test_numbers_are_written_one_behind_the_other(pairs: list[tuple[int, int]]) 
         write_varint(expected, first)
         expected.append(0)
         write_varint(expected, second)
-    assert joined([written]).to_pybytes() == expected
+    assert join_rows([written]).to_pybytes() == expected
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("join_method")
 @pytest.mark.parametrize("count", [1, 3, 300])
-def test_pieces_of_any_size_are_joined(count: int) -> None:
-    """Short ones are held by their views, long ones are not, and the last ones end a buffer."""
+def test_spans_of_any_size_are_joined(count: int) -> None:
+    """Views contain short spans and point to long ones. The last spans end their buffer."""
     for shift in range(16):
         sizes = [(shift + number) % 16 for number in range(count)]
         keys = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
@@ -153,9 +155,9 @@ def test_pieces_of_any_size_are_joined(count: int) -> None:
         assert read_back(payload) == expected
 
 
-@pytest.mark.usefixtures("way")
-def test_numbers_that_fill_their_piece_are_written() -> None:
-    """The size of a large record, its place in a large batch and the size of a large key."""
+@pytest.mark.usefixtures("join_method")
+def test_varints_that_fill_a_view_are_written() -> None:
+    """The size of a large record, its delta in a large batch, and the size of a large key."""
     count = 9000
     keys = [b"k" * 70_000 if number == count - 1 else b"" for number in range(count)]
     values = [b"v" * 2_100_000 if number >= count - 2 else None for number in range(count)]
@@ -169,8 +171,8 @@ def test_numbers_that_fill_their_piece_are_written() -> None:
     assert read_back(payload) == [NewRecord(value=value) for value in values]
 
 
-@pytest.mark.usefixtures("way")
-def test_columns_with_long_offsets_are_written_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("join_method")
+def test_large_columns_are_written_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "JOINED_BYTES_MAX", 200)
     values = [f"value {number}" for number in range(40)]
     partitions = np.arange(40) % 2
@@ -186,9 +188,7 @@ def test_columns_with_long_offsets_are_written_in_halves(monkeypatch: pytest.Mon
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 99)), min_size=1, max_size=60),
     st.integers(1, 300),
 )
-def test_batches_are_cut_as_late_as_they_may_be(
-    made: list[tuple[int, int]], bytes_max: int
-) -> None:
+def test_batches_are_as_large_as_allowed(made: list[tuple[int, int]], bytes_max: int) -> None:
     made.sort()
     partitions = np.array([partition for partition, _ in made], np.int64)
     sizes = np.array([size for _, size in made], np.int64)

@@ -1,11 +1,11 @@
-"""Links live as long as their process, but not more of them than allowed."""
+"""Links live as long as their process, up to a maximum number."""
 
 import asyncio
 import threading
 
 import pytest
 
-from pyspark_riverrun.cluster.link import Link, Links
+from pyspark_riverrun.cluster.link import BrokerLink, BrokerLinks
 from pyspark_riverrun.options import ClusterOptions, read_options
 from tests.processes import until
 
@@ -19,9 +19,9 @@ def threads() -> int:
     return sum(thread.name == "riverrun" for thread in threading.enumerate())
 
 
-def test_too_many_links_are_closed_with_their_threads() -> None:
+def test_links_above_the_limit_are_closed_with_their_threads() -> None:
     before = threads()
-    links = Links(2)
+    links = BrokerLinks(2)
     first = links.to(options("0"))
     assert links.to(options("0")) is first
     for number in range(1, 8):
@@ -29,22 +29,22 @@ def test_too_many_links_are_closed_with_their_threads() -> None:
     until(lambda: threads() == before + 2, seconds=10, what="threads of closed links end")
     assert links.to(options("7")) is links.to(options("7"))
     with pytest.raises(ConnectionError, match="the link was closed"):
-        first.ask(asyncio.sleep(0))
-    first.soon(lambda: None)
+        first.run(asyncio.sleep(0))
+    first.call_soon(lambda: None)
     for number in (6, 7):
         links.to(options(str(number))).close()
     until(lambda: threads() == before, seconds=10, what="all threads end")
 
 
-def test_who_waits_is_told_when_the_link_is_closed() -> None:
-    link = Link(options("x"))
+def test_pending_call_fails_when_the_link_is_closed() -> None:
+    link = BrokerLink(options("x"))
 
     async def close_and_wait() -> None:
         link.close()
         await asyncio.Event().wait()
 
     with pytest.raises(ConnectionError, match="the link was closed"):
-        link.ask(close_and_wait())
+        link.run(close_and_wait())
 
 
 class FakeConnection:
@@ -59,9 +59,9 @@ class FakeConnection:
         self.is_closed = True
 
 
-def test_idle_connections_give_their_memory_back() -> None:
-    link, connection = Link(options("x")), FakeConnection()
-    link.keep(("h", 1), connection)  # type: ignore[arg-type]
+def test_idle_connections_release_their_memory() -> None:
+    link, connection = BrokerLink(options("x")), FakeConnection()
+    link.release(("h", 1), connection)  # type: ignore[arg-type]
     assert connection.is_small
     link.close()
     until(lambda: connection.is_closed, seconds=10, what="the connection is closed")

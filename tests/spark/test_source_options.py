@@ -1,8 +1,8 @@
-"""Options as Spark's Kafka source has them, and a plain sentence for each that is wrong."""
+"""Options of Spark's Kafka source, and one sentence for each invalid one."""
 
 import pytest
 
-from pyspark_riverrun.offsets import Position, Times, from_json, place, to_json
+from pyspark_riverrun.offsets import Position, Timestamps, from_json, to_json, topic_partition
 from pyspark_riverrun.options import BadOption, read_options, write_options
 from riverrun.records.compression import Compression
 
@@ -10,7 +10,7 @@ CLUSTER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 READ = CLUSTER | {"subscribe": "a"}
 
 
-def test_names_may_be_written_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = read_options(
         {"KAFKA.Bootstrap.Servers": "h:1,[::1]:2", "SUBSCRIBE": " a, b,a ", "minpartitions": "7"},
         is_streaming=False,
@@ -20,7 +20,7 @@ def test_names_may_be_written_in_any_case() -> None:
     assert options.min_partitions == 7
 
 
-def test_a_batch_reads_all_and_a_stream_what_comes() -> None:
+def test_default_start_is_earliest_for_batches_and_latest_for_streams() -> None:
     batch = read_options(READ, is_streaming=False)
     assert (batch.starting, batch.ending) == (Position.EARLIEST, Position.LATEST)
     assert read_options(READ, is_streaming=True).starting is Position.LATEST
@@ -29,7 +29,7 @@ def test_a_batch_reads_all_and_a_stream_what_comes() -> None:
     assert not batch.include_headers
 
 
-def test_offsets_times_and_partitions_come_as_json() -> None:
+def test_offsets_timestamps_and_partitions_are_parsed_from_json() -> None:
     options = read_options(
         CLUSTER
         | {
@@ -39,17 +39,19 @@ def test_offsets_times_and_partitions_come_as_json() -> None:
         },
         is_streaming=False,
     )
-    assert options.subscription.assignment == (place("a", 0), place("a", 2))
-    assert options.starting == {place("a", 0): 23, place("a", 2): -2}
-    assert options.ending == Times(
-        everywhere=None, exact={place("a", 0): 1000, place("a", 2): 2000}
+    assert options.subscription.assignment == (topic_partition("a", 0), topic_partition("a", 2))
+    assert options.starting == {topic_partition("a", 0): 23, topic_partition("a", 2): -2}
+    assert options.ending == Timestamps(
+        everywhere=None, exact={topic_partition("a", 0): 1000, topic_partition("a", 2): 2000}
     )
     everywhere = read_options(READ | {"startingTimestamp": "1000"}, is_streaming=True)
-    assert everywhere.starting == Times(everywhere=1000, exact={})
+    assert everywhere.starting == Timestamps(everywhere=1000, exact={})
 
 
 def test_offsets_in_checkpoints_round_trip() -> None:
-    written = to_json({place("b", 0): 3, place("a", 10): 1, place("a", 2): 0})
+    written = to_json(
+        {topic_partition("b", 0): 3, topic_partition("a", 10): 1, topic_partition("a", 2): 0}
+    )
     assert written == {"a": {"2": 0, "10": 1}, "b": {"0": 3}}
     assert to_json(from_json(written)) == written
 
@@ -59,21 +61,21 @@ def test_offsets_in_checkpoints_round_trip() -> None:
     [
         ({"subscribe": "a"}, "kafka.bootstrap.servers is missing"),
         ({"kafka.bootstrap.servers": "nowhere", "subscribe": "a"}, "'nowhere' is not an address"),
-        (CLUSTER, "exactly one of subscribe, subscribePattern and assign"),
-        (READ | {"assign": '{"a": [0]}'}, "given: subscribe and assign"),
+        (CLUSTER, "set exactly one of subscribe, subscribePattern and assign"),
+        (READ | {"assign": '{"a": [0]}'}, "found: subscribe and assign"),
         (CLUSTER | {"subscribe": " , "}, "names no topic"),
-        (CLUSTER | {"subscribePattern": "a("}, "no regular expression"),
-        (CLUSTER | {"assign": "a"}, "assign: no JSON like"),
-        (CLUSTER | {"assign": '{"a": 0}'}, "assign: the partitions of a are a list"),
-        (READ | {"startingOffsets": "first"}, "startingOffsets: no JSON"),
-        (READ | {"startingOffsets": '{"a": {"0": -3}}'}, "-3 for a-0 is no offset"),
-        (READ | {"startingOffsets": '{"a": {"0": "1"}}'}, "no whole number"),
+        (CLUSTER | {"subscribePattern": "a("}, "is not a regular expression"),
+        (CLUSTER | {"assign": "a"}, "assign: expected JSON like"),
+        (CLUSTER | {"assign": '{"a": 0}'}, "assign: the partitions of a must be a list"),
+        (READ | {"startingOffsets": "first"}, "startingOffsets: expected JSON"),
+        (READ | {"startingOffsets": '{"a": {"0": -3}}'}, "-3 for a-0 is not an offset"),
+        (READ | {"startingOffsets": '{"a": {"0": "1"}}'}, "is not an integer"),
         (READ | {"startingOffsets": "latest"}, "cannot be latest"),
         (READ | {"endingOffsets": "earliest"}, "cannot be earliest"),
         (READ | {"endingOffsets": '{"a": {"0": -2}}'}, "cannot be earliest"),
-        (READ | {"minPartitions": "many"}, "minPartitions is a whole number, not 'many'"),
-        (READ | {"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition is at least 1"),
-        (READ | {"failOnDataLoss": "perhaps"}, "failOnDataLoss is true or false"),
+        (READ | {"minPartitions": "many"}, "minPartitions must be an integer, not 'many'"),
+        (READ | {"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be between 1"),
+        (READ | {"failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false"),
         (READ | {"maxTriggerDelay": "soon"}, "a duration like 15m"),
         (
             READ | {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
@@ -82,29 +84,29 @@ def test_offsets_in_checkpoints_round_trip() -> None:
         (READ | {"startingOfsets": "earliest"}, "did you mean startingOffsets"),
         (READ | {"kafka.group.ids": "g"}, "did you mean kafka.group.id"),
         (READ | {"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
-        (READ | {"kafka.security.protocol": "SSL"}, "PLAINTEXT only"),
-        (READ | {"kafka.sasl.jaas.config": "x"}, "PLAINTEXT only"),
+        (READ | {"kafka.security.protocol": "SSL"}, "supports only PLAINTEXT"),
+        (READ | {"kafka.sasl.jaas.config": "x"}, "supports only PLAINTEXT"),
         (READ | {"kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),
     ],
 )
-def test_what_is_wrong_is_said_by_its_name(options: dict[str, str], words: str) -> None:
+def test_invalid_read_option_is_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(BadOption) as failure:
         read_options(options, is_streaming=False)
     assert words in str(failure.value)
 
 
-def test_a_stream_has_no_end() -> None:
+def test_stream_rejects_ending_offsets() -> None:
     with pytest.raises(BadOption, match="a stream has no end"):
         read_options(READ | {"endingOffsets": "latest"}, is_streaming=True)
 
 
-def test_options_of_others_do_not_disturb() -> None:
+def test_unrelated_options_are_ignored() -> None:
     strange = {"path": "x", "mergeSchema": "true", "kafka.linger.ms": "5", "kafka.retries": "3"}
     read_options(READ | strange, is_streaming=False)
     write_options(CLUSTER | strange | {"checkpointLocation": "y"})
 
 
-def test_writers_take_the_settings_of_a_producer() -> None:
+def test_writer_uses_producer_settings() -> None:
     options = write_options(
         CLUSTER | {"topic": "t", "kafka.compression.type": "zstd", "kafka.batch.size": "1000"}
     )
@@ -115,15 +117,15 @@ def test_writers_take_the_settings_of_a_producer() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kafka.compression.type": "rar"}, "is one of none, gzip, snappy, lz4, zstd"),
-        ({"kafka.acks": "2"}, "kafka.acks is all, 1 or 0"),
+        ({"kafka.compression.type": "rar"}, "must be one of none, gzip, snappy, lz4, zstd"),
+        ({"kafka.acks": "2"}, "kafka.acks must be all, 1 or 0"),
         ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "needs kafka.acks=all"),
         ({"kafka.transactional.id": "x"}, "has no transactions yet"),
         ({"topic": " "}, "topic is empty"),
         ({"topics": "t"}, "did you mean topic"),
     ],
 )
-def test_a_writer_says_what_is_wrong(options: dict[str, str], words: str) -> None:
+def test_invalid_write_option_is_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(BadOption) as failure:
         write_options(CLUSTER | options)
     assert words in str(failure.value)

@@ -1,4 +1,4 @@
-"""How data is cut into batches and tasks, and what a stream does between its triggers."""
+"""How offsets become batches and tasks, and how a stream plans each trigger."""
 
 from collections.abc import Iterable, Mapping
 from uuid import UUID
@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pyspark_riverrun.arrow.decode import COLUMNS
-from pyspark_riverrun.cluster.planner import DataLost, Found
+from pyspark_riverrun.cluster.planner import DataLost, SubscribedPartitions
 from pyspark_riverrun.listener import lag_between
-from pyspark_riverrun.offsets import Offsets, place
+from pyspark_riverrun.offsets import Offsets, topic_partition
 from pyspark_riverrun.options import read_options
-from pyspark_riverrun.reading.ranges import Range, limited, ranges
+from pyspark_riverrun.reading.ranges import Range, limit_offsets, plan_ranges
 from pyspark_riverrun.reading.read_task import RangePartition
 from pyspark_riverrun.reading.stream_reader import COMMIT_PAUSE_S, StreamReader
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 
-A0, A1 = place("a", 0), place("a", 1)
+A0, A1 = topic_partition("a", 0), topic_partition("a", 1)
 FIRST_ID, SECOND_ID = UUID(int=1000), UUID(int=2000)
 
 
@@ -27,18 +27,18 @@ def spans_of(planned: list[Range]) -> list[tuple[int, int, int]]:
     return [(one.partition, one.start, one.end) for one in planned]
 
 
-def test_one_task_for_each_partition_that_has_something() -> None:
-    planned = ranges({A0: 5, A1: 7}, {A0: 9, A1: 7})
+def test_one_task_per_partition_with_records() -> None:
+    planned = plan_ranges({A0: 5, A1: 7}, {A0: 9, A1: 7})
     assert spans_of(planned) == [(0, 5, 9)]
 
 
-def test_large_partitions_are_divided_until_there_are_enough_tasks() -> None:
-    planned = ranges({A0: 0, A1: 0}, {A0: 900, A1: 10}, min_partitions=4)
+def test_large_partitions_are_split_for_min_partitions() -> None:
+    planned = plan_ranges({A0: 0, A1: 0}, {A0: 900, A1: 10}, min_partitions=4)
     assert spans_of(planned) == [(0, 0, 300), (0, 300, 600), (0, 600, 900), (1, 0, 10)]
 
 
-def test_no_task_has_more_records_than_allowed() -> None:
-    planned = ranges({A0: 0}, {A0: 10}, max_records=4)
+def test_max_records_limits_each_task() -> None:
+    planned = plan_ranges({A0: 0}, {A0: 10}, max_records=4)
     assert spans_of(planned) == [(0, 0, 3), (0, 3, 6), (0, 6, 10)]
 
 
@@ -47,26 +47,26 @@ def test_no_task_has_more_records_than_allowed() -> None:
     st.none() | st.integers(1, 20),
     st.none() | st.integers(1, 50),
 )
-def test_every_offset_is_read_once_however_it_is_cut(
+def test_every_offset_is_in_exactly_one_range(
     sizes: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
 ) -> None:
-    start = {place("a", n): begin for n, (begin, _) in enumerate(sizes)}
-    end = {place("a", n): begin + size for n, (begin, size) in enumerate(sizes)}
-    planned = ranges(start, end, min_partitions=min_partitions, max_records=max_records)
+    start = {topic_partition("a", n): begin for n, (begin, _) in enumerate(sizes)}
+    end = {topic_partition("a", n): begin + size for n, (begin, size) in enumerate(sizes)}
+    planned = plan_ranges(start, end, min_partitions=min_partitions, max_records=max_records)
     found = sorted((one.partition, n) for one in planned for n in range(one.start, one.end))
     assert found == sorted((at.partition, n) for at in start for n in range(start[at], end[at]))
     if max_records is not None:
         assert all(one.size <= max_records for one in planned)
 
 
-def test_a_limit_is_shared_by_size_and_nobody_is_left_waiting() -> None:
-    end = limited({A0: 0, A1: 0}, {A0: 1_000_000, A1: 1}, 100)
+def test_limit_is_shared_by_size_with_at_least_one_each() -> None:
+    end = limit_offsets({A0: 0, A1: 0}, {A0: 1_000_000, A1: 1}, 100)
     assert end == {A0: 99, A1: 1}
-    assert limited({A0: 0}, {A0: 50}, 100) == {A0: 50}
+    assert limit_offsets({A0: 0}, {A0: 50}, 100) == {A0: 50}
 
 
 class FakePlanner:
-    """A cluster that the test moves on."""
+    """A cluster whose offsets the test changes."""
 
     def __init__(self, latest: Offsets) -> None:
         self.ends = dict(latest)
@@ -76,14 +76,16 @@ class FakePlanner:
         self.refusal: Exception | None = None
         self.refused = 0
         self.asked = 0
-        self.known: Found | None = None
+        self.known: SubscribedPartitions | None = None
         self.read: Offsets | None = None
 
-    def find(self, known: Found | None = None) -> Found:
+    def find(self, known: SubscribedPartitions | None = None) -> SubscribedPartitions:
         self.known = known
-        return Found(partitions=tuple(sorted(self.ends)), topic_ids={"a": self.topic_id})
+        return SubscribedPartitions(
+            partitions=tuple(sorted(self.ends)), topic_ids={"a": self.topic_id}
+        )
 
-    def starting(self, found: Found) -> Offsets:
+    def starting(self, found: SubscribedPartitions) -> Offsets:
         return {at: self.ends[at] for at in found.partitions}
 
     def latest(self, partitions: Iterable[TopicPartition], read: Offsets | None = None) -> Offsets:
@@ -118,19 +120,19 @@ def stream(planner: FakePlanner, clock: Clock | None = None, **options: str) -> 
 ALL = ReadAllAvailable()
 
 
-def test_the_start_that_was_first_looked_at_is_kept_and_made_durable() -> None:
-    """Spark asks twice for the first offset and goes by the second answer."""
+def test_first_initial_offset_is_cached_and_made_durable() -> None:
+    """Spark calls initialOffset twice and uses the second result."""
     planner = FakePlanner({A0: 100})
     reader = stream(planner)
     first = reader.initialOffset()
     planner.ends[A0] = 107
     assert reader.initialOffset() == first == {"a": {"0": 100}}
-    # The first batch is empty, so that a query that dies in it begins here again.
+    # The first batch is empty, so that a query that dies in it starts here again.
     assert reader.latestOffset(first, ALL) == first
     assert reader.latestOffset(first, ALL) == {"a": {"0": 107}}
 
 
-def test_a_start_that_stays_what_it_is_needs_no_empty_batch() -> None:
+def test_fixed_start_needs_no_empty_batch() -> None:
     planner = FakePlanner({A0: 100})
     reader = stream(planner, startingOffsets='{"a": {"0": 100}}')
     start = reader.initialOffset()
@@ -138,7 +140,7 @@ def test_a_start_that_stays_what_it_is_needs_no_empty_batch() -> None:
     assert reader.latestOffset(start, ALL) == {"a": {"0": 107}}
 
 
-def test_the_group_is_told_of_finished_work_on_each_trigger_once() -> None:
+def test_group_offsets_are_committed_once_per_trigger() -> None:
     planner = FakePlanner({A0: 10})
     reader = stream(planner, kafka_group_id="g")
     reader.latestOffset({"a": {"0": 5}}, ALL)
@@ -147,7 +149,7 @@ def test_the_group_is_told_of_finished_work_on_each_trigger_once() -> None:
     assert planner.commits == [("g", {A0: 5}), ("g", {A0: 10})]
 
 
-def test_a_group_with_members_does_not_stop_the_query() -> None:
+def test_refused_group_commit_does_not_stop_the_query() -> None:
     planner = FakePlanner({A0: 10})
     planner.refusal = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members")
     reader = stream(planner, kafka_group_id="g")
@@ -155,11 +157,11 @@ def test_a_group_with_members_does_not_stop_the_query() -> None:
         assert reader.latestOffset({"a": {"0": 5}}, ALL) == {"a": {"0": 10}}
 
 
-def test_a_silent_coordinator_is_left_alone_for_a_while() -> None:
+def test_unresponsive_coordinator_is_retried_after_a_pause() -> None:
     planner, clock = FakePlanner({A0: 10}), Clock()
-    planner.refusal = TimeoutError("nobody answers")
+    planner.refusal = TimeoutError("no response")
     reader = stream(planner, clock, kafka_group_id="g")
-    with pytest.warns(UserWarning, match="nobody answers"):
+    with pytest.warns(UserWarning, match="no response"):
         assert reader.latestOffset({"a": {"0": 5}}, ALL) == {"a": {"0": 10}}
     reader.latestOffset({"a": {"0": 10}}, ALL)
     assert planner.refused == 1
@@ -168,7 +170,7 @@ def test_a_silent_coordinator_is_left_alone_for_a_while() -> None:
     assert planner.commits == [("g", {A0: 10})]
 
 
-def test_what_is_there_now_is_all_that_available_now_reads() -> None:
+def test_available_now_reads_up_to_the_end_at_its_start() -> None:
     planner = FakePlanner({A0: 10})
     reader = stream(planner, maxOffsetsPerTrigger="6")
     reader.prepareForTriggerAvailableNow()
@@ -180,7 +182,7 @@ def test_what_is_there_now_is_all_that_available_now_reads() -> None:
     assert reader.latestOffset({"a": {"0": 10}}, limit) == {"a": {"0": 10}}
 
 
-def test_brokers_are_not_asked_again_for_a_report() -> None:
+def test_report_latest_offset_sends_no_request() -> None:
     planner = FakePlanner({A0: 10})
     reader = stream(planner)
     assert reader.reportLatestOffset() is None
@@ -190,7 +192,7 @@ def test_brokers_are_not_asked_again_for_a_report() -> None:
     assert planner.asked == asked
 
 
-def test_too_little_waits_but_not_for_ever() -> None:
+def test_min_offsets_delays_a_batch_up_to_the_maximum() -> None:
     planner = FakePlanner({A0: 10})
     clock = Clock()
     reader = stream(planner, clock, minOffsetsPerTrigger="5", maxTriggerDelay="30s")
@@ -206,7 +208,7 @@ def test_too_little_waits_but_not_for_ever() -> None:
     assert reader.latestOffset({"a": {"0": 15}}, limit) == {"a": {"0": 16}}
 
 
-def test_partitions_that_come_later_are_read_from_their_beginning() -> None:
+def test_new_partitions_are_read_from_their_first_record() -> None:
     planner = FakePlanner({A0: 10, A1: 4})
     reader = stream(planner)
     end = reader.latestOffset({"a": {"0": 10}}, ALL)
@@ -217,48 +219,48 @@ def test_partitions_that_come_later_are_read_from_their_beginning() -> None:
     assert task.topic_id == FIRST_ID
 
 
-def test_a_new_partition_that_has_lost_its_beginning_is_reported() -> None:
+def test_new_partition_without_its_first_records_is_reported() -> None:
     planner = FakePlanner({A0: 10, A1: 9})
     planner.begins[A1] = 3
-    with pytest.raises(DataLost, match="a-1 begins at 3, not at 0"):
+    with pytest.raises(DataLost, match="a-1 starts at offset 3, not at 0"):
         stream(planner).latestOffset({"a": {"0": 10}}, ALL)
 
 
-def test_a_log_that_is_shorter_than_before_is_reported() -> None:
+def test_log_shorter_than_before_is_reported() -> None:
     planner = FakePlanner({A0: 3})
-    with pytest.raises(DataLost, match="ends at 3, but was read up to 10"):
+    with pytest.raises(DataLost, match="ends at 3, but was already read up to 10"):
         stream(planner).latestOffset({"a": {"0": 10}}, ALL)
     lenient = stream(planner, failOnDataLoss="false")
     with pytest.warns(UserWarning, match="ends at 3"):
         assert lenient.latestOffset({"a": {"0": 10}}, ALL) == {"a": {"0": 3}}
 
 
-def test_a_topic_that_was_made_again_is_reported() -> None:
+def test_recreated_topic_is_reported() -> None:
     planner = FakePlanner({A0: 10})
     reader = stream(planner)
     reader.latestOffset({"a": {"0": 10}}, ALL)
     planner.topic_id = SECOND_ID
-    with pytest.raises(DataLost, match="deleted and made again"):
+    with pytest.raises(DataLost, match="deleted and recreated"):
         reader.latestOffset({"a": {"0": 10}}, ALL)
 
 
-def test_a_partition_that_is_gone_is_reported() -> None:
+def test_deleted_partition_is_reported() -> None:
     planner = FakePlanner({A0: 10})
     with pytest.raises(DataLost, match="a-1"):
         stream(planner).latestOffset({"a": {"0": 10, "1": 5}}, ALL)
 
 
-def test_what_was_read_is_asked_for_before_it_is_gone() -> None:
+def test_known_partitions_are_passed_to_the_lookup() -> None:
     planner = FakePlanner({A0: 10, A1: 7})
     reader = stream(planner)
     reader.latestOffset({"a": {"0": 3, "1": 5}}, ALL)
     reader.latestOffset({"a": {"0": 10, "1": 7}}, ALL)
-    assert planner.known == Found(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
+    assert planner.known == SubscribedPartitions(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
     assert planner.read == {A0: 10, A1: 7}
 
 
-def test_a_first_batch_is_planned_again_though_a_partition_came_since() -> None:
-    """It was killed when its end was written down; Spark asks for its start again."""
+def test_first_batch_is_replanned_after_a_partition_was_added() -> None:
+    """The query was killed after its end was logged. Spark requests its start again."""
     planner = FakePlanner({A0: 10, A1: 0})
     reader = stream(planner, startingOffsets="earliest")
     planner.begins = {A0: 0, A1: 0}
@@ -267,20 +269,20 @@ def test_a_first_batch_is_planned_again_though_a_partition_came_since() -> None:
     assert (task.range_.partition, task.range_.start, task.range_.end) == (0, 0, 10)
 
 
-def test_a_partition_that_is_gone_between_two_offsets_is_reported() -> None:
-    with pytest.raises(DataLost, match="a-1 are gone"):
+def test_partition_deleted_between_two_offsets_is_reported() -> None:
+    with pytest.raises(DataLost, match="a-1 no longer exist"):
         stream(FakePlanner({A0: 10})).partitions({"a": {"0": 0, "1": 0}}, {"a": {"0": 10}})
 
 
-def test_available_now_reports_a_log_that_is_shorter_than_before() -> None:
+def test_available_now_reports_a_log_shorter_than_before() -> None:
     planner = FakePlanner({A0: 300})
     reader = stream(planner)
     reader.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLost, match="ends at 300, but was read up to 500"):
+    with pytest.raises(DataLost, match="ends at 300, but was already read up to 500"):
         reader.latestOffset({"a": {"0": 500}}, ALL)
 
 
-def test_available_now_may_look_for_its_start_after_its_end() -> None:
+def test_available_now_may_determine_its_start_after_its_end() -> None:
     planner = FakePlanner({A0: 300})
     reader = stream(planner, startingOffsets='{"a": {"0": -2, "1": -2}}')
     reader.prepareForTriggerAvailableNow()
@@ -290,7 +292,7 @@ def test_available_now_may_look_for_its_start_after_its_end() -> None:
     assert reader.latestOffset(start, ALL) == start
 
 
-def test_available_now_looks_again_where_it_saw_too_little() -> None:
+def test_available_now_checks_again_where_the_end_was_too_small() -> None:
     planner = FakePlanner({A0: 300})
     reader = stream(planner)
     reader.prepareForTriggerAvailableNow()
@@ -299,14 +301,14 @@ def test_available_now_looks_again_where_it_saw_too_little() -> None:
     assert reader.latestOffset(start, ALL) == {"a": {"0": 510, "1": 20}}
 
 
-def test_a_batch_of_an_earlier_run_is_planned_as_it_was() -> None:
+def test_batch_of_an_earlier_run_is_planned_identically() -> None:
     planner = FakePlanner({A0: 500})
     (task,) = stream(planner).partitions({"a": {"0": 3}}, {"a": {"0": 9}})
     assert isinstance(task, RangePartition)
     assert (task.range_.start, task.range_.end, task.topic_id) == (3, 9, FIRST_ID)
 
 
-def test_lag_is_what_is_there_and_not_yet_read() -> None:
+def test_lag_is_the_unread_offsets() -> None:
     assert lag_between('{"a": {"0": 3}}', '{"a": {"0": 10, "1": 4}}') == {A0: 7, A1: 4}
     assert lag_between("17", "18") == {}
     assert lag_between(None, None) == {}

@@ -1,4 +1,4 @@
-"""format("riverrun") in a real Spark against three real nodes, and beside Spark's own connector."""
+"""format("riverrun") in real Spark against three real nodes, compared with Spark's connector."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_riverrun.listener import Lag, LagListener
+from pyspark_riverrun.listener import LagListener, QueryLag
 from tests.clusters import Cluster
 from tests.processes import until
 from tests.spark.test_source_cluster import CODECS, create
@@ -34,7 +34,7 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
 def follow(
     spark: SparkSession, source: str, cluster: Cluster, topic: str, at: Path, **options: str
 ) -> StreamingQuery:
-    """All that is there now, into files."""
+    """Stream all records that exist now into files."""
     reader = spark.readStream.format(source).option("kafka.bootstrap.servers", cluster.bootstrap)
     frame = reader.options(subscribe=topic, startingOffsets="earliest", **options).load()
     query = (
@@ -52,7 +52,7 @@ def follow(
 def produce(cluster: Cluster, topic: str, start: int, end: int, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 20} | settings)
-    # Of today, for retention goes by it.
+    # Recent, because retention uses it.
     now_ms = time.time_ns() // 1_000_000
     for n in range(start, end):
         producer.produce(
@@ -65,10 +65,10 @@ def produce(cluster: Cluster, topic: str, start: int, end: int, **config: str) -
     assert producer.flush(60) == 0
 
 
-def test_rows_are_those_of_sparks_own_connector(
+def test_rows_equal_those_of_sparks_connector(
     spark: SparkSession, spark_cluster: Cluster, connector: str, topic: str
 ) -> None:
-    """All codecs, null keys and values, headers and none, both kinds of time."""
+    """All codecs, null keys and values, with and without headers, both timestamp types."""
     create(spark_cluster, topic, 2)
     create(spark_cluster, f"{topic}-appended", 2, message_timestamp_type="LogAppendTime")
     for number, codec in enumerate(CODECS):
@@ -83,10 +83,10 @@ def test_rows_are_those_of_sparks_own_connector(
     assert found == rows_of(theirs)
 
 
-def test_both_write_what_both_read(
+def test_source_and_connector_read_each_others_records(
     spark: SparkSession, spark_cluster: Cluster, connector: str, topic: str
 ) -> None:
-    """And a key goes to the same partition, whoever writes it."""
+    """Both also write a key to the same partition."""
     frame = spark.range(300).selectExpr(
         "cast(id % 40 as string) key",
         "if(id % 9 = 0, null, repeat(cast(id as string), 5)) value",
@@ -107,7 +107,7 @@ def test_both_write_what_both_read(
     assert len(seen["riverrun", "riverrun"]) == 300
 
 
-def test_a_checkpoint_of_sparks_connector_carries_on(
+def test_checkpoint_of_sparks_connector_is_continued(
     spark: SparkSession, spark_cluster: Cluster, connector: str, topic: str, tmp_path: Path
 ) -> None:
     create(spark_cluster, topic, 2)
@@ -122,18 +122,18 @@ def test_a_checkpoint_of_sparks_connector_carries_on(
     assert len({(row.partition, row.offset) for row in rows}) == 300
 
 
-def test_a_stream_reads_in_portions_and_tells_its_group_how_far_it_is(
+def test_stream_limits_batches_and_commits_group_offsets(
     spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     create(spark_cluster, topic, 2)
     produce(spark_cluster, topic, 0, 200)
-    seen: list[Lag] = []
+    seen: list[QueryLag] = []
     listener = LagListener(seen.append)
     spark.streams.addListener(listener)
     options = {"kafka.group.id": topic, "maxOffsetsPerTrigger": "150"}
     try:
         query = follow(spark, "riverrun", spark_cluster, topic, tmp_path, **options)
-        until(lambda: len(seen) >= 2, seconds=30, what="the listener hears of both batches")
+        until(lambda: len(seen) >= 2, seconds=30, what="the listener gets both batches")
     finally:
         spark.streams.removeListener(listener)
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 200
@@ -156,7 +156,7 @@ def _committed(cluster: Cluster, group: str) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])
-def test_a_stream_from_latest_that_dies_in_its_first_batch_begins_where_it_first_looked(
+def test_stream_from_latest_that_dies_in_its_first_batch_loses_nothing(
     spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path, fails_at: int
 ) -> None:
     create(spark_cluster, topic)
@@ -191,10 +191,10 @@ def test_a_stream_from_latest_that_dies_in_its_first_batch_begins_where_it_first
     assert sorted(values) == list(range(50, 90))
 
 
-def test_a_stream_waits_for_enough_records_and_takes_up_topics_that_come_later(
+def test_stream_waits_for_min_offsets_and_finds_new_topics(
     spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """By a pattern: ten records are too few for a batch, until another topic brings more."""
+    """Ten records are too few for a batch, until another topic matches the pattern."""
     create(spark_cluster, f"{topic}-a")
     produce(spark_cluster, f"{topic}-a", 0, 60)
     taken: list[list[str]] = []
@@ -219,7 +219,7 @@ def test_a_stream_waits_for_enough_records_and_takes_up_topics_that_come_later(
     assert len(taken[1]) >= 50
 
 
-def test_topic_to_topic_as_a_stream(
+def test_stream_copies_topic_to_topic(
     spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     create(spark_cluster, topic, 2)
@@ -254,7 +254,7 @@ def test_topic_to_topic_as_a_stream(
     assert len(pairs[0]) == 200
 
 
-def test_a_schema_may_ask_for_fewer_columns(
+def test_schema_may_have_fewer_columns(
     spark: SparkSession, spark_cluster: Cluster, topic: str
 ) -> None:
     create(spark_cluster, topic)
@@ -265,12 +265,12 @@ def test_a_schema_may_ask_for_fewer_columns(
     assert [tuple(row) for row in rows] == [(0, b"1"), (1, b"22"), (2, b"333")]
 
 
-def test_what_is_wrong_reaches_the_user_in_words(
+def test_errors_reach_the_user_as_text(
     spark: SparkSession, spark_cluster: Cluster, topic: str
 ) -> None:
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(spark, "riverrun", spark_cluster, subscribe=topic, startingOfset="latest").collect()
-    with pytest.raises(PySparkException, match=f"there is no topic {topic}"):
+    with pytest.raises(PySparkException, match=f"topic {topic} does not exist"):
         load(spark, "riverrun", spark_cluster, subscribe=topic).collect()
     frame = spark.range(1).selectExpr("id", "'x' as value")
     options = {"kafka.bootstrap.servers": spark_cluster.bootstrap, "topic": topic}
@@ -283,7 +283,7 @@ def test_what_is_wrong_reaches_the_user_in_words(
         writer.mode("overwrite").save()
 
 
-def test_offsets_in_the_checkpoint_have_the_connectors_form(
+def test_checkpoint_offsets_have_the_connectors_format(
     spark: SparkSession, spark_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     create(spark_cluster, topic, 2)

@@ -1,4 +1,4 @@
-"""What a task does with rows that cannot be written, and with brokers that answer strangely."""
+"""How a task handles invalid rows and failing brokers."""
 
 import asyncio
 import random
@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 
 from pyspark_riverrun.arrow.encode import Block, Payload
-from pyspark_riverrun.offsets import place
+from pyspark_riverrun.offsets import topic_partition
 from pyspark_riverrun.options import write_options
 from pyspark_riverrun.writing.task_producer import (
     FILLED_BYTES_MAX,
-    UNDER_WAY_BYTES_MAX,
+    IN_FLIGHT_BYTES_MAX,
+    ProducerIdentity,
     TaskProducer,
 )
-from pyspark_riverrun.writing.writer import BadRow, _Placing
+from pyspark_riverrun.writing.writer import BadRow, _RowRouter
 from riverrun.client.connection import UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from tests.processes import until
@@ -37,20 +38,18 @@ def payload_of(
 
 
 class FakePool:
-    """A cluster of one node, whose answers the test gives."""
+    """A cluster of one node with scripted responses."""
 
     request_timeout_s = 1.0
 
     def __init__(self) -> None:
         self.cluster = SimpleNamespace(topics={}, topic_id=lambda _: None)
-        self.under_way = 0
-        self.answers: list[Any] = []
+        self.in_flight = 0
+        self.responses: list[Any] = []
         self.hold = asyncio.Event()
-        """Answers that are None come after this."""
+        """Responses that are None wait for this event."""
 
     async def try_again(self, _: Any) -> Any:
-        from pyspark_riverrun.writing.task_producer import ProducerIdentity
-
         return ProducerIdentity(producer_id=1, epoch=0)
 
     async def leader(self, *_: object) -> int:
@@ -63,17 +62,17 @@ class FakePool:
         return 9
 
     async def request_parts(self, *_: object) -> Any:
-        self.under_way += 1
+        self.in_flight += 1
         try:
-            answer = self.answers.pop(0)
-            if answer is None:
+            response = self.responses.pop(0)
+            if response is None:
                 await self.hold.wait()
                 return FINE
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+            if isinstance(response, Exception):
+                raise response
+            return response
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
 
 
 class FakeLink:
@@ -83,14 +82,14 @@ class FakeLink:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def soon(self, call: Any) -> None:
+    def call_soon(self, call: Any) -> None:
         self._loop.call_soon_threadsafe(call)
 
-    def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS_MAX)
 
     def close(self) -> None:
-        self.soon(self._loop.stop)
+        self.call_soon(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
@@ -109,16 +108,16 @@ def producer_of(link: FakeLink, **settings: str) -> TaskProducer:
 
 
 def send_together(link: FakeLink, producer: TaskProducer, count: int) -> None:
-    """Before the loop looks at the first of them."""
+    """Queue all batches before the event loop sends the first."""
     gate = threading.Event()
-    link.soon(gate.wait)
+    link.call_soon(gate.wait)
     for _ in range(count):
-        producer.send(place("t", 0), payload_of())
+        producer.send(topic_partition("t", 0), payload_of())
     gate.set()
 
 
 def flushed(producer: TaskProducer) -> Exception | None:
-    """What a flush raises; fails when it does not end."""
+    """The error of a flush. Fails if the flush does not end."""
     raised: list[Exception] = []
 
     def flush() -> None:
@@ -130,95 +129,109 @@ def flushed(producer: TaskProducer) -> Exception | None:
     waiter = threading.Thread(target=flush, daemon=True)
     waiter.start()
     waiter.join(WAIT_SECONDS_MAX)
-    assert not waiter.is_alive(), "the flush waits for ever"
+    assert not waiter.is_alive(), "the flush does not end"
     return raised[0] if raised else None
 
 
 @pytest.mark.parametrize(
-    "answer", [UnsupportedApi("it does not speak Produce"), SimpleNamespace(responses=())]
+    "response", [UnsupportedApi("it does not speak Produce"), SimpleNamespace(responses=())]
 )
-def test_a_task_learns_of_every_failure(link: FakeLink, answer: Any) -> None:
-    link.pool.answers = [answer]
+def test_task_raises_every_failure(link: FakeLink, response: Any) -> None:
+    link.pool.responses = [response]
     producer = producer_of(link)
-    producer.send(place("t", 0), payload_of())
+    producer.send(topic_partition("t", 0), payload_of())
     assert isinstance(flushed(producer), UnsupportedApi | IndexError)
 
 
-def test_nothing_is_under_way_after_a_failure(link: FakeLink) -> None:
-    link.pool.answers = [UnsupportedApi("it does not speak Produce"), None, None]
+def test_failure_cancels_requests_in_flight(link: FakeLink) -> None:
+    link.pool.responses = [UnsupportedApi("it does not speak Produce"), None, None]
     producer = producer_of(link)
     send_together(link, producer, 3)
     assert flushed(producer) is not None
-    until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+    until(
+        lambda: link.pool.in_flight == 0,
+        seconds=WAIT_SECONDS_MAX,
+        what="all requests are cancelled",
+    )
 
 
-def test_a_task_that_gives_up_takes_back_what_is_under_way(link: FakeLink) -> None:
-    link.pool.answers = [None, None]
+def test_close_cancels_requests_in_flight(link: FakeLink) -> None:
+    link.pool.responses = [None, None]
     producer = producer_of(link)
     send_together(link, producer, 2)
-    until(lambda: link.pool.under_way == 2, seconds=WAIT_SECONDS_MAX, what="both are under way")
+    until(lambda: link.pool.in_flight == 2, seconds=WAIT_SECONDS_MAX, what="both are in flight")
     producer.close()
     assert isinstance(flushed(producer), ConnectionError)
-    until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+    until(
+        lambda: link.pool.in_flight == 0,
+        seconds=WAIT_SECONDS_MAX,
+        what="all requests are cancelled",
+    )
 
 
-def test_a_batch_has_the_size_that_was_asked_for_when_it_is_packed(link: FakeLink) -> None:
-    link.pool.answers = [None] * 20
+def test_batch_size_is_reached_after_compression(link: FakeLink) -> None:
+    link.pool.responses = [None] * 20
     producer = producer_of(link, batch_size="16384", compression_type="zstd")
-    assert producer.room("t") == 16384
+    assert producer.batch_bytes_target("t") == 16384
 
     def send(records: bytes) -> int:
-        producer.send(place("t", 0), payload_of(records))
-        return producer.room("t")
+        producer.send(topic_partition("t", 0), payload_of(records))
+        return producer.batch_bytes_target("t")
 
     rooms = [send(b"x" * 16384) for _ in range(8)]
     assert rooms == sorted(rooms)
     assert rooms[-1] == FILLED_BYTES_MAX
-    assert producer.room("another") == 16384, "each topic has values of its own"
-    assert send(random.Random(1).randbytes(16384)) == 16384, "worse is believed at once"
+    assert producer.batch_bytes_target("another") == 16384, "each topic has its own ratio"
+    assert send(random.Random(1).randbytes(16384)) == 16384, "a worse ratio counts at once"
     producer.close()
     assert isinstance(flushed(producer), ConnectionError)
-    until(lambda: link.pool.under_way == 0, seconds=WAIT_SECONDS_MAX, what="all is taken back")
+    until(
+        lambda: link.pool.in_flight == 0,
+        seconds=WAIT_SECONDS_MAX,
+        what="all requests are cancelled",
+    )
 
 
-def test_memory_counts_as_under_way_until_the_last_of_its_batches_is_written(
+def test_block_counts_as_in_flight_until_its_last_batch_is_written(
     link: FakeLink,
 ) -> None:
-    link.pool.answers = [FINE, None, FINE]
+    link.pool.responses = [FINE, None, FINE]
     producer = producer_of(link)
-    block = Block(size=UNDER_WAY_BYTES_MAX, left=2)
-    producer.send(place("t", 0), payload_of(block=block))
+    block = Block(size=IN_FLIGHT_BYTES_MAX, left=2)
+    producer.send(topic_partition("t", 0), payload_of(block=block))
     until(lambda: block.left == 1, seconds=WAIT_SECONDS_MAX, what="the first is written")
-    # The rest of a block is sent whatever its size, or nothing would ever be given back.
-    producer.send(place("t", 1), payload_of(block=block))
-    later = threading.Thread(target=producer.send, args=(place("t", 2), payload_of()), daemon=True)
-    until(lambda: link.pool.under_way == 1, seconds=WAIT_SECONDS_MAX, what="one is under way")
+    # The rest of a block is always sent; otherwise its memory would never be released.
+    producer.send(topic_partition("t", 1), payload_of(block=block))
+    later = threading.Thread(
+        target=producer.send, args=(topic_partition("t", 2), payload_of()), daemon=True
+    )
+    until(lambda: link.pool.in_flight == 1, seconds=WAIT_SECONDS_MAX, what="one is in flight")
     later.start()
     later.join(0.05)
-    assert later.is_alive(), "there is no room for more"
-    link.soon(link.pool.hold.set)
+    assert later.is_alive(), "the limit is reached"
+    link.call_soon(link.pool.hold.set)
     later.join(WAIT_SECONDS_MAX)
     assert flushed(producer) is None
     assert sum(one.records for one in producer.written.values()) == 3
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "message"),
     [
-        ([None, [{"key": "a", "value": b"1"}, {"key": None, "value": b"2"}]], "name is null"),
-        ([[], [None]], "null among its headers"),
+        ([None, [{"key": "a", "value": b"1"}, {"key": None, "value": b"2"}]], "with a null name"),
+        ([[], [None]], "a null header"),
     ],
 )
-def test_headers_without_names_are_refused_before_they_are_sent(headers: Any, said: str) -> None:
+def test_headers_without_names_are_rejected(headers: Any, message: str) -> None:
     sent: list[object] = []
     producer = SimpleNamespace(
-        room=lambda _: 1000,
+        batch_bytes_target=lambda _: 1000,
         partition_count=lambda _: 1,
         send=lambda *record: sent.append(record),
     )
     table = pa.RecordBatch.from_arrays(
         [pa.array([b"x", b"y"]), pa.array(headers, HEADERS)], names=["value", "headers"]
     )
-    with pytest.raises(BadRow, match=said):
-        _Placing(producer).send("t", table)  # type: ignore[arg-type]
+    with pytest.raises(BadRow, match=message):
+        _RowRouter(producer).send("t", table)  # type: ignore[arg-type]
     assert sent == []

@@ -1,9 +1,9 @@
-"""Pieces from here and there, joined row by row by Arrow in one pass over them.
+"""Joins the bytes of several columns row by row, in one pass of Arrow.
 
-Views (Arrow's ``binary_view``) say where a piece lies, or hold it when it is short. Numpy writes
-the views of all pieces in the order in which the bytes are wanted, and Arrow's cast to plain binary
-copies each piece once, to where it stays. To take rows in another order costs nothing more.
-pyarrow 18 makes no views over memory of others: there Arrow takes and joins columns, in two passes.
+An Arrow ``binary_view`` points to bytes in a buffer, or contains them if they are short. Numpy
+writes the views of all columns in row order, and Arrow's cast to plain binary copies each span once
+to its final place. Reordering rows costs nothing extra. pyarrow 18 cannot create views over foreign
+memory; there Arrow takes and joins columns in two passes.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_riverrun.arrow.arrays import is_valid, numbers, pieces
+from pyspark_riverrun.arrow.arrays import binary_slices, integer_array, is_valid
 from pyspark_riverrun.arrow.varints import Integers
 from pyspark_riverrun.writing.partitioning import bounds_of
 
 Marks = npt.NDArray[np.uint64]
 
 INLINE_BYTES_MAX: Final = 12
-"""Pieces up to this are held by their views, longer ones never (Arrow's columnar format)."""
+"""Views contain spans up to this size and point to longer ones (Arrow's columnar format)."""
 _VIEW: Final = np.dtype([("size", "<i4"), ("low", "<u8"), ("high", "<u4")])
 _LONG_VIEW: Final = np.dtype([("size", "<i4"), ("prefix", "<u4"), ("buffer", "<u4"), ("at", "<u4")])
 _WORD: Final = np.dtype("<u4")
 _BITS: Final = np.uint64(8)
 _CONTINUED: Final = np.array([0, 0, 0x80, 0x8080, 0x808080, 0x80808080], np.uint64)
-"""By how many bytes a number has: all but its last say that more come."""
+"""Continuation bits by the size of a varint: set in all bytes but the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
-    """A piece of a buffer for each row; of nulls nothing, and their size is -1."""
+class ByteSpans:
+    """One span of a buffer per row. The size of a null is -1."""
 
     data: pa.Buffer | None
     starts: Integers
     sizes: Integers
 
     @classmethod
-    def of(cls, values: pa.Array) -> Spans:
-        """The values of a binary or text column."""
+    def of(cls, values: pa.Array) -> ByteSpans:
+        """The values of a binary or string column."""
         bounds = bounds_of(values)
         sizes = np.diff(bounds)
         if values.null_count:
@@ -51,19 +51,19 @@ class Spans:
         return cls.between(values.buffers()[2], bounds, sizes)
 
     @classmethod
-    def between(cls, data: pa.Buffer | None, bounds: Integers, sizes: Integers) -> Spans:
-        """Neighbours, that begin where these bounds are."""
+    def between(cls, data: pa.Buffer | None, bounds: Integers, sizes: Integers) -> ByteSpans:
+        """Adjacent spans that start at these bounds."""
         first, end = int(bounds[0]), int(bounds[-1])
-        # Places in views have 32 bits, so they are counted from the first piece that we need.
+        # Positions in views have 32 bits, so they are relative to the first span.
         held = None if data is None or end == first else data.slice(first, end - first)
         return cls(data=held, starts=bounds[:-1] - first, sizes=sizes)
 
-    def take(self, order: Integers) -> Spans:
-        return Spans(data=self.data, starts=self.starts[order], sizes=self.sizes[order])
+    def take(self, order: Integers) -> ByteSpans:
+        return ByteSpans(data=self.data, starts=self.starts[order], sizes=self.sizes[order])
 
 
-class Numbers:
-    """Some varints for each row, one behind the other, with at most 12 bytes."""
+class VarintColumn:
+    """Consecutive varints per row, at most 12 bytes together."""
 
     def __init__(self, count: int) -> None:
         self.low = np.zeros(count, np.uint64)
@@ -71,12 +71,12 @@ class Numbers:
         self.sizes = np.zeros(count, np.int64)
 
     def put(self, zigzagged: Marks, sizes: Integers) -> None:
-        """Numbers of at most 5 bytes, as all are that count bytes or records of a batch."""
+        """Append a varint to each row. Sizes and counts in a batch have at most 5 bytes."""
         digits = zigzagged & np.uint64(0x7F)
         longest = int(sizes.max())
-        assert longest <= 5, f"a number of {longest} bytes"
+        assert longest <= 5, f"a varint of {longest} bytes"
         for place in range(1, longest):
-            # Seven bits of the number for each byte.
+            # Each byte holds seven bits of the number.
             part = zigzagged >> np.uint64(7 * place) & np.uint64(0x7F)
             digits |= part << np.uint64(8 * place)
         if longest > 1:
@@ -84,14 +84,14 @@ class Numbers:
         at = self.sizes.view(np.uint64) * _BITS
         self.low |= digits << at
         if int(self.sizes.max()) + longest > 8:
-            # A shift by 64 and more gives 0 in numpy, to either side.
+            # In numpy a shift by 64 or more gives 0 in both directions.
             self.high |= np.where(
                 at < np.uint64(64), digits >> (np.uint64(64) - at), digits << (at - np.uint64(64))
             )
         self.sizes += sizes
 
     def skip(self, size: int) -> None:
-        """So many zeros."""
+        """Append ``size`` zero bytes to each row."""
         self.sizes += size
 
     @property
@@ -99,7 +99,7 @@ class Numbers:
         return int(self.sizes.max())
 
 
-def _makes_views() -> bool:
+def _supports_views() -> bool:
     one = np.array([(13, 0, 0, 0)], _LONG_VIEW)
     try:
         pa.Array.from_buffers(
@@ -110,34 +110,34 @@ def _makes_views() -> bool:
     return True
 
 
-MAKES_VIEWS: Final = _makes_views()
+SUPPORTS_VIEWS: Final = _supports_views()
 
 
-def joined(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
-    """The parts of the first row, one behind the other, then those of the second, and so on."""
-    return joined_by_views(parts) if MAKES_VIEWS else joined_by_columns(parts)
+def join_rows(parts: Sequence[ByteSpans | VarintColumn]) -> pa.Buffer:
+    """The bytes of all parts of the first row, then of the second, and so on."""
+    return join_by_views(parts) if SUPPORTS_VIEWS else join_by_columns(parts)
 
 
-def joined_by_columns(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
-    columns = [_held(part) if isinstance(part, Numbers) else _taken(part) for part in parts]
-    nothing = pieces(b"", np.zeros(2, np.int32))[0]
+def join_by_columns(parts: Sequence[ByteSpans | VarintColumn]) -> pa.Buffer:
+    columns = [_held(part) if isinstance(part, VarintColumn) else _taken(part) for part in parts]
+    nothing = binary_slices(b"", np.zeros(2, np.int32))[0]
     return pc.binary_join_element_wise(*columns, nothing).buffers()[2]
 
 
-def _held(part: Numbers) -> pa.Array:
+def _held(part: VarintColumn) -> pa.Array:
     count = len(part.sizes)
     held = np.zeros((count, INLINE_BYTES_MAX), np.uint8)
     held[:, :8] = part.low.astype("<u8").view(np.uint8).reshape(count, 8)
     held[:, 8:] = part.high.astype("<u4").view(np.uint8).reshape(count, 4)
     bounds = np.append(0, np.cumsum(part.sizes))
-    return pieces(held[np.arange(INLINE_BYTES_MAX) < part.sizes[:, None]], bounds)
+    return binary_slices(held[np.arange(INLINE_BYTES_MAX) < part.sizes[:, None]], bounds)
 
 
-def _taken(part: Spans) -> pa.Array:
-    """Every second piece is a span, and between them is what nobody asked for."""
+def _taken(part: ByteSpans) -> pa.Array:
+    """Slice the buffer into spans and the gaps between them, and take the spans."""
     count = len(part.sizes)
     if part.data is None:
-        return pieces(b"", np.zeros(count + 1, np.int32))
+        return binary_slices(b"", np.zeros(count + 1, np.int32))
     sizes = np.maximum(part.sizes, 0)
     by_place = np.lexsort((sizes, part.starts))
     bounds = np.empty(2 * count, np.int64)
@@ -145,18 +145,18 @@ def _taken(part: Spans) -> pa.Array:
     bounds[1::2] = bounds[::2] + sizes[by_place]
     places = np.empty(count, np.int64)
     places[by_place] = np.arange(count) * 2
-    return pieces(part.data, bounds).take(numbers(places, pa.int64()))
+    return binary_slices(part.data, bounds).take(integer_array(places, pa.int64()))
 
 
-def joined_by_views(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
+def join_by_views(parts: Sequence[ByteSpans | VarintColumn]) -> pa.Buffer:
     count = len(parts[0].sizes)
     memory = pa.allocate_buffer(count * len(parts) * _VIEW.itemsize)
     views = np.frombuffer(memory, _VIEW).reshape(count, len(parts))
     buffers: list[pa.Buffer] = []
     for number, part in enumerate(parts):
         column = views[:, number]
-        if isinstance(part, Numbers):
-            assert part.longest <= INLINE_BYTES_MAX, f"numbers of {part.longest} bytes"
+        if isinstance(part, VarintColumn):
+            assert part.longest <= INLINE_BYTES_MAX, f"varints of {part.longest} bytes"
             column["size"] = part.sizes
             column["low"] = part.low
             column["high"] = part.high
@@ -167,12 +167,14 @@ def joined_by_views(parts: Sequence[Spans | Numbers]) -> pa.Buffer:
             column["size"] = 0
     held = [None, memory, *buffers]
     made = pa.Array.from_buffers(pa.binary_view(), count * len(parts), held)
-    # What Arrow's own allocator gets back from another thread, which is the link's, it returns to
-    # the system, and memory that is fresh each time cost small rows more than the joining.
+    # The link's thread frees this buffer. Arrow's own allocator would return it to the system, and
+    # fresh memory for each call cost more than joining small rows.
     return made.cast(pa.binary(), memory_pool=pa.system_memory_pool()).buffers()[2]
 
 
-def _view_spans(column: npt.NDArray[np.void], part: Spans, source: pa.Buffer, buffer: int) -> None:
+def _view_spans(
+    column: npt.NDArray[np.void], part: ByteSpans, source: pa.Buffer, buffer: int
+) -> None:
     sizes = np.maximum(part.sizes, 0)
     longs = column.view(_LONG_VIEW)
     longs["size"] = sizes
@@ -182,7 +184,7 @@ def _view_spans(column: npt.NDArray[np.void], part: Spans, source: pa.Buffer, bu
     if not is_short.any():
         return
     data = np.frombuffer(source, np.uint8)
-    # A short piece is read as three words, which near the end of the buffer would reach beyond it.
+    # A short span is read as three words, which may extend beyond the end of the buffer.
     last = len(data) - INLINE_BYTES_MAX
     is_near = part.starts > last
     if is_short.all() and last >= 0:
@@ -202,7 +204,7 @@ def _hold(
     data: npt.NDArray[np.uint8],
     starts: Integers,
 ) -> None:
-    """What lies behind a piece comes along; nobody looks at it, for a view says its size."""
+    """Copy short spans into their views. Bytes after a span are copied too, and ignored."""
     if len(starts) == 0:
         return
     words = np.ndarray((len(data) - 3,), _WORD, data, strides=(1,))

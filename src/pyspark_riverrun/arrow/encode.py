@@ -1,8 +1,8 @@
-"""Arrow columns into the records of batches, without a step of Python for each record.
+"""Encodes Arrow columns as records of batches, without Python code per record.
 
-A record is pieces in a row: numbers, key, numbers, value, headers. The numbers of all records are
-written by numpy, and ``gather`` joins the pieces of each row; what comes out is one buffer in which
-the records of a batch lie next to each other, as they will lie in the log.
+A record is a sequence of varints, key, varints, value and headers. Numpy writes the varints of all
+records, and ``byte_join`` joins the parts of each row. The result is one buffer with the records of
+each batch next to each other, in the format of the log.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_riverrun.arrow.arrays import is_valid, values_of
-from pyspark_riverrun.arrow.byte_join import INLINE_BYTES_MAX, Numbers, Spans, joined
+from pyspark_riverrun.arrow.arrays import int32_values, is_valid
+from pyspark_riverrun.arrow.byte_join import INLINE_BYTES_MAX, ByteSpans, VarintColumn, join_rows
 from pyspark_riverrun.arrow.varints import Integers, sizes_of, zigzag
 from pyspark_riverrun.writing.partitioning import bounds_of
 
 RECORD_OVERHEAD_BYTES: Final = 20
-"""Of the numbers in a record, at most about: it decides where batches are cut, no more."""
+"""Estimated size of the varints in a record. Used only to choose the end of a batch."""
 JOINED_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Arrow's offsets have 32 bits; more than this is joined in two halves."""
+"""Arrow's offsets have 32 bits, so larger inputs are split in two."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """Memory that several payloads lie in: it is given back when the last of them is done with."""
+    """Memory shared by several payloads. It is released with the last of them."""
 
     size: int
     left: int
@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """Records for one batch of a partition, ready but for the batch's header."""
+    """The records of one batch, without the batch header."""
 
     partition: int
     count: int
@@ -50,7 +50,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The columns of what is to be written to one topic."""
+    """The columns to write to one topic."""
 
     key: pa.Array | None
     value: pa.Array
@@ -65,7 +65,7 @@ class Rows:
 
 
 def payloads(rows: Rows, partitions: npt.NDArray[np.int64], bytes_max: int) -> list[Payload]:
-    """The rows in order for each partition, cut where a batch would grow too large."""
+    """Batches for each partition, in row order, limited to about ``bytes_max``."""
     count = len(partitions)
     if count == 0:
         return []
@@ -94,13 +94,13 @@ def payloads(rows: Rows, partitions: npt.NDArray[np.int64], bytes_max: int) -> l
 
 
 def _order(partitions: npt.NDArray[np.int64]) -> Integers:
-    """The rows by partition; numpy sorts short numbers several times as fast."""
+    """Row indexes sorted by partition. Numpy sorts 16-bit integers several times faster."""
     is_short = int(partitions.max()) < 2**15
     return np.argsort(partitions.astype(np.int16) if is_short else partitions, kind="stable")
 
 
 def _sizes(rows: Rows) -> Integers:
-    """About how many bytes each record will take."""
+    """The estimated size of each record in bytes."""
     sizes = np.diff(bounds_of(rows.value)) + RECORD_OVERHEAD_BYTES
     if rows.key is not None:
         sizes += np.diff(bounds_of(rows.key))
@@ -115,14 +115,14 @@ def _sizes(rows: Rows) -> Integers:
 
 
 def _cuts(partitions: npt.NDArray[np.int64], sizes: Integers, bytes_max: int) -> list[int]:
-    """Where each batch begins, and the end."""
+    """The first row of each batch, and the number of rows."""
     total = np.cumsum(sizes).data
     ends = np.append(np.flatnonzero(np.diff(partitions)) + 1, len(partitions))
     cuts = [0]
     start, count, before = 0, 0, 0
     for end in ends.tolist():
         while start < end:
-            # Most batches hold about as many as the one before them: look there first.
+            # Most batches have about as many records as the previous one, so search there first.
             near = min(end, start + 2 * count + 1)
             reach = near if total[near - 1] > before + bytes_max else end
             fits = bisect_right(total, before + bytes_max, start, reach)
@@ -136,7 +136,7 @@ def _cuts(partitions: npt.NDArray[np.int64], sizes: Integers, bytes_max: int) ->
 def _records(
     rows: Rows, order: Integers | None, cuts: Sequence[int]
 ) -> tuple[memoryview, list[int]]:
-    """The records of all batches, and where each batch begins among them, and the end."""
+    """The bytes of all records, and the start of each batch in them, and the end."""
     starts = np.array(cuts, np.int64)
     count = cuts[-1]
     deltas = np.arange(count, dtype=np.int64) - np.repeat(starts[:-1], np.diff(starts))
@@ -147,38 +147,38 @@ def _records(
     order_marks, order_widths = _marks(deltas)
     key_marks, key_widths = _marks(key_sizes)
     value_marks, value_widths = _marks(value.sizes)
-    # Attributes and the time, which is the batch's own, are a zero each.
+    # Attributes and the timestamp delta are one zero byte each.
     bodies = 2 + order_widths + key_widths + np.maximum(key_sizes, 0)
     bodies += value_widths + np.maximum(value.sizes, 0) + tail_sizes
     body_marks, body_widths = _marks(bodies)
 
-    head = Numbers(count)
+    head = VarintColumn(count)
     head.put(body_marks, body_widths)
     head.skip(2)
     head.put(order_marks, order_widths)
-    parts: list[Spans | Numbers] = [head]
-    # Numbers share a piece as long as there is room in it, for each piece takes time.
+    parts: list[ByteSpans | VarintColumn] = [head]
+    # Varints share a view while they fit, because each view costs time.
     if head.longest + int(key_widths.max()) > INLINE_BYTES_MAX:
-        head = Numbers(count)
+        head = VarintColumn(count)
         parts.append(head)
     head.put(key_marks, key_widths)
     if key is not None:
         parts.append(key)
     if key is not None or head.longest + int(value_widths.max()) > INLINE_BYTES_MAX:
-        head = Numbers(count)
+        head = VarintColumn(count)
         parts.append(head)
     head.put(value_marks, value_widths)
     parts += [value, *tail]
 
     ends = np.zeros(count + 1, np.int64)
     np.cumsum(body_widths + bodies, out=ends[1:])
-    data = memoryview(joined(parts))
-    assert len(data) == ends[-1], f"{len(data)} bytes of records, not {ends[-1]}"
+    data = memoryview(join_rows(parts))
+    assert len(data) == ends[-1], f"{len(data)} bytes of records, expected {ends[-1]}"
     return data, ends[starts].tolist()
 
 
-def _spans(values: pa.Array, order: Integers | None) -> Spans:
-    spans = Spans.of(values)
+def _spans(values: pa.Array, order: Integers | None) -> ByteSpans:
+    spans = ByteSpans.of(values)
     return spans if order is None else spans.take(order)
 
 
@@ -189,16 +189,16 @@ def _marks(values: Integers) -> tuple[npt.NDArray[np.uint64], Integers]:
 
 def _tail(
     headers: pa.Array | None, order: Integers | None, count: int
-) -> tuple[list[Spans | Numbers], Integers]:
-    """The headers of each record with their number in front, and how many bytes that is."""
-    number = Numbers(count)
+) -> tuple[list[ByteSpans | VarintColumn], Integers]:
+    """The header count and headers of each record, and their size in bytes."""
+    number = VarintColumn(count)
     if headers is None:
         number.skip(1)
         return [number], number.sizes
     bounds = _list_bounds(headers)
     data, ends = _headers(headers)
-    # Headers of one record are neighbours, so they are one piece without being copied again.
-    together = Spans.between(data, ends[bounds], np.diff(ends[bounds]))
+    # The headers of one record are adjacent, so they are one span.
+    together = ByteSpans.between(data, ends[bounds], np.diff(ends[bounds]))
     counts = np.diff(bounds)
     if order is not None:
         together, counts = together.take(order), counts[order]
@@ -207,19 +207,19 @@ def _tail(
 
 
 def _headers(headers: pa.Array) -> tuple[pa.Buffer | None, Integers]:
-    """All headers of all records, and where each begins, and the end."""
-    names, values = (Spans.of(column) for column in _flat(headers))
+    """The bytes of all headers, and the start of each header in them, and the end."""
+    names, values = (ByteSpans.of(column) for column in _flat(headers))
     count = len(names.sizes)
     ends = np.zeros(count + 1, np.int64)
     if count == 0:
         return None, ends
-    name_size, value_size = Numbers(count), Numbers(count)
+    name_size, value_size = VarintColumn(count), VarintColumn(count)
     name_size.put(*_marks(names.sizes))
     value_size.put(*_marks(values.sizes))
     sizes = name_size.sizes + np.maximum(names.sizes, 0)
     sizes += value_size.sizes + np.maximum(values.sizes, 0)
     np.cumsum(sizes, out=ends[1:])
-    return joined([name_size, names, value_size, values]), ends
+    return join_rows([name_size, names, value_size, values]), ends
 
 
 def _flat(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -228,8 +228,8 @@ def _flat(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _list_bounds(headers: pa.Array) -> Integers:
-    """Bounds of the lists within what ``flatten`` gives: it leaves out what nulls hide."""
-    lengths = np.where(is_valid(headers), values_of(pc.list_value_length(headers)), 0)
+    """Bounds of the lists in the result of ``flatten``, which omits values under nulls."""
+    lengths = np.where(is_valid(headers), int32_values(pc.list_value_length(headers)), 0)
     bounds = np.zeros(len(headers) + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds

@@ -1,8 +1,7 @@
-"""Zigzag varints, many at a time: how numbers are written inside records.
+"""Reads zigzag varints, the encoding of numbers inside records, for many records at once.
 
-A number takes one byte here and three there, so there is no fixed layout to read them by; but it
-can be done for all records at once, one byte of each per step, and most numbers have one byte or
-two. ``gather`` writes them.
+Varints have no fixed layout. Each step reads one byte of every number that is not complete, and
+most numbers have one or two bytes. ``byte_join`` writes varints.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ VARINT_BYTES_MAX = 10
 
 
 def read_varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
-    """The numbers at these positions, and the positions behind them.
+    """The numbers at these positions, and the positions after them.
 
-    Raises IndexError at the end of the data, CorruptBatch for what is too long for a number.
+    Raises IndexError beyond the end of the data, and CorruptBatch for a number that is too long.
     """
     byte = data[at]
     value = (byte & 0x7F).astype(np.int64)
@@ -30,7 +29,7 @@ def read_varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
     shift = 7
     while len(left):
         if shift >= 7 * VARINT_BYTES_MAX:
-            raise CorruptBatch("a number of more than 10 bytes")
+            raise CorruptBatch("a varint has more than 10 bytes")
         if len(left) == len(at):
             byte = data[after]
             value |= (byte & 0x7F).astype(np.int64) << shift
@@ -41,7 +40,7 @@ def read_varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
             after[left] += 1
         left = left[byte > 0x7F]
         shift += 7
-    # Zigzag: a shift to the right that does not keep the sign, then the lowest bit says it.
+    # Zigzag: an unsigned shift to the right; the lowest bit is the sign.
     return (value >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), after
 
 
@@ -50,7 +49,7 @@ def zigzag(values: Integers) -> npt.NDArray[np.uint64]:
 
 
 def sizes_of(zigzagged: npt.NDArray[np.uint64]) -> Integers:
-    """How many bytes each number takes."""
+    """The encoded size of each number in bytes."""
     sizes = np.ones(len(zigzagged), np.int64)
     largest = int(zigzagged.max()) if len(zigzagged) else 0
     limit = 0x80

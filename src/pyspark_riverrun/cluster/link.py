@@ -1,8 +1,8 @@
-"""A line to a cluster for code outside of event loops: one thread with a loop and a pool.
+"""Connections to a cluster for code outside an event loop: one thread with a loop and a pool.
 
-Spark's workers are processes that run task after task, so what is open stays open: links are kept
-for each cluster by ``link_to``, which is the one place with state outside of objects. Whoever asks
-blocks until the answer is there.
+Spark's Python workers run many tasks in one process, so connections stay open between tasks.
+``link_to`` returns one link per cluster; it holds the only module-level state of this package.
+Calls block until the response arrives.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from riverrun.client.stream import StreamConnection
 Result = TypeVar("Result")
 
 LINKS_MAX: Final = 16
-CLOSED: Final = "the link was closed, for too many others were opened"
+CLOSED: Final = "the link was closed because too many others were opened"
 IDLE_MAX: Final = 8
-"""Connections kept to each node for the next task."""
+"""Idle connections per node that are kept for the next task."""
 
 
-class Link:
-    """Made by ``link_to``. ``pool`` may be touched in the loop only."""
+class BrokerLink:
+    """Created by ``link_to``. ``pool`` may only be used in the event loop."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
@@ -50,33 +50,33 @@ class Link:
         self._thread = threading.Thread(target=self._run, name="riverrun", daemon=True)
         self._thread.start()
 
-    def ask(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of some work in the loop; KafkaError and OSError are raised here."""
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the event loop, and return its result or raise its error."""
         if self._loop.is_closed():
-            work.close()
+            coroutine.close()
             raise ConnectionError(CLOSED)
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
         except CancelledError:
             raise ConnectionError(CLOSED) from None
 
-    def start(self, work: Coroutine[Any, Any, None]) -> LinkTask:
-        """Let something run beside us; whoever started it stops it."""
-        return LinkTask(self._loop, work)
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> LinkTask:
+        """Run a coroutine in the background. The caller must stop it."""
+        return LinkTask(self._loop, coroutine)
 
-    def soon(self, call: Any) -> None:
-        """Not at all once the link is closed: what it would touch is gone."""
+    def call_soon(self, call: Any) -> None:
+        """Run a callback in the event loop. Does nothing if the link is closed."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
 
     async def stream_to(self, address: Address) -> StreamConnection:
-        """A connection for answers too large to be copied about; for one user at a time."""
+        """An exclusive connection for large responses. Return it with ``release``."""
         idle = self._idle.get(address, [])
         while idle:
-            known = idle.pop()
-            if not known.is_closed and known.is_idle:
-                return known
-            known.abort()
+            connection = idle.pop()
+            if not connection.is_closed and connection.is_idle:
+                return connection
+            connection.abort()
         host, port = address
         return await StreamConnection.connect(
             host,
@@ -86,8 +86,8 @@ class Link:
             connect_timeout_s=self.options.connect_timeout_s,
         )
 
-    def keep(self, address: Address, connection: StreamConnection) -> None:
-        """Nobody waits for an answer on it: the next user may have it."""
+    def release(self, address: Address, connection: StreamConnection) -> None:
+        """Return a connection without pending requests, for the next user."""
         idle = self._idle.setdefault(address, [])
         if connection.is_closed or len(idle) >= IDLE_MAX:
             connection.abort()
@@ -96,7 +96,7 @@ class Link:
             idle.append(connection)
 
     def close(self) -> None:
-        """Ends the thread with all that it has open; whoever waits for an answer is told."""
+        """End the thread and close all connections. Pending calls fail."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
@@ -106,10 +106,10 @@ class Link:
         self._loop.close()
 
     async def _close(self) -> None:
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in left:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for connections in self._idle.values():
             for connection in connections:
                 connection.abort()
@@ -118,55 +118,60 @@ class Link:
 
 
 class LinkTask:
-    """Something that runs in the loop of a link."""
+    """A coroutine that runs in the event loop of a link."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-        self._future = asyncio.run_coroutine_threadsafe(work, loop)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]
+    ) -> None:
+        self._future = asyncio.run_coroutine_threadsafe(coroutine, loop)
 
     def stop(self) -> None:
         self._future.cancel()
 
 
-class Links:
-    """The links of a process, by what they were opened with. The one that was not asked for longest
-    is closed when there are too many; a task that still uses it fails, and Spark runs it again.
+class BrokerLinks:
+    """The links of a process by their options, with a limit.
+
+    Above the limit the least recently used link is closed. A task that still uses it fails, and
+    Spark retries the task.
     """
 
     def __init__(self, links_max: int = LINKS_MAX) -> None:
         self._links_max = links_max
-        self._links: dict[ClusterOptions, Link] = {}
+        self._links: dict[ClusterOptions, BrokerLink] = {}
         self._lock = threading.Lock()
 
-    def to(self, options: ClusterOptions) -> Link:
+    def to(self, options: ClusterOptions) -> BrokerLink:
         with self._lock:
-            link = self._links.pop(options, None) or Link(options)
+            link = self._links.pop(options, None) or BrokerLink(options)
             self._links[options] = link
             while len(self._links) > self._links_max:
                 self._links.pop(next(iter(self._links))).close()
             return link
 
 
-def link_to(options: ClusterOptions) -> Link:
-    """The link of this process to a cluster."""
+def link_to(options: ClusterOptions) -> BrokerLink:
+    """The link of this process to a cluster. Opens it if necessary."""
     return _links(os.getpid()).to(options)
 
 
 @lru_cache(maxsize=1)
-def _links(process_id: int) -> Links:
-    """Threads do not live through a fork, so links belong to the process that made them."""
+def _links(process_id: int) -> BrokerLinks:
+    """Threads do not survive a fork, so links belong to the process that created them."""
     assert process_id == os.getpid()
-    return Links()
+    return BrokerLinks()
 
 
-def settle() -> None:
-    """At the end of a task: what is there after the first one stays, and is not looked at again.
-    Spark's workers collect garbage after every task, and to walk through all that is imported took
-    50 ms, a quarter of a worker's time in a stream of short tasks.
+def freeze_heap() -> None:
+    """Exclude all objects that exist after the first task from garbage collection.
+
+    Spark's workers run a full collection after every task. Scanning all imported modules took 50
+    ms, a quarter of a worker's time in a stream of short tasks.
     """
-    _settled(os.getpid())
+    _frozen(os.getpid())
 
 
 @lru_cache(maxsize=1)
-def _settled(process_id: int) -> None:
+def _frozen(process_id: int) -> None:
     assert process_id == os.getpid()
     gc.freeze()

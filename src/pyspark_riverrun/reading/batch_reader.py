@@ -1,4 +1,4 @@
-"""Batch reads: planned once, against the cluster as it is then."""
+"""Batch reads, planned once against the current offsets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyspark_riverrun.cluster.link import link_to
 from pyspark_riverrun.cluster.planner import DataLost, Planner
 from pyspark_riverrun.offsets import Offsets
 from pyspark_riverrun.options import ReadOptions
-from pyspark_riverrun.reading.ranges import ranges
+from pyspark_riverrun.reading.ranges import plan_ranges
 from pyspark_riverrun.reading.read_task import partitions_of, read_range
 
 
 class BatchReader(DataSourceReader):
-    """Of the columns that are asked for, in their order."""
+    """Reads the requested columns, in their order."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -26,11 +26,11 @@ class BatchReader(DataSourceReader):
         options = self._options
         planner = Planner(link_to(options.cluster), options)
         found = planner.find()
-        # The end first: what comes in between is read the next time, not twice.
+        # The end first, so that it is never before the start.
         end = planner.ending(found)
         start = planner.starting(found)
         start = self._checked(planner, start, end)
-        planned = ranges(
+        planned = plan_ranges(
             start, end, min_partitions=options.min_partitions, max_records=options.max_records
         )
         return partitions_of(planned, found.topic_ids)
@@ -39,13 +39,13 @@ class BatchReader(DataSourceReader):
         return read_range(self._options, self._columns, partition)
 
     def _checked(self, planner: Planner, start: Offsets, end: Offsets) -> Offsets:
-        """What lies before the log's start is lost; it is better to hear of it before reading."""
+        """Fail before reading if offsets below the log start offset are requested."""
         earliest = planner.earliest(start)
         lost = [at for at in start if start[at] < earliest[at] and start[at] < end[at]]
         if lost and self._options.fail_on_data_loss:
             at = lost[0]
             raise DataLost(
-                f"offsets {start[at]} to {earliest[at] - 1} of {at} are gone: the log begins at "
-                f"{earliest[at]}. To read what is left set failOnDataLoss=false"
+                f"offsets {start[at]} to {earliest[at] - 1} of {at} are gone: the log starts at "
+                f"{earliest[at]}. To read the remaining records, set failOnDataLoss=false"
             )
         return {at: min(max(start[at], earliest[at]), end[at]) for at in start}

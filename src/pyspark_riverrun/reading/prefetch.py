@@ -1,9 +1,9 @@
-"""Fetches ahead of whoever decodes: one range, by position, through whatever happens to leaders.
+"""Fetches one range of offsets ahead of the decoder, and survives changes of leaders.
 
-Requests go out in the loop of the link while the task decodes; a few answers wait in between. Each
-request follows from where the answer before it ended, so there is one at a time. The range ends
-where it was planned to end, whatever lies between: control records and compacted holes are offsets
-too. Errors that may pass are tried again; what cannot pass is a ``DataLost`` in words.
+Requests run in the event loop of the link while the task decodes. Each request starts where the
+previous response ended, so only one is pending; a few responses wait in a queue. A range ends by
+position, never by count, because control records and compacted gaps are offsets too. Transient
+errors are retried. ``DataLost`` reports records that no longer exist.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from typing import Final
 from uuid import UUID
 
-from pyspark_riverrun.arrow.decode import Portion
-from pyspark_riverrun.cluster.link import Link
+from pyspark_riverrun.arrow.decode import FetchedBatches
+from pyspark_riverrun.cluster.link import BrokerLink
 from pyspark_riverrun.cluster.planner import DataLost
 from pyspark_riverrun.reading.ranges import Range
 from riverrun.client.offsets import offsets_at
@@ -34,61 +34,61 @@ from riverrun.wire.headers import request_frame
 from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from riverrun.wire.primitives import MalformedRequest
 
-AHEAD_MAX: Final = 2
-STRANGE_MAX: Final = 4
-"""Times that a topic may have another id than planned, or a log end before it, until we believe
-it."""
+RESPONSES_MAX: Final = 2
+MISMATCHES_MAX: Final = 4
+"""Responses with another topic id, or with a log end before our position, until we accept them. One
+node may be stale."""
 CORRELATION_IDS: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How to fetch, beside what and where."""
+    """Options of the fetches of one range."""
 
     bytes_max: int
     wait_ms: int
     is_committed_only: bool
     fail_on_data_loss: bool
     topic_id: UUID | None
-    """As planned: a topic of the same name that came later holds other records."""
+    """The id at planning time. A recreated topic of the same name has other records."""
 
 
-Outcome = Portion | BaseException | None
+_QueueItem = FetchedBatches | BaseException | None
 
 
-class Ahead:
-    """The portions of a range, in order, fetched before they are asked for."""
+class RangePrefetch:
+    """The fetch responses of a range, in order."""
 
-    def __init__(self, link: Link, range_: Range, options: FetchOptions) -> None:
+    def __init__(self, link: BrokerLink, range_: Range, options: FetchOptions) -> None:
         self._link = link
         self._range = range_
         self._options = options
-        self._ready: SimpleQueue[Outcome] = SimpleQueue()
+        self._ready: SimpleQueue[_QueueItem] = SimpleQueue()
 
-    def portions(self) -> Iterator[Portion]:
+    def responses(self) -> Iterator[FetchedBatches]:
         """Raises DataLost, KafkaError, OSError, CorruptBatch."""
-        room = asyncio.Semaphore(AHEAD_MAX)
+        room = asyncio.Semaphore(RESPONSES_MAX)
         task = self._link.start(self._fetch_all(room))
         try:
             while True:
-                outcome = self._ready.get()
-                if outcome is None:
+                item = self._ready.get()
+                if item is None:
                     return
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                self._link.soon(room.release)
-                yield outcome
+                if isinstance(item, BaseException):
+                    raise item
+                self._link.call_soon(room.release)
+                yield item
         finally:
             task.stop()
 
     async def _fetch_all(self, room: asyncio.Semaphore) -> None:
-        fetcher = _Fetcher(self._link, self._range, self._options)
+        fetcher = _RangeFetcher(self._link, self._range, self._options)
         try:
             while fetcher.position < self._range.end:
                 await room.acquire()
-                portion = await fetcher.next_portion()
-                if portion is not None:
-                    self._ready.put(portion)
+                response = await fetcher.next_response()
+                if response is not None:
+                    self._ready.put(response)
             self._ready.put(None)
         except BaseException as error:
             self._ready.put(error)
@@ -97,10 +97,10 @@ class Ahead:
             fetcher.close()
 
 
-class _Fetcher:
-    """Lives in the loop."""
+class _RangeFetcher:
+    """Sends the fetch requests. Used in the event loop only."""
 
-    def __init__(self, link: Link, range_: Range, options: FetchOptions) -> None:
+    def __init__(self, link: BrokerLink, range_: Range, options: FetchOptions) -> None:
         self._link = link
         self._range = range_
         self._at = TopicPartition(TopicName(range_.topic), PartitionIndex(range_.partition))
@@ -109,70 +109,69 @@ class _Fetcher:
         self._correlation_id = 0
         self._address: Address | None = None
         self._connection: StreamConnection | None = None
-        self._strange = 0
+        self._mismatches = 0
         self._replica: int | None = None
-        """A replica nearer than the leader, if there is one (KIP-392)."""
+        """A replica closer than the leader, if the leader named one (KIP-392)."""
 
-    async def next_portion(self) -> Portion | None:
-        """What follows the position, which moves on; waits for what is not there yet. None when
-        nothing of the range is left."""
+    async def next_response(self) -> FetchedBatches | None:
+        """The next response with records; advances ``position``. None at the end of the range."""
         loop = asyncio.get_running_loop()
-        heard_at = loop.time()
+        started_at = loop.time()
         while self.position < self._range.end:
-            portion = await self._link.pool.try_again(self._once)
-            if portion is not None:
-                return portion
-            if loop.time() - heard_at > self._link.options.api_timeout_s:
+            response = await self._link.pool.try_again(self._once)
+            if response is not None:
+                return response
+            if loop.time() - started_at > self._link.options.api_timeout_s:
                 raise TimeoutError(
-                    f"{self._at} gives nothing from offset {self.position} on, where it should "
-                    f"reach {self._range.end}"
+                    f"{self._at} returns no records from offset {self.position}, but should reach "
+                    f"{self._range.end}"
                 )
         return None
 
     def close(self) -> None:
         if self._connection is not None and self._address is not None:
-            self._link.keep(self._address, self._connection)
+            self._link.release(self._address, self._connection)
         self._connection = None
 
-    async def _once(self) -> Portion | None:
+    async def _once(self) -> FetchedBatches | None:
         try:
-            result = await self._ask()
+            result = await self._fetch()
         except BaseException:
-            # An answer may still be under way, and would be taken for another one.
+            # A late response would be matched to the next request.
             if self._connection is not None:
                 self._connection.abort()
             self._connection = self._replica = None
             raise
         code = ErrorCode(result.error_code)
         if code is ErrorCode.NONE and result.preferred_read_replica >= 0:
-            self._leave(result.preferred_read_replica)
+            self._switch_to(result.preferred_read_replica)
             return None
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._out_of_range()
             return None
         if code is not ErrorCode.NONE:
-            self._leave(None)
+            self._switch_to(None)
             raise KafkaError(code, f"{self._at}: {code.name}")
-        return self._taken(result)
+        return self._accept(result)
 
-    def _leave(self, replica: int | None) -> None:
+    def _switch_to(self, replica: int | None) -> None:
         self.close()
         self._replica = replica
 
-    def _taken(self, result: FetchResult) -> Portion | None:
+    def _accept(self, result: FetchResult) -> FetchedBatches | None:
         data = bytes(result.records or b"")
         headers = [one for one in batches(data) if one[1].next_offset > self.position]
         if not headers:
             if data:
-                raise CorruptBatch(f"{self._at}: no whole batch at offset {self.position}")
+                raise CorruptBatch(f"{self._at}: no complete batch at offset {self.position}")
             return None
-        self._strange = 0
-        asked, self.position = self.position, headers[-1][1].next_offset
-        return Portion(
-            data=data, headers=headers, aborted=tuple(result.aborted or ()), position=asked
+        self._mismatches = 0
+        requested, self.position = self.position, headers[-1][1].next_offset
+        return FetchedBatches(
+            data=data, headers=headers, aborted=tuple(result.aborted or ()), position=requested
         )
 
-    async def _ask(self) -> FetchResult:
+    async def _fetch(self) -> FetchResult:
         connection = await self._connected()
         topic_id = self._topic_id()
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
@@ -194,12 +193,14 @@ class _Fetcher:
         body = encode_request(api.key, version, message)
         frame = request_frame(api, version, self._correlation_id, connection.client_id, body)
         connection.send(frame)
-        answer = await connection.receive()
-        start = response_body(answer, self._correlation_id, is_flexible=True)
+        response = await connection.receive()
+        start = response_body(response, self._correlation_id, is_flexible=True)
         try:
-            parsed = parse_fetch_response(answer, start, version)
+            parsed = parse_fetch_response(response, start, version)
         except MalformedRequest as error:
-            raise ConnectionError(f"{connection.address} gave a strange answer: {error}") from error
+            raise ConnectionError(
+                f"{connection.address} sent a malformed response: {error}"
+            ) from error
         code = ErrorCode(parsed.error_code)
         if code is not ErrorCode.NONE or not parsed.results:
             raise KafkaError(code, f"{self._at}: {code.name}")
@@ -215,47 +216,53 @@ class _Fetcher:
             await pool.metadata((self._at.topic,))
         address = pool.cluster.nodes.get(node)
         if address is None:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"node {node} is not there")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"node {node} is not available")
         self._address = address
         self._connection = await self._link.stream_to(address)
         return self._connection
 
     def _topic_id(self) -> UUID | None:
-        """As planned. Links outlive topics, and nodes learn of a new one each in its time: so who
-        knows another id asks again, a few times.
+        """The id at planning time.
+
+        The link may cache the id of an older topic, and nodes replay metadata at different speeds.
+        A mismatch is therefore retried a few times.
         """
         known = self._link.pool.cluster.topic_id(self._at.topic)
         planned = self._options.topic_id
         if planned is None or known is None or known == planned:
             return known
-        self._strange += 1
-        if self._strange < STRANGE_MAX:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{self._at}: another topic of that name")
+        self._mismatches += 1
+        if self._mismatches < MISMATCHES_MAX:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{self._at}: the topic id does not match")
         raise DataLost(
-            f"topic {self._at.topic} was deleted and made again while it was read: what was "
-            f"left of offsets {self.position} to {self._range.end} of partition "
-            f"{self._at.partition} is gone. Start the query anew with another checkpoint"
+            f"topic {self._at.topic} was deleted and recreated while it was read: offsets "
+            f"{self.position} to {self._range.end - 1} of partition {self._at.partition} are gone. "
+            "Start the query again with a new checkpoint"
         )
 
     async def _out_of_range(self) -> None:
-        """Retention was faster, or the log is shorter than it was; but a copy may be behind, and a
-        leader that was just elected too (KIP-392: leave the copy, and ask who leads).
+        """Records were deleted, or the log is shorter than before, or the replica is behind.
+
+        A follower and a newly elected leader may be behind: go back to the leader and retry
+        (KIP-392).
         """
         pool = self._link.pool
         earliest = (await offsets_at(pool, {self._at: EARLIEST}))[self._at]
         latest = (await offsets_at(pool, {self._at: LATEST}))[self._at]
-        self._strange += 1
+        self._mismatches += 1
         if self.position < earliest:
             reached = min(earliest, self._range.end)
             lost = f"offsets {self.position} to {reached - 1} of {self._at} are gone: the log "
-            lost += f"begins at {earliest} (retention or deleted records)"
-        elif self.position <= latest or self._strange < STRANGE_MAX:
-            self._leave(None)
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._at}: a copy is behind")
+            lost += f"starts at {earliest} (retention or deleted records)"
+        elif self.position <= latest or self._mismatches < MISMATCHES_MAX:
+            self._switch_to(None)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._at}: the replica is behind")
         else:
             reached = self._range.end
             lost = f"offset {self.position} of {self._at} is beyond the end of the log, {latest}: "
-            lost += "records were lost, or the topic was made again"
+            lost += "records were lost, or the topic was recreated"
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{lost}. To go on with what is left set failOnDataLoss=false")
+            raise DataLost(
+                f"{lost}. To continue with the remaining records, set failOnDataLoss=false"
+            )
         self.position = reached

@@ -1,4 +1,4 @@
-"""What one task does to read: a range of offsets in, Arrow out; for batches and streams alike."""
+"""The work of one read task: a range of offsets in, Arrow tables out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_riverrun.arrow.decode import to_arrow
-from pyspark_riverrun.cluster.link import link_to, settle
+from pyspark_riverrun.cluster.link import freeze_heap, link_to
 from pyspark_riverrun.options import ReadOptions
-from pyspark_riverrun.reading.prefetch import Ahead, FetchOptions
+from pyspark_riverrun.reading.prefetch import FetchOptions, RangePrefetch
 from pyspark_riverrun.reading.ranges import Range
 
 ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
-"""In one Arrow batch: enough to forget its cost, little enough that Java takes memory for it which
-it had before, and that the processor's cache holds."""
+"""Per Arrow batch. Large enough to amortise its cost, small enough for the CPU cache and for memory
+that Java already holds."""
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """What travels from planning to a task."""
+    """The range that planning sends to a task."""
 
     range_: Range
     topic_id: UUID | None
@@ -39,11 +39,11 @@ def partitions_of(
 def read_range(
     options: ReadOptions, columns: Sequence[str], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Raises DataLost, KafkaError, OSError and CorruptBatch, each in words."""
+    """Raises DataLost, KafkaError, OSError and CorruptBatch."""
     if not isinstance(partition, RangePartition):
-        return  # Spark makes up an empty partition when there is none
+        return  # Spark passes an empty partition if planning returned none
     range_ = partition.range_
-    ahead = Ahead(
+    prefetch = RangePrefetch(
         link_to(options.cluster),
         range_,
         FetchOptions(
@@ -54,9 +54,9 @@ def read_range(
             topic_id=partition.topic_id,
         ),
     )
-    for portion in ahead.portions():
+    for response in prefetch.responses():
         for table in to_arrow(
-            portion,
+            response,
             topic=range_.topic,
             partition=range_.partition,
             start=range_.start,
@@ -66,4 +66,4 @@ def read_range(
             rows = min(max(table.num_rows * BATCH_BYTES_MAX // max(table.nbytes, 1), 1), ROWS_MAX)
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)
-    settle()
+    freeze_heap()

@@ -1,7 +1,7 @@
-"""Kafka's murmur2 for many keys at once, and so their partitions.
+"""Kafka's default partitioner for many keys at once.
 
-One step of the hash for all keys that are still long enough; ``client.partitioner`` has it for one
-key, and tests hold both equal.
+murmur2 runs one step for all keys that are long enough. Tests compare the result with
+``client.partitioner``, which hashes one key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORD_BYTES: Final = 4
 
 
 def bounds_of(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Where in its data buffer each value of a binary or string array begins and ends."""
+    """The offsets of a binary or string array: each value is [bounds[i], bounds[i + 1])."""
     size = 8 if pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type) else 4
     kind = np.int64 if size == 8 else np.int32
     buffer = keys.buffers()[1]
@@ -31,24 +31,24 @@ def bounds_of(keys: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def hashes_of(keys: pa.Array) -> Hashes:
-    """murmur2 of each key; what it is for a null means nothing."""
+    """murmur2 of each key. The hash of a null is undefined."""
     bounds = bounds_of(keys)
     start, sizes = bounds[:-1], np.diff(bounds)
     buffer = keys.buffers()[2]
-    # Words are read where the keys lie, so the last of them may reach over the end.
-    held = b"" if buffer is None else memoryview(buffer)[: int(bounds[-1])]
-    data = np.frombuffer(bytes(held) + bytes(_WORD_BYTES), np.uint8)
+    # Words are read in place, so the last one may extend beyond the keys.
+    data_bytes = b"" if buffer is None else memoryview(buffer)[: int(bounds[-1])]
+    data = np.frombuffer(bytes(data_bytes) + bytes(_WORD_BYTES), np.uint8)
     words = np.ndarray((len(data) - 3,), np.dtype("<u4"), data, strides=(1,))
     with np.errstate(over="ignore"):
         mixed: Hashes = _SEED ^ sizes.astype(np.uint32)
         counts = sizes // _WORD_BYTES
         most = int(counts.max()) if len(counts) else 0
-        for turn in range(most):
-            if turn < int(counts.min()):
-                mixed = _step(mixed, words[start + turn * _WORD_BYTES])
+        for step in range(most):
+            if step < int(counts.min()):
+                mixed = _step(mixed, words[start + step * _WORD_BYTES])
             else:
-                left = np.flatnonzero(counts > turn)
-                mixed[left] = _step(mixed[left], words[start[left] + turn * _WORD_BYTES])
+                left = np.flatnonzero(counts > step)
+                mixed[left] = _step(mixed[left], words[start[left] + step * _WORD_BYTES])
         rest = sizes % _WORD_BYTES
         some = np.flatnonzero(rest)
         if len(some):
@@ -60,7 +60,7 @@ def hashes_of(keys: pa.Array) -> Hashes:
 
 
 def partitions_of_keys(keys: pa.Array, count: int) -> npt.NDArray[np.int64]:
-    """As Kafka's default partitioner places them."""
+    """The partition of each key."""
     return (hashes_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
 
 

@@ -1,10 +1,10 @@
-"""Sends the batches of one task: idempotent, in order within each partition, several in flight.
+"""Sends the batches of one task: idempotent, in order per partition, several in flight.
 
-A lane per partition lives in the loop of the link. Up to five batches are under way (what brokers
-remember of a producer, KIP-98); when one fails for a reason that may pass, the lane waits until all
-that are under way are settled, and sends what is not written again, in order and with the sequences
-that it had, so that nothing is written twice by this producer. The task waits only when much is
-under way.
+Each partition has a sender in the event loop of the link. Up to five batches are in flight, because
+brokers remember the last five of a producer (KIP-98). After a transient failure the sender waits
+until all batches in flight are settled. It then resends the failed ones in order with their
+original sequence numbers, so that this producer writes nothing twice. The task blocks only when too
+many bytes are in flight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark_riverrun.arrow.encode import Block, Payload
-from pyspark_riverrun.cluster.link import Link
+from pyspark_riverrun.cluster.link import BrokerLink
 from pyspark_riverrun.options import WriteOptions
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE, STALE_LEADER
@@ -32,10 +32,10 @@ from riverrun.wire.messages.init_producer_id_response import InitProducerIdRespo
 from riverrun.wire.messages.produce_response import ProduceResponse
 from riverrun.wire.produce import produce_request_around
 
-UNDER_WAY_BYTES_MAX: Final = 32 * 1024 * 1024
+IN_FLIGHT_BYTES_MAX: Final = 32 * 1024 * 1024
 FILLED_BYTES_MAX: Final = 1024 * 1024
-"""Of records that are packed into one batch, unless batches may be larger than this anyway."""
-BY_NAME_MAX: Final = 12
+"""Uncompressed records per batch, unless kafka.batch.size is larger."""
+TOPIC_NAME_VERSION_MAX: Final = 12
 SEQUENCES: Final = 2**31
 ACKS_ALL: Final = -1
 BACKOFF_S: Final = 0.05
@@ -44,7 +44,7 @@ BACKOFF_S_MAX: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """What brokers know a producer by; -1 and -1 for one that is not idempotent."""
+    """Producer id and epoch; both are -1 if the producer is not idempotent."""
 
     producer_id: int
     epoch: int
@@ -55,8 +55,8 @@ class ProducerIdentity:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Batch:
-    """Header and records apart: the records stay where they were made until they are written."""
+class _ProduceBatch:
+    """Header and records are separate, so that the records are not copied."""
 
     header: bytes
     body: Buffer
@@ -64,7 +64,7 @@ class _Batch:
     base_sequence: int
     give_up_at: float
     block: Block | None
-    """What is given back when the batch is written."""
+    """Memory that is released when the batch is written."""
 
     @property
     def size(self) -> int:
@@ -72,8 +72,8 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class Written:
-    """What a partition has got."""
+class PartitionWrites:
+    """The records that a partition has received."""
 
     records: int = 0
     first_offset: int = -1
@@ -81,19 +81,19 @@ class Written:
 
 
 class TaskProducer:
-    """Made and used by the thread of a task."""
+    """Created and used by the thread of a task."""
 
-    def __init__(self, link: Link, options: WriteOptions) -> None:
+    def __init__(self, link: BrokerLink, options: WriteOptions) -> None:
         self._link = link
         self.options = options
         self._identity = ProducerIdentity(producer_id=-1, epoch=-1)
         if options.acks == ACKS_ALL:
-            self._identity = link.ask(_identity(link.pool))
-        self._lanes: dict[TopicPartition, _Lane] = {}
+            self._identity = link.run(_identity(link.pool))
+        self._senders: dict[TopicPartition, _PartitionSender] = {}
         self._counts: dict[str, int] = {}
         self._ratios: dict[str, float] = {}
         self._changed = threading.Condition()
-        self._under_way_bytes = 0
+        self._in_flight_bytes = 0
         self._failure: BaseException | None = None
 
     @property
@@ -101,54 +101,56 @@ class TaskProducer:
         return self._identity
 
     @property
-    def written(self) -> dict[TopicPartition, Written]:
-        return {at: lane.written for at, lane in self._lanes.items()}
+    def written(self) -> dict[TopicPartition, PartitionWrites]:
+        return {at: sender.written for at, sender in self._senders.items()}
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; one that is missing is created, if brokers do that."""
+        """The number of partitions. A missing topic is created if brokers allow auto-creation."""
         if topic not in self._counts:
-            self._counts[topic] = self._link.ask(_partition_count(self._link.pool, topic))
+            self._counts[topic] = self._link.run(_partition_count(self._link.pool, topic))
         return self._counts[topic]
 
-    def room(self, topic: str) -> int:
-        """How many bytes of records make a batch of the size that is asked for: as many more as
-        compression takes away, by what it did to the last ones (Kafka's producer does so too).
+    def batch_bytes_target(self, topic: str) -> int:
+        """Uncompressed bytes that give a batch of the configured size, by the recent compression
+        ratio. Kafka's producer estimates it in the same way.
         """
         wanted = self.options.batch_bytes
         return max(wanted, min(int(wanted / self._ratios.get(topic, 1.0)), FILLED_BYTES_MAX))
 
     def send(self, at: TopicPartition, payload: Payload) -> None:
-        """Raises what made an earlier batch fail."""
-        lane = self._lanes.get(at)
-        if lane is None:
-            lane = self._lanes[at] = _Lane(self, self._link.pool, at, self.options)
-        batch = self._batch(lane, payload)
-        self._learn(at.topic, batch.size / len(payload.records))
+        """Queue a batch. Raises the error of an earlier batch."""
+        sender = self._senders.get(at)
+        if sender is None:
+            sender = self._senders[at] = _PartitionSender(self, self._link.pool, at, self.options)
+        batch = self._batch(sender, payload)
+        self._update_ratio(at.topic, batch.size / len(payload.records))
         block = batch.block
-        assert block is not None, "only halves of batches have none"
+        assert block is not None, "only the first half of a split batch has none"
         with self._changed:
             if not block.is_counted:
                 self._changed.wait_for(self._has_room)
                 block.is_counted = True
-                self._under_way_bytes += block.size
+                self._in_flight_bytes += block.size
             self._raise_failure()
-        self._link.soon(lambda: lane.add(batch))
+        self._link.call_soon(lambda: sender.add(batch))
 
     def flush(self) -> None:
-        """Wait until all is acknowledged; raises what made it fail."""
+        """Wait until all batches are acknowledged, or raise the error."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._under_way_bytes or self._failure is not None)
+            self._changed.wait_for(lambda: not self._in_flight_bytes or self._failure is not None)
             self._raise_failure()
 
     def close(self) -> None:
-        for lane in self._lanes.values():
-            self._link.soon(lane.stop)
+        for sender in self._senders.values():
+            self._link.call_soon(sender.stop)
 
     def _has_room(self) -> bool:
-        return self._under_way_bytes < UNDER_WAY_BYTES_MAX or self._failure is not None
+        return self._in_flight_bytes < IN_FLIGHT_BYTES_MAX or self._failure is not None
 
-    def _learn(self, topic: str, ratio: float) -> None:
-        """Worse is believed at once, better by halves: a batch may be too large for its topic."""
+    def _update_ratio(self, topic: str, ratio: float) -> None:
+        """Follow a worse ratio at once and a better one by half, to avoid batches that are too
+        large.
+        """
         known = self._ratios.get(topic, 1.0)
         self._ratios[topic] = ratio if ratio > known else (known + ratio) / 2
 
@@ -156,9 +158,9 @@ class TaskProducer:
         if self._failure is not None:
             raise self._failure
 
-    def _batch(self, lane: _Lane, payload: Payload) -> _Batch:
+    def _batch(self, sender: _PartitionSender, payload: Payload) -> _ProduceBatch:
         now_ms = time.time_ns() // 1_000_000
-        sequence = lane.next_sequence if self._identity.is_idempotent else -1
+        sequence = sender.next_sequence if self._identity.is_idempotent else -1
         header = BatchHeader(
             base_offset=0,
             length=0,
@@ -174,13 +176,13 @@ class TaskProducer:
             base_sequence=sequence,
             count=payload.count,
         )
-        lane.next_sequence = (lane.next_sequence + payload.count) % SEQUENCES
+        sender.next_sequence = (sender.next_sequence + payload.count) % SEQUENCES
         body: Buffer = payload.records
         block = payload.block
         if self.options.compression is not Compression.NONE:
             body = compress(self.options.compression, body)
             block = Block(size=HEADER_BYTES + len(body), left=1)
-        return _Batch(
+        return _ProduceBatch(
             header=header_of(header, body),
             body=body,
             count=payload.count,
@@ -189,32 +191,32 @@ class TaskProducer:
             block=block,
         )
 
-    # What the lanes tell, in the loop
+    # Called by the senders in the event loop
 
-    def settled(self, block: Block | None, failure: BaseException | None = None) -> None:
+    def on_settled(self, block: Block | None, failure: BaseException | None = None) -> None:
         with self._changed:
             if block is not None:
                 block.left -= 1
                 if block.left == 0:
-                    self._under_way_bytes -= block.size
+                    self._in_flight_bytes -= block.size
             self._failure = self._failure or failure
             self._changed.notify_all()
 
 
 @dataclass(slots=True)
-class _Lane:
-    """All that goes to one partition. Lives in the loop, but for ``next_sequence``."""
+class _PartitionSender:
+    """Sends the batches of one partition. Used in the event loop, except ``next_sequence``."""
 
     producer: TaskProducer
     pool: ConnectionPool
     at: TopicPartition
     options: WriteOptions
     next_sequence: int = 0
-    written: Written = field(default_factory=Written)
-    _waiting: deque[_Batch] = field(default_factory=deque)
+    written: PartitionWrites = field(default_factory=PartitionWrites)
+    _waiting: deque[_ProduceBatch] = field(default_factory=deque)
     _task: asyncio.Task[None] | None = None
 
-    def add(self, batch: _Batch) -> None:
+    def add(self, batch: _ProduceBatch) -> None:
         self._waiting.append(batch)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -225,31 +227,31 @@ class _Lane:
             self._task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whatever ended it, the thread of the task waits for us, and is the one to raise it."""
-        failure: BaseException | None = ConnectionError(f"{self.at}: sending was stopped")
+        """Report the error to the thread of the task, which waits and raises it."""
+        failure: BaseException | None = ConnectionError(f"{self.at}: sending was cancelled")
         if not task.cancelled():
             failure = task.exception()
         if failure is not None:
-            self.producer.settled(None, failure)
+            self.producer.on_settled(None, failure)
 
     async def _run(self) -> None:
-        window: deque[tuple[_Batch, asyncio.Task[None]]] = deque()
+        window: deque[tuple[_ProduceBatch, asyncio.Task[None]]] = deque()
         try:
             await self._send_all(window)
-            self._task = None  # a lane that failed sends nothing more
+            self._task = None  # a failed sender keeps its task and sends nothing more
         finally:
-            # Nobody else knows of these, and what is given up must not be written later.
+            # Cancel requests in flight: an abandoned batch must not be written later.
             for _, task in window:
                 task.cancel()
             await asyncio.gather(*(task for _, task in window), return_exceptions=True)
 
-    async def _send_all(self, window: deque[tuple[_Batch, asyncio.Task[None]]]) -> None:
+    async def _send_all(self, window: deque[tuple[_ProduceBatch, asyncio.Task[None]]]) -> None:
         is_idempotent = self.producer.identity.is_idempotent
         window_max = self.options.in_flight_max if is_idempotent else 1
         failures = 0
         loop = asyncio.get_running_loop()
         while self._waiting or window:
-            # After a failure one goes alone, so that its answer means what it says.
+            # After a failure send one batch at a time, so that its response is unambiguous.
             while self._waiting and len(window) < (1 if failures else window_max):
                 batch = self._waiting.popleft()
                 window.append((batch, loop.create_task(self._send(batch))))
@@ -262,31 +264,33 @@ class _Lane:
                 was_alone = failures > 0
                 failures += 1
                 await asyncio.gather(*(task for _, task in window), return_exceptions=True)
-                left = [one for one, task in window if task.exception() is not None]
+                failed = [one for one, task in window if task.exception() is not None]
                 window.clear()
-                halves = self._split(error, left[0])
+                halves = self._split(error, failed[0])
                 if halves:
-                    left[:1] = halves
+                    failed[:1] = halves
                     failures = 0
                 else:
-                    self._judge(error, left[0], was_alone=was_alone)
-                self._waiting.extendleft(reversed(left))
-                await self._pause(error, failures)
+                    self._raise_unless_retriable(error, failed[0], was_alone=was_alone)
+                self._waiting.extendleft(reversed(failed))
+                await self._back_off(error, failures)
 
-    def _judge(self, error: KafkaError | OSError, batch: _Batch, *, was_alone: bool) -> None:
-        """Raise what cannot be helped by sending again."""
+    def _raise_unless_retriable(
+        self, error: KafkaError | OSError, batch: _ProduceBatch, *, was_alone: bool
+    ) -> None:
+        """Raise the error if resending cannot help."""
         if isinstance(error, KafkaError):
-            # A batch behind the one that failed is out of order until that one is written.
-            may_pass = error.code in RETRIABLE or (
+            # A batch after a failed one is out of order until that one is written.
+            is_retriable = error.code in RETRIABLE or (
                 error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not was_alone
             )
-            if not may_pass:
+            if not is_retriable:
                 raise error
         if not self.producer.identity.is_idempotent or time.monotonic() >= batch.give_up_at:
             raise error
 
-    def _split(self, error: KafkaError | OSError, batch: _Batch) -> list[_Batch]:
-        """The topic takes less than we gathered: two halves, with the sequences they had."""
+    def _split(self, error: KafkaError | OSError, batch: _ProduceBatch) -> list[_ProduceBatch]:
+        """Split a batch that is too large for the topic in two, with the same sequence numbers."""
         if not isinstance(error, KafkaError) or error.code is not ErrorCode.MESSAGE_TOO_LARGE:
             return []
         if batch.count == 1:
@@ -298,7 +302,7 @@ class _Lane:
         middle = batch.count // 2
         return [self._part(batch, records[:middle], 0), self._part(batch, records[middle:], middle)]
 
-    def _part(self, batch: _Batch, records: list[NewRecord], skipped: int) -> _Batch:
+    def _part(self, batch: _ProduceBatch, records: list[NewRecord], skipped: int) -> _ProduceBatch:
         identity = self.producer.identity
         sequence = batch.base_sequence
         if identity.is_idempotent:
@@ -310,8 +314,8 @@ class _Lane:
             producer_epoch=identity.epoch,
             base_sequence=sequence,
         )
-        # What the whole took up is given back with the second half.
-        return _Batch(
+        # The memory of the whole batch is released with the second half.
+        return _ProduceBatch(
             header=data[:HEADER_BYTES],
             body=data[HEADER_BYTES:],
             count=len(records),
@@ -320,55 +324,57 @@ class _Lane:
             block=batch.block if skipped else None,
         )
 
-    async def _pause(self, error: KafkaError | OSError, failures: int) -> None:
+    async def _back_off(self, error: KafkaError | OSError, failures: int) -> None:
         if not isinstance(error, KafkaError) or error.code in STALE_LEADER:
             self.pool.cluster.topics.pop(self.at.topic, None)
         if failures:
             await asyncio.sleep(min(BACKOFF_S * 2 ** min(failures, 16), BACKOFF_S_MAX))
 
-    async def _send(self, batch: _Batch) -> None:
+    async def _send(self, batch: _ProduceBatch) -> None:
         leader = await self.pool.leader(self.at.topic, self.at.partition)
         connection = await self.pool.node_connection(leader)
         topic_id = self.pool.cluster.topic_id(self.at.topic)
         version = connection.version_of(
-            ApiKey.PRODUCE, at_most=BY_NAME_MAX if topic_id is None else None
+            ApiKey.PRODUCE, at_most=TOPIC_NAME_VERSION_MAX if topic_id is None else None
         )
-        before, behind = produce_request_around(
+        prefix, suffix = produce_request_around(
             version,
             acks=self.options.acks,
             timeout_ms=int(self.pool.request_timeout_s * 1000),
-            topic=self.at.topic if topic_id is None or version <= BY_NAME_MAX else topic_id,
+            topic=self.at.topic
+            if topic_id is None or version <= TOPIC_NAME_VERSION_MAX
+            else topic_id,
             partition=self.at.partition,
             size=batch.size,
         )
-        body = (before + batch.header, batch.body, behind)
+        body = (prefix + batch.header, batch.body, suffix)
         if self.options.acks == 0:
             await connection.send_parts(ApiKey.PRODUCE, version, body)
             self._acknowledged(batch, -1)
             return
-        answer: ProduceResponse = await connection.request_parts(ApiKey.PRODUCE, version, body)
-        result = answer.responses[0].partition_responses[0]
+        response: ProduceResponse = await connection.request_parts(ApiKey.PRODUCE, version, body)
+        result = response.responses[0].partition_responses[0]
         code = result.error_code
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             raise KafkaError(code, f"{self.at}: {result.error_message or code.name}")
         self._acknowledged(batch, result.base_offset)
 
-    def _acknowledged(self, batch: _Batch, base_offset: int) -> None:
+    def _acknowledged(self, batch: _ProduceBatch, base_offset: int) -> None:
         self.written.records += batch.count
         if base_offset >= 0:
             if self.written.first_offset < 0:
                 self.written.first_offset = base_offset
             self.written.end_offset = base_offset + batch.count
-        self.producer.settled(batch.block)
+        self.producer.on_settled(batch.block)
 
 
 async def _identity(pool: ConnectionPool) -> ProducerIdentity:
     async def once() -> ProducerIdentity:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
-        if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, f"producer id: {answer.error_code.name}")
-        return ProducerIdentity(producer_id=answer.producer_id, epoch=answer.producer_epoch)
+        response: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
+        if response.error_code is not ErrorCode.NONE:
+            raise KafkaError(response.error_code, f"producer id: {response.error_code.name}")
+        return ProducerIdentity(producer_id=response.producer_id, epoch=response.producer_epoch)
 
     return await pool.try_again(once)
 

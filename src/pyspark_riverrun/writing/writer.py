@@ -1,11 +1,12 @@
-"""Writing rows to topics, in batches and streams: columns in, batches of records out.
+"""Writes rows to topics, in batches and in streams.
 
-Columns as Spark's Kafka sink has them: value, and perhaps key, topic, partition and headers. Each
-task has an idempotent producer of its own; a task or a batch that Spark runs again writes again.
+Columns are those of Spark's Kafka sink: value, and optionally key, topic, partition and headers.
+Each task has its own idempotent producer. A task or batch that Spark repeats is written again.
 
-The two phases of an exactly-once sink are laid out here, though brokers have no transactions yet:
-tasks report in a message what a driver would need to end their transactions by itself (the
-transactional id, producer id and epoch), and ``commit`` is where the decision would be recorded.
+The interfaces already have the two phases of an exactly-once sink, although brokers have no
+transactions yet: the message of a task contains what a driver needs to end its transaction (the
+transactional id, producer id and epoch), and ``commit`` is where the driver would record the
+decision.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_riverrun.arrow.arrays import is_valid, numbers, values_of
+from pyspark_riverrun.arrow.arrays import int32_values, integer_array, is_valid
 from pyspark_riverrun.arrow.encode import Rows, payloads
-from pyspark_riverrun.cluster.link import link_to, settle
-from pyspark_riverrun.offsets import place
+from pyspark_riverrun.cluster.link import freeze_heap, link_to
+from pyspark_riverrun.offsets import topic_partition
 from pyspark_riverrun.options import BadOption, WriteOptions
 from pyspark_riverrun.writing.partitioning import partitions_of_keys
 from pyspark_riverrun.writing.task_producer import TaskProducer
@@ -54,17 +55,17 @@ ALLOWED: Final[dict[str, tuple[DataType, ...]]] = {
 
 
 class BadRow(ValueError):
-    """A row that cannot be written; the text says why."""
+    """A row cannot be written. The text gives the reason."""
 
 
 @dataclass(frozen=True)
-class TaskWritten(WriterCommitMessage):
-    """What a task has written, and who it was for the brokers."""
+class TaskCommit(WriterCommitMessage):
+    """The records that a task has written, and its producer."""
 
     producer_id: int
     producer_epoch: int
     transactional_id: str | None
-    """None as long as there are no transactions: then nothing is left to be ended."""
+    """None without transactions."""
     records: int
     offsets: tuple[tuple[str, int, int, int], ...]
     """(topic, partition, first offset, end offset)."""
@@ -74,24 +75,24 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     """Raises BadOption."""
     names = schema.fieldNames()
     if "value" not in names:
-        raise BadOption(f"a column value is needed; there are {', '.join(names)}")
+        raise BadOption(f"a column value is required; found {', '.join(names)}")
     if options.topic is None and "topic" not in names:
-        raise BadOption("say where to write: by the option topic, or by a column topic")
+        raise BadOption("set the option topic, or add a column topic")
     for field in schema.fields:
         allowed = ALLOWED.get(field.name)
         if allowed is None:
             raise BadOption(
-                f"a topic has no column {field.name}; there are {', '.join(ALLOWED)}. Put more "
-                "into the value, for example by to_json(struct(*))"
+                f"a topic has no column {field.name}, only {', '.join(ALLOWED)}. Put other "
+                "columns into the value, for example with to_json(struct(*))"
             )
-        if not any(_is_like(field.dataType, one) for one in allowed):
+        if not any(_is_same_type(field.dataType, one) for one in allowed):
             wanted = " or ".join(one.simpleString() for one in allowed)
             found = field.dataType.simpleString()
-            raise BadOption(f"the column {field.name} is {wanted}, not {found}")
+            raise BadOption(f"the column {field.name} must be {wanted}, not {found}")
 
 
-def _is_like(found: DataType, wanted: DataType) -> bool:
-    """Equal but for what may be null."""
+def _is_same_type(found: DataType, wanted: DataType) -> bool:
+    """Whether types are equal apart from nullability."""
     return found.simpleString() == wanted.simpleString()
 
 
@@ -105,10 +106,10 @@ class BatchWriter(DataSourceArrowWriter):
         return write_all(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All is written and acknowledged already."""
+        """All records are already acknowledged."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was written stays: a log takes nothing back."""
+        """Written records stay, because a log cannot remove them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -121,25 +122,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_all(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All is written and acknowledged already."""
+        """All records are already acknowledged."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """What was written stays: a log takes nothing back."""
+        """Written records stay, because a log cannot remove them."""
 
 
-def write_all(options: WriteOptions, tables: Iterator[pa.RecordBatch]) -> TaskWritten:
-    """The work of one task: returns when all is acknowledged."""
+def write_all(options: WriteOptions, tables: Iterator[pa.RecordBatch]) -> TaskCommit:
+    """The work of one task. Returns when all records are acknowledged."""
     producer = TaskProducer(link_to(options.cluster), options)
     try:
-        placing = _Placing(producer)
+        router = _RowRouter(producer)
         for table in tables:
             for topic, part in _by_topic(table, options.topic):
-                placing.send(topic, part)
+                router.send(topic, part)
         producer.flush()
     finally:
         producer.close()
-    settle()
-    return TaskWritten(
+    freeze_heap()
+    return TaskCommit(
         producer_id=producer.identity.producer_id,
         producer_epoch=producer.identity.epoch,
         transactional_id=None,
@@ -152,40 +153,40 @@ def write_all(options: WriteOptions, tables: Iterator[pa.RecordBatch]) -> TaskWr
 
 
 def _by_topic(table: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The option wins over the column, as in the connector."""
+    """Split rows by topic. The option wins over the column, as in the connector."""
     if topic is not None:
         yield topic, table
         return
     names = table.column("topic")
     if names.null_count:
-        raise BadRow("a row has null for its topic")
+        raise BadRow("the topic of a row is null")
     coded = names.dictionary_encode()
     topics = coded.dictionary.to_pylist()
     if len(topics) == 1:
         yield topics[0], table
         return
-    codes = values_of(coded.indices)
+    codes = int32_values(coded.indices)
     for code, name in enumerate(topics):
-        yield name, table.take(numbers(np.flatnonzero(codes == code), pa.int64()))
+        yield name, table.take(integer_array(np.flatnonzero(codes == code), pa.int64()))
 
 
 def _check_headers(headers: pa.Array | None) -> None:
-    """A header without a name has no place in a record: readers would stop at it for ever."""
+    """Reject headers without a name, which readers could not skip."""
     if headers is None:
         return
     pairs = headers.flatten()
     if pairs.null_count:
-        raise BadRow("a row has null among its headers")
+        raise BadRow("a row has a null header")
     if pairs.field(0).null_count:
-        raise BadRow("a row has a header whose name is null")
+        raise BadRow("a row has a header with a null name")
 
 
-class _Placing:
-    """Gives rows their partitions."""
+class _RowRouter:
+    """Chooses the partition of each row."""
 
     def __init__(self, producer: TaskProducer) -> None:
         self._producer = producer
-        self._turn = SystemRandomness().below(2**31)
+        self._next_partition = SystemRandomness().below(2**31)
 
     def send(self, topic: str, table: pa.RecordBatch) -> None:
         names = table.schema.names
@@ -197,24 +198,26 @@ class _Placing:
         _check_headers(rows.headers)
         given = table.column("partition") if "partition" in names else None
         partitions = self._partitions(topic, rows, given)
-        for payload in payloads(rows, partitions, self._producer.room(topic)):
-            self._producer.send(place(topic, payload.partition), payload)
+        for payload in payloads(rows, partitions, self._producer.batch_bytes_target(topic)):
+            self._producer.send(topic_partition(topic, payload.partition), payload)
 
     def _partitions(self, topic: str, rows: Rows, given: pa.Array | None) -> npt.NDArray[np.int64]:
-        """By the column, else by the key, else all of them to one partition, another each time."""
+        """By the column, else by the key, else all rows of a call to one partition, in rotation."""
         count = self._producer.partition_count(topic)
-        self._turn += 1
-        placed = np.full(len(rows.value), self._turn % count, np.int64)
+        self._next_partition += 1
+        partitions = np.full(len(rows.value), self._next_partition % count, np.int64)
         if rows.key is not None and count > 1:
-            placed = np.where(is_valid(rows.key), partitions_of_keys(rows.key, count), placed)
+            partitions = np.where(
+                is_valid(rows.key), partitions_of_keys(rows.key, count), partitions
+            )
         if given is not None:
             is_given = is_valid(given)
-            chosen = np.where(is_given, values_of(given), 0)
+            chosen = np.where(is_given, int32_values(given), 0)
             wrong = np.flatnonzero((chosen < 0) | (chosen >= count))
             if len(wrong):
                 raise BadRow(
-                    f"a row has partition {chosen[wrong[0]]}, but topic {topic} has {count}, "
-                    f"from 0 to {count - 1}"
+                    f"a row has partition {chosen[wrong[0]]}, but topic {topic} has partitions "
+                    f"0 to {count - 1}"
                 )
-            placed = np.where(is_given, chosen, placed)
-        return placed
+            partitions = np.where(is_given, chosen, partitions)
+        return partitions

@@ -33,11 +33,40 @@ if TYPE_CHECKING:
 NEEDED = ("pyspark", "pyarrow", "deltalake")
 REMEDY = "in a clone: pip install -e '.[spark]' --constraint constraints.txt"
 STOP_SECONDS_MAX = 120
-LOOK_EVERY_SECONDS = 0.2
-SAME_REQUEST_SECONDS = 0.5
-SPARK_LOST = "Spark's Java process has ended; run the pipeline again, it goes on where it was"
+POLL_SECONDS = 0.2
+REPEATED_SIGNAL_SECONDS = 0.5
+"""Signals within this time count as one: timeout(1) signals the process and its group."""
+SPARK_LOST = "Spark's Java process has ended; run the pipeline again to continue"
+TEMPLATE = """\
+# A riverrun pipeline. docs/pipelines.md explains all fields.
+# Check it with `riverrun pipeline validate`, run it with `riverrun pipeline run`.
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline, in TOML or YAML.")]
+[pipeline]
+name = "{name}"
+bootstrap = "{bootstrap}"
+
+[sources.{source}]
+topic = "{topic}"
+values = "json"                     # json, avro or raw
+schema = "infer"                    # from the first records, or: "id BIGINT, name STRING"
+dead_letters = "{topic}.dead-letters"  # topic for invalid records, with the reason
+
+[transforms.prepared]
+sql = "SELECT * FROM {source}"
+
+[sinks.{source}_table]
+input = "prepared"
+format = "delta"                    # delta, iceberg or parquet
+path = "tables/{topic}"
+trigger = "5 seconds"
+
+# Write to a topic as well:
+# [sinks.{source}_topic]
+# input = "prepared"
+# topic = "{topic}-prepared"
+"""
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file in TOML or YAML.")]
 Master = Annotated[
     str,
     typer.Option(
@@ -47,23 +76,23 @@ Master = Annotated[
     ),
 ]
 Once = Annotated[
-    bool, typer.Option("--once", help="End when all that is there now has been processed.")
+    bool, typer.Option("--once", help="Stop when all records that exist now are processed.")
 ]
 UiPort = Annotated[
-    int, typer.Option("--ui-port", min=0, help="Port of the Spark UI; 0 is without.")
+    int, typer.Option("--ui-port", min=0, help="Port of the Spark UI; 0 disables it.")
 ]
 OtherBootstrap = Annotated[
     str | None,
     typer.Option(
         "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE,
-        help="Address of the cluster, instead of the one in the file.",
+        help="Address of the cluster. Overrides the one in the file.",
     ),
 ]  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
     pipeline = typer.Typer(
-        help="Run pipelines on Spark: topics and files to tables and topics. Needs an extra: "
+        help="Run pipelines on Spark: topics and files to tables and topics. Needs the extra: "
         "pip install -e '.[spark]' -c constraints.txt in a clone.",
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -88,32 +117,31 @@ def check_extra() -> None:
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="To be made.")] = Path(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create.")] = Path(
         "pipeline.toml"
     ),
-    topic: Annotated[str, typer.Option("--topic", help="The topic to read.")] = "events",
+    topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = "events",
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Write a pipeline to begin with: a topic of JSON into a Delta table.
+    """Write an example pipeline: a topic with JSON values into a Delta table.
 
     \b
     riverrun pipeline init clicks.toml --topic clicks
     riverrun pipeline run clicks.toml
     """
     from riverrun.cli.support.session import addresses_of
-    from riverrun.pipeline.declaration.template import template
 
     if file.exists():
-        fail(f"{file} exists already; choose another name, or remove it", USAGE)
+        fail(f"{file} already exists; choose another name, or remove it", USAGE)
     if file.suffix != ".toml":
-        fail(f"{file}: init writes TOML; name it {file.with_suffix('.toml')}", USAGE)
+        fail(f"{file}: init writes TOML; use the name {file.with_suffix('.toml')}", USAGE)
     addresses_of(bootstrap)
-    file.write_text(template(file.stem, topic, bootstrap))
+    file.write_text(_example(file.stem, topic, bootstrap))
     print(f"{file} reads topic {topic}. Run it with: riverrun pipeline run {file}")
 
 
 def validate(file: File) -> None:
-    """Check a pipeline's file, and name all that is wrong with its line and what helps.
+    """Check a pipeline file, and print every problem with its line and remedy.
 
     \b
     riverrun pipeline validate clicks.toml
@@ -126,7 +154,7 @@ def validate(file: File) -> None:
         counted(len(pipeline.transforms), "transform"),
         counted(len(pipeline.sinks), "sink"),
     ]
-    print(f"{file} is well: pipeline {pipeline.name} with {', '.join(parts)}")
+    print(f"{file} is valid: pipeline {pipeline.name} with {', '.join(parts)}")
 
 
 def run(
@@ -137,31 +165,31 @@ def run(
     ui_port: UiPort = 4040,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline until Ctrl-C, and show how it goes.
+    """Run a pipeline until Ctrl-C, and show its progress.
 
-    A query that fails is started again from its checkpoint, and says why. Ends with code 1 when
-    something only a person can decide stands in the way, with 3 when nobody answers at the first
-    start. With --once it ends where it would wait: with 3, and with 4 when a topic is not there.
+    A failed query restarts from its checkpoint and shows the reason. Exit codes: 1 if only the
+    user can resolve an error, 3 if the cluster is unreachable at the first start. With --once the
+    command exits instead of waiting: 3 if the cluster is unreachable, 4 if a topic does not exist.
 
     \b
     riverrun pipeline run clicks.toml
     riverrun pipeline run clicks.toml --once --master 'local[2]'
     riverrun pipeline run clicks.toml --master spark://10.0.0.5:7077
     """
-    from riverrun.pipeline.run.preflight import look
+    from riverrun.pipeline.run.preflight import check_before_start
 
     check_extra()
     pipeline = _read(file, bootstrap)
-    look(pipeline, is_once=is_once)
+    check_before_start(pipeline, is_once=is_once)
     raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
 
 
 def tables(
-    folder: Annotated[Path, typer.Option("--folder", help="Where the tables are kept.")] = Path(
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the tables.")] = Path(
         "tables"
     ),
     values: Annotated[
-        str, typer.Option("--values", help="json (columns are found), or raw (key and value).")
+        str, typer.Option("--values", help="json (inferred columns) or raw (key and value).")
     ] = "json",
     master: Master = "local[*]",
     is_once: Once = False,
@@ -169,25 +197,25 @@ def tables(
     ui_port: UiPort = 4040,
     as_json: AsJson = False,
 ) -> None:
-    """Keep every topic with the setting riverrun.table as a table of that format.
+    """Mirror every topic with the setting riverrun.table to a table of that format.
 
-    Topics that get the setting later are taken up when the command is started again.
+    Restart the command to include topics that get the setting later.
 
     \b
     riverrun topics alter clicks --config riverrun.table=delta
     riverrun pipeline tables --folder /data/tables
     """
-    from riverrun.cli.support.session import run as ask_cluster
+    from riverrun.cli.support.session import run as run_request
     from riverrun.pipeline.declaration.table_topics import tables_pipeline
-    from riverrun.pipeline.topics import ask_table_topics
+    from riverrun.pipeline.topics import find_table_topics
 
     check_extra()
     if values not in ("json", "raw"):
         fail(f"--values {values}: choose json or raw", USAGE)
-    found = ask_cluster(bootstrap, ask_table_topics)
+    found = run_request(bootstrap, find_table_topics)
     if not found:
         fail(
-            "no topic is to be kept as a table\n"
+            "no topic has the setting riverrun.table\n"
             "  Set it with `riverrun topics alter TOPIC --config riverrun.table=delta`.",
             NOT_FOUND,
         )
@@ -196,11 +224,11 @@ def tables(
 
 
 def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
-    """Show how a pipeline fares that runs somewhere else: rows, lag, batch time, failures.
+    """Show the status of a pipeline that runs in another process.
 
     Columns: sink, state, rows written since the start, rows per second, lag in records,
-    milliseconds of the last batch, dead letters, restarts. Then each partition that lags behind:
-    sink, partition, lag (of all partitions with --json).
+    milliseconds of the last batch, dead letters, restarts. Then each partition with a lag:
+    sink, partition, lag (all partitions with --json).
 
     \b
     riverrun pipeline status clicks.toml --watch
@@ -229,40 +257,40 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
 
 
 def stop(file: File) -> None:
-    """Ask a running pipeline to end after its current batches, and wait until it has.
+    """Stop a running pipeline after its current batches, and wait until it has ended.
 
     \b
     riverrun pipeline stop clicks.toml
     """
-    from riverrun.pipeline.run.status import ask_to_stop, is_alive, read_status
+    from riverrun.pipeline.run.status import is_alive, read_status, request_stop
 
     pipeline = _read(file, None)
     found = read_status(pipeline.state)
     if found is None or not is_alive(found):
         fail(f"{pipeline.name} is not running", NOT_FOUND)
-    ask_to_stop(pipeline.state)
+    request_stop(pipeline.state)
     end = time.monotonic() + STOP_SECONDS_MAX
     while is_alive(found):
         if time.monotonic() > end:
             fail(f"{pipeline.name} (process {found.pid} on {found.host}) has not ended yet", FAILED)
-        time.sleep(LOOK_EVERY_SECONDS)
+        time.sleep(POLL_SECONDS)
         found = read_status(pipeline.state) or found
     print(f"{pipeline.name} has ended")
 
 
 def pack(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="To be made: NAME.tar, or NAME.tar.gz.")
+        Path, typer.Argument(metavar="FILE", help="File to create: NAME.tar or NAME.tar.gz.")
     ] = Path("environment.tar.gz"),
     more: Annotated[
-        list[str], typer.Option("--with", help="A package that functions of yours need.")
+        list[str], typer.Option("--with", help="A package that your functions need.")
     ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
-    """Pack what executors on other machines need into an archive.
+    """Pack the packages that executors on other machines need into an archive.
 
     \b
     riverrun pipeline pack environment.tar.gz
-    # and in the pipeline's file: environment = "environment.tar.gz"
+    # in the pipeline file: environment = "environment.tar.gz"
     """
     from importlib.metadata import PackageNotFoundError
 
@@ -279,6 +307,12 @@ def pack(
     print(f"{file} has {count} packages, {size:.0f} MB")
 
 
+def _example(name: str, topic: str, bootstrap: str) -> str:
+    plain = "".join(letter if letter.isalnum() else "_" for letter in topic)
+    source = plain if plain[:1].isalpha() else f"t_{plain}"
+    return TEMPLATE.format(name=name, topic=topic, source=source, bootstrap=bootstrap)
+
+
 def _read(file: Path, bootstrap: str | None) -> Pipeline:
     from riverrun.pipeline.declaration.parser import read_pipeline
     from riverrun.pipeline.errors import DeclarationError
@@ -290,38 +324,38 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 
 
 def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
-    """Until it is over, asked to stop, or failed beyond help; gives the exit code."""
+    """Run until all queries end or a stop is requested. Returns the exit code."""
     from riverrun.pipeline.run.session import close_session
-    from riverrun.pipeline.run.status import RunsAlready, clear_stop, only_run
+    from riverrun.pipeline.run.status import AlreadyRunning, clear_stop, run_lock
 
     try:
-        with only_run(pipeline.state):
+        with run_lock(pipeline.state):
             clear_stop(pipeline.state)
             try:
                 spark = _start_spark(pipeline, master, ui_port)
-                # PySpark handles Ctrl-C by cancelling all jobs, the batch under way with them, and
-                # says so when a session is made: whoever speaks last is heard.
-                asked = _note_signals()
+                # A new session installs a SIGINT handler that cancels all jobs, including the
+                # current batch. Ours must be installed after it.
+                signals = _install_signal_handlers()
             except KeyboardInterrupt:
                 return 128 + signal.SIGINT
             try:
-                failures = _supervise(spark, pipeline, asked, is_once=is_once, as_json=as_json)
+                failures = _supervise(spark, pipeline, signals, is_once=is_once, as_json=as_json)
             finally:
                 close_session(spark)
                 clear_stop(pipeline.state)
-    except RunsAlready as error:
-        fail(f"{pipeline.name}: {error}; end it with `riverrun pipeline stop`", FAILED)
+    except AlreadyRunning as error:
+        fail(f"{pipeline.name}: {error}; stop it with `riverrun pipeline stop`", FAILED)
     for reason in failures:
         print(f"riverrun: {reason}", file=sys.stderr)
     return FAILED if failures else 0
 
 
 def _start_spark(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
-    """Others are told that we start, and that we have not when it failed."""
+    """Start Spark, and write the status before and after a failure."""
     from riverrun.pipeline.run.session import open_session
-    from riverrun.pipeline.run.status import starting, write_status
+    from riverrun.pipeline.run.status import starting_status, write_status
 
-    now = starting(pipeline.name, master, list(pipeline.sinks))
+    now = starting_status(pipeline.name, master, list(pipeline.sinks))
     write_status(pipeline.state, now)
     if sys.stderr.isatty():
         print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
@@ -339,30 +373,31 @@ def _start_spark(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
 
 
 def _supervise(
-    spark: SparkSession, pipeline: Pipeline, asked: list[int], *, is_once: bool, as_json: bool
+    spark: SparkSession, pipeline: Pipeline, signals: list[int], *, is_once: bool, as_json: bool
 ) -> list[str]:
-    """Gives the reasons of what failed beyond help. However it ends, others are told that it did:
-    a status that says "running" would be believed.
+    """Run the queries, and return the reasons of permanent failures.
+
+    The last status always says that the run has ended; otherwise it would look alive.
     """
-    from riverrun.pipeline.run.cluster_watch import Watch as ClusterWatch
+    from riverrun.pipeline.run.cluster_watch import ClusterWatch
     from riverrun.pipeline.run.display import Display
     from riverrun.pipeline.run.session import SPARK_GONE
-    from riverrun.pipeline.run.status import is_asked_to_stop, write_status
-    from riverrun.pipeline.run.supervisor import Supervisor
+    from riverrun.pipeline.run.status import is_stop_requested, write_status
+    from riverrun.pipeline.run.supervisor import PipelineSupervisor
 
-    supervisor = Supervisor(spark, pipeline, is_once=is_once)
+    supervisor = PipelineSupervisor(spark, pipeline, is_once=is_once)
     lost: list[str] = []
-    say = partial(print, flush=True)
-    with Display(say, as_json=as_json) as display, ClusterWatch(pipeline) as watch:
+    print_line = partial(print, flush=True)
+    with Display(print_line, as_json=as_json) as display, ClusterWatch(pipeline) as watch:
         try:
-            while not supervisor.is_over and not asked and not is_asked_to_stop(pipeline.state):
+            while not supervisor.is_over and not signals and not is_stop_requested(pipeline.state):
                 supervisor.tick()
-                now = watch.corrected(supervisor.status())
+                now = watch.adjusted(supervisor.status())
                 write_status(pipeline.state, now)
                 display.show(now)
-                time.sleep(LOOK_EVERY_SECONDS)
+                time.sleep(POLL_SECONDS)
         except SPARK_GONE:
-            if not asked:  # a signal to all our processes ends Java too, and is no failure
+            if not signals:  # a signal to the process group also ends Java, which is no failure
                 lost.append(f"{pipeline.name}: {SPARK_LOST}")
         finally:
             supervisor.stop()
@@ -373,20 +408,18 @@ def _supervise(
     return supervisor.failures + lost
 
 
-def _note_signals() -> list[int]:
-    """What asks us to end, as it comes: the batch under way is finished first."""
-    asked: list[int] = []
+def _install_signal_handlers() -> list[int]:
+    """Collect signals that stop the run after the current batch. A second signal exits at once."""
+    signals: list[int] = []
     times: list[float] = []
 
-    def note(number: int, _frame: object) -> None:
-        # Whoever asks twice does not want to wait for a batch; but timeout(1) sends to us and to
-        # our group, which is one request.
+    def receive(number: int, _frame: object) -> None:
         now = time.monotonic()
-        if asked and now - times[0] > SAME_REQUEST_SECONDS:
+        if signals and now - times[0] > REPEATED_SIGNAL_SECONDS:
             os._exit(128 + number)
-        asked.append(number)
+        signals.append(number)
         times.append(now)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return asked
+        signal.signal(number, receive)
+    return signals

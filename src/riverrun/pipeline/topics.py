@@ -1,4 +1,4 @@
-"""What a driver asks the cluster: ids and partitions of topics, and topics that are to be made."""
+"""Requests of a driver to the cluster: topic ids, partitions, offsets, and topic creation."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ CLIENT_ID = "riverrun-pipeline"
 TABLE_SETTING = "riverrun.table"
 TOPIC_RESOURCE = 2
 NO_TABLE = "none"
-BY_DEFAULT = -1
+BROKER_DEFAULT = -1
 TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Some topics as the cluster knows them; those that it does not know are left out."""
+    """Ids and partitions by topic name. Topics that do not exist are left out."""
 
     ids: dict[str, str] = field(default_factory=dict)
     partitions: dict[str, list[int]] = field(default_factory=dict)
 
 
-def ask(bootstrap: str, question: Callable[[ConnectionPool], Awaitable[Result]]) -> Result:
-    """One question, over connections of its own: drivers ask seldom and from many threads."""
+def run_request(bootstrap: str, request: Callable[[ConnectionPool], Awaitable[Result]]) -> Result:
+    """Run one request over its own connections: drivers send few, and from many threads."""
 
-    async def asked() -> Result:
+    async def connected() -> Result:
         async with ConnectionPool(parse_bootstrap(bootstrap), client_id=CLIENT_ID) as pool:
-            return await question(pool)
+            return await request(pool)
 
-    return asyncio.run(asked())
+    return asyncio.run(connected())
 
 
-def look_up(bootstrap: str, names: Sequence[str]) -> Topics:
-    """KafkaError or OSError when the cluster does not answer within the client's limits."""
+def look_up_topics(bootstrap: str, names: Sequence[str]) -> Topics:
+    """Raises KafkaError or OSError if the cluster does not respond within the client's limits."""
 
-    async def question(pool: ConnectionPool) -> Topics:
+    async def request(pool: ConnectionPool) -> Topics:
         async def once() -> Topics:
             found = Topics()
             for topic in (await pool.metadata(list(names))).topics:
@@ -64,63 +64,63 @@ def look_up(bootstrap: str, names: Sequence[str]) -> Topics:
                     continue
                 if topic.error_code is not ErrorCode.NONE:
                     raise KafkaError(topic.error_code, f"topic {topic.name}")
-                assert topic.name is not None, "we asked by name"
+                assert topic.name is not None, "the request was by name"
                 found.ids[topic.name] = str(topic.topic_id)
                 found.partitions[topic.name] = sorted(p.partition_index for p in topic.partitions)
             return found
 
         return await pool.try_again(once)
 
-    return ask(bootstrap, question)
+    return run_request(bootstrap, request)
 
 
-def first_records(
+def first_record_ranges(
     bootstrap: str, names: Sequence[str], count_max: int
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """By partition the offsets between which its first records lie."""
-    topics = look_up(bootstrap, names)
+    """The offset range [start, end) of the first records, by partition."""
+    topics = look_up_topics(bootstrap, names)
 
-    async def question(pool: ConnectionPool) -> dict[TopicPartition, tuple[int, int]]:
-        places = [
+    async def request(pool: ConnectionPool) -> dict[TopicPartition, tuple[int, int]]:
+        wanted = [
             TopicPartition(TopicName(name), PartitionIndex(index))
             for name, indexes in topics.partitions.items()
             for index in indexes
         ]
-        starts = await offsets_at(pool, dict.fromkeys(places, EARLIEST))
-        ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
-        return {at: (starts[at], min(ends[at], starts[at] + count_max)) for at in places}
+        starts = await offsets_at(pool, dict.fromkeys(wanted, EARLIEST))
+        ends = await offsets_at(pool, dict.fromkeys(wanted, LATEST))
+        return {at: (starts[at], min(ends[at], starts[at] + count_max)) for at in wanted}
 
-    return ask(bootstrap, question)
+    return run_request(bootstrap, request)
 
 
 def latest_offsets(
     bootstrap: str, partitions: Mapping[str, Sequence[int]], *, is_committed_only: bool
 ) -> dict[str, dict[int, int]]:
-    """Where the next record of each partition will lie, as its readers see it."""
-    places = [
+    """The log end offset by topic and partition, or the last stable offset."""
+    wanted = [
         TopicPartition(TopicName(name), PartitionIndex(index))
         for name, indexes in partitions.items()
         for index in indexes
     ]
 
-    async def question(pool: ConnectionPool) -> dict[TopicPartition, int]:
-        times = dict.fromkeys(places, LATEST)
+    async def request(pool: ConnectionPool) -> dict[TopicPartition, int]:
+        times = dict.fromkeys(wanted, LATEST)
         return await offsets_at(pool, times, is_committed_only=is_committed_only)
 
     found: dict[str, dict[int, int]] = {}
-    for at, offset in ask(bootstrap, question).items():
+    for at, offset in run_request(bootstrap, request).items():
         found.setdefault(at.topic, {})[at.partition] = offset
     return found
 
 
-def make_topic(
+def create_topic(
     bootstrap: str,
     name: str,
     *,
-    partitions: int = BY_DEFAULT,
+    partitions: int = BROKER_DEFAULT,
     settings: dict[str, str] | None = None,
 ) -> bool:
-    """Whether the topic is new; one that exists is left as it is."""
+    """Create a topic. Returns False, and changes nothing, if it exists."""
     configs = tuple(
         CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()
     )
@@ -129,7 +129,7 @@ def make_topic(
             CreatableTopic(
                 name=name,
                 num_partitions=partitions,
-                replication_factor=BY_DEFAULT,
+                replication_factor=BROKER_DEFAULT,
                 assignments=(),
                 configs=configs,
             ),
@@ -137,10 +137,10 @@ def make_topic(
         timeout_ms=TIMEOUT_MS,
     )
 
-    async def question(pool: ConnectionPool) -> bool:
+    async def request(pool: ConnectionPool) -> bool:
         async def once() -> bool:
-            answer: CreateTopicsResponse = await pool.request(ApiKey.CREATE_TOPICS, message)
-            row = answer.topics[0]
+            response: CreateTopicsResponse = await pool.request(ApiKey.CREATE_TOPICS, message)
+            row = response.topics[0]
             if row.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
                 return False
             if row.error_code is not ErrorCode.NONE:
@@ -150,11 +150,11 @@ def make_topic(
 
         return await pool.try_again(once)
 
-    return ask(bootstrap, question)
+    return run_request(bootstrap, request)
 
 
-async def ask_table_topics(pool: ConnectionPool) -> dict[str, str]:
-    """Topics that are to be kept as tables, with the format."""
+async def find_table_topics(pool: ConnectionPool) -> dict[str, str]:
+    """Table format by topic, for topics with the setting ``riverrun.table``."""
     names = sorted(
         topic.name
         for topic in (await pool.metadata(None)).topics
@@ -172,10 +172,10 @@ async def ask_table_topics(pool: ConnectionPool) -> dict[str, str]:
             for name in names
         )
     )
-    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    response: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
     return {
         result.resource_name: row.value
-        for result in answer.results
+        for result in response.results
         for row in result.configs
         if row.name == TABLE_SETTING and row.value not in (None, NO_TABLE)
     }

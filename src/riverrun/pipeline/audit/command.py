@@ -1,4 +1,4 @@
-"""``riverrun audit``: proves that all copies hold the same."""
+"""``riverrun audit``: proves that all copies of a partition are equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from riverrun.pipeline.command import Master, check_extra
 
 def register(app: typer.Typer) -> None:
     audit = typer.Typer(
-        help="Prove that all copies hold the same. Needs an extra: pip install -e '.[spark]' in a "
+        help="Prove that all copies are equal. Needs the extra: pip install -e '.[spark]' in a "
         "clone.",
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -26,17 +26,16 @@ def register(app: typer.Typer) -> None:
 
 def replicas(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="Topics; all if none is named.")
+        list[str] | None, typer.Argument(help="Topics; all topics by default.")
     ] = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Read all copies of all partitions from their nodes, and name each difference.
+    """Read every copy of every partition from its node, and print each difference.
 
-    Compares offsets, epochs and CRCs of all batches up to the high watermark; for compacted
-    topics the newest value of each key. Ends with code 1 if anything differs or a copy cannot be
-    read.
+    Compares offsets, epochs and CRCs of all batches up to the high watermark, and for compacted
+    topics the newest value of each key. Exit code 1 if copies differ or one cannot be read.
 
     \b
     riverrun audit replicas
@@ -46,26 +45,26 @@ def replicas(
     from riverrun.cli.support.output import Cell, Table, print_json, print_tables
     from riverrun.cli.support.session import find_topic, run
     from riverrun.client.pool import ConnectionPool
-    from riverrun.pipeline.audit.replica_reader import Copy
-    from riverrun.pipeline.audit.replicas import audit, find_copies
+    from riverrun.pipeline.audit.replica_reader import ReplicaCopy
+    from riverrun.pipeline.audit.replicas import audit_replicas, find_replicas
     from riverrun.pipeline.run.session import SETTINGS
 
-    async def find(pool: ConnectionPool) -> list[Copy]:
-        for name in topics or []:  # no copies are all equal: a wrong name must not pass for that
+    async def find(pool: ConnectionPool) -> list[ReplicaCopy]:
+        for name in topics or []:  # a wrong name must not count as "all equal"
             await find_topic(pool, name)
-        return await find_copies(pool, topics or [])
+        return await find_replicas(pool, topics or [])
 
     copies = run(bootstrap, find)
 
     from pyspark_riverrun import session
 
     spark = session(master, "riverrun audit", ui=False, config=SETTINGS)
-    outcome = audit(spark, copies)
+    outcome = audit_replicas(spark, copies)
     spark.stop()
     if as_json:
         print_json(asdict(outcome))
     else:
-        print(outcome.in_words())
+        print(outcome.summary())
         rows: list[Sequence[Cell]] = [
             [d.topic, d.partition, d.offset, d.text] for d in outcome.differences
         ]

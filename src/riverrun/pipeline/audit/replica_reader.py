@@ -1,8 +1,8 @@
-"""Reads one copy of a partition from the node that keeps it, batch by batch.
+"""Reads one copy of a partition from the node that stores it, batch by batch.
 
-As a consumer, for followers serve those too (KIP-392), up to the high watermark that they know; a
-copy is waited for until it knows the one that the leader had when the audit began. Runs in
-executors, so it takes and gives plain rows.
+It reads as a consumer, because followers serve consumers too (KIP-392), up to the high watermark
+that the leader had when the audit started. A follower that is behind gets time to catch up. This
+code runs in executors, so it exchanges plain rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FETCH_BYTES = 4 * 1024 * 1024
 WAIT_MS = 500
 BEHIND_SECONDS_MAX = 30.0
 SLICE_ROWS = 10_000
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID}
 )
 
@@ -37,8 +37,8 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """One replica, and up to where it has to agree with the others."""
+class ReplicaCopy:
+    """One replica, and the end offset up to which it must equal the others."""
 
     topic: str
     topic_id: str
@@ -50,10 +50,9 @@ class Copy:
     is_compacted: bool
 
 
-def read_copy(copy: Copy) -> Iterator[list[Row]]:
-    """Rows of kind ``batch`` (or ``key`` where the topic is compacted), then one ``copy``, or one
-    ``absent`` when its node cannot be reached: in slices, for the batches of a long log are more
-    than a task should hold.
+def read_replica(copy: ReplicaCopy) -> Iterator[list[Row]]:
+    """Rows of kind ``batch`` (``key`` for compacted topics), then one of kind ``copy``, or
+    ``absent`` if the node is unreachable. They come in slices to limit memory.
     """
     with asyncio.Runner() as runner:
         slices = _read(copy)
@@ -65,10 +64,10 @@ async def _next(slices: AsyncIterator[list[Row]]) -> list[Row] | None:
     return await anext(slices, None)
 
 
-async def _read(copy: Copy) -> AsyncIterator[list[Row]]:
+async def _read(copy: ReplicaCopy) -> AsyncIterator[list[Row]]:
     rows: list[Row] = []
     latest: dict[bytes, tuple[int, int | None]] = {}
-    start, position, kind, problem = 0, 0, COPY, ""
+    start, position, kind, error_text = 0, 0, COPY, ""
     try:
         async for data, log_start, reached in _fetched(copy):
             start, position = log_start, reached
@@ -79,7 +78,7 @@ async def _read(copy: Copy) -> AsyncIterator[list[Row]]:
                     raise CorruptBatch(f"the batch at offset {header.base_offset} fails its CRC")
                 if copy.is_compacted:
                     if not header.is_control:
-                        _note(latest, data[at : at + header.size], copy.end)
+                        _update_latest(latest, data[at : at + header.size], copy.end)
                 else:
                     rows.append(
                         _row(
@@ -94,27 +93,27 @@ async def _read(copy: Copy) -> AsyncIterator[list[Row]]:
             if len(rows) >= SLICE_ROWS:
                 yield rows
                 rows = []
-    except (CorruptBatch, NotReached) as error:
-        problem = str(error)
+    except (CorruptBatch, ReplicaUnreadable) as error:
+        error_text = str(error)
     except OSError as error:
-        kind, problem = ABSENT, f"cannot be reached ({in_words(error)})"
+        kind, error_text = ABSENT, f"cannot be reached ({error_summary(error)})"
     rows += [
         _row(copy, KEY, base=offset, crc=checksum, key=key)
         for key, (offset, checksum) in latest.items()
-        if checksum is not None  # a tombstone may be gone in one copy and not yet in another
+        if checksum is not None  # copies drop tombstones at different times
     ]
-    rows.append(_row(copy, kind, base=start, last=position, text=problem))
+    rows.append(_row(copy, kind, base=start, last=position, text=error_text))
     yield rows
 
 
-def in_words(error: OSError) -> str:
-    """What the system calls it, without the numbers and addresses that asyncio adds."""
+def error_summary(error: OSError) -> str:
+    """The system's description, without the numbers and addresses that asyncio adds."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
-    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or "no answer"
+    return "no response in time" if isinstance(error, TimeoutError) else str(error) or "no response"
 
 
-def _note(latest: dict[bytes, tuple[int, int | None]], batch: bytes, end: int) -> None:
+def _update_latest(latest: dict[bytes, tuple[int, int | None]], batch: bytes, end: int) -> None:
     for record in read_records(batch):
         if record.key is not None and record.offset < end:
             value = record.value
@@ -122,25 +121,25 @@ def _note(latest: dict[bytes, tuple[int, int | None]], batch: bytes, end: int) -
             latest[bytes(record.key)] = (record.offset, checksum)
 
 
-def _row(copy: Copy, kind: str, **values: object) -> Row:
+def _row(copy: ReplicaCopy, kind: str, **values: object) -> Row:
     empty: Row = {"base": 0, "last": 0, "epoch": 0, "crc": 0, "key": None, "text": ""}
-    place: Mapping[str, object] = {
+    origin: Mapping[str, object] = {
         "kind": kind,
         "topic": copy.topic,
         "partition": copy.partition,
         "node": copy.node,
     }
-    return {**place, **empty, **values}
+    return {**origin, **empty, **values}
 
 
-class NotReached(Exception):
-    """The copy does not have what it should."""
+class ReplicaUnreadable(Exception):
+    """The copy lacks records or cannot be fetched."""
 
 
-async def _fetched(copy: Copy) -> AsyncIterator[tuple[bytes, int, int]]:
-    """Whole fetches with the copy's log start and the position behind them, up to the end."""
+async def _fetched(copy: ReplicaCopy) -> AsyncIterator[tuple[bytes, int, int]]:
+    """Fetched data with the copy's log start offset and the next position, up to the end."""
     if not copy.host:
-        raise OSError("it is not up")
+        raise OSError("the node is down")
     connection = await Connection.connect(copy.host, copy.port, client_id=CLIENT_ID)
     try:
         position, start = 0, 0
@@ -156,13 +155,13 @@ async def _fetched(copy: Copy) -> AsyncIterator[tuple[bytes, int, int]]:
                     position = max(position, header.next_offset)
                 yield row.records, start, position
                 give_up_at = time.monotonic() + BEHIND_SECONDS_MAX
-            elif row.error_code not in (ErrorCode.NONE, *PASSING):
-                raise NotReached(f"{row.error_code.name} at offset {position}")
+            elif row.error_code not in (ErrorCode.NONE, *TRANSIENT):
+                raise ReplicaUnreadable(f"{row.error_code.name} at offset {position}")
             elif row.error_code is ErrorCode.NONE and row.high_watermark >= copy.end:
-                # Nothing lies behind: compaction or markers took the last offsets.
+                # No records left: compaction or markers used the last offsets.
                 position = copy.end
             elif time.monotonic() > give_up_at:
-                raise NotReached(f"ends at offset {position}, the leader's records at {copy.end}")
+                raise ReplicaUnreadable(f"ends at offset {position}, but the leader at {copy.end}")
             else:
                 await asyncio.sleep(WAIT_MS / 1000)
         yield b"", start, position
@@ -171,7 +170,7 @@ async def _fetched(copy: Copy) -> AsyncIterator[tuple[bytes, int, int]]:
         await connection.wait_closed()
 
 
-async def _fetch(connection: Connection, copy: Copy, position: int) -> PartitionData:
+async def _fetch(connection: Connection, copy: ReplicaCopy, position: int) -> PartitionData:
     wanted = FetchPartition(
         partition=copy.partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
     )
@@ -181,15 +180,15 @@ async def _fetch(connection: Connection, copy: Copy, position: int) -> Partition
         max_bytes=FETCH_BYTES,
         topics=(FetchTopic(topic=copy.topic, topic_id=UUID(copy.topic_id), partitions=(wanted,)),),
     )
-    answer: FetchResponse = await connection.request(ApiKey.FETCH, message)
-    if answer.error_code is not ErrorCode.NONE:
-        raise NotReached(answer.error_code.name)
-    return answer.responses[0].partitions[0]
+    response: FetchResponse = await connection.request(ApiKey.FETCH, message)
+    if response.error_code is not ErrorCode.NONE:
+        raise ReplicaUnreadable(response.error_code.name)
+    return response.responses[0].partitions[0]
 
 
-async def _first_offset(connection: Connection, copy: Copy) -> int:
-    """Where the copy begins: an answer out of range tells its log start too."""
+async def _first_offset(connection: Connection, copy: ReplicaCopy) -> int:
+    """The log start offset of the copy, from a fetch at its end."""
     row = await _fetch(connection, copy, copy.end)
     if row.error_code is not ErrorCode.NONE:
-        raise NotReached(f"{row.error_code.name} at offset {copy.end}")
+        raise ReplicaUnreadable(f"{row.error_code.name} at offset {copy.end}")
     return row.log_start_offset

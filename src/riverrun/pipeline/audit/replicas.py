@@ -1,4 +1,4 @@
-"""The audit as a Spark job: executors read the copies, and Spark compares what they found."""
+"""The audit as a Spark job: executors read the copies, and Spark SQL compares them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import LATEST
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
-from riverrun.pipeline.audit.replica_reader import ABSENT, BATCH, KEY, Copy, read_copy
+from riverrun.pipeline.audit.replica_reader import ABSENT, BATCH, KEY, ReplicaCopy, read_replica
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
@@ -84,31 +84,31 @@ SELECT topic, partition, offset, text, false AS is_unread FROM (
   GROUP BY f.topic, f.partition, f.key
 ) WHERE nodes < readable OR variants > 1
 """
-"""Batches that not all readable copies have alike, and keys whose newest values differ."""
+"""Batches that differ between readable copies, and keys whose newest values differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class CopyDifference:
     topic: str
     partition: int
     offset: int
     text: str
     is_unread: bool
-    """Whether nothing is known to differ, for the node could not be asked."""
+    """Whether the node could not be reached, so that no difference is proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AuditResult:
     copies: int
     partitions: int
     compared: int
-    """Batches of records, and keys of compacted topics."""
+    """Batches, and keys of compacted topics."""
     unread: int
-    """Copies whose nodes could not be asked."""
-    differences: list[Difference]
+    """Copies whose nodes could not be reached."""
+    differences: list[CopyDifference]
 
-    def in_words(self) -> str:
-        """What was found, in one line."""
+    def summary(self) -> str:
+        """The result in one line."""
         unread = f"{self.unread} of {self.copies} copies could not be read"
         all_copies = f"{self.copies} copies of {self.partitions} partitions"
         if any(not difference.is_unread for difference in self.differences):
@@ -116,25 +116,25 @@ class Outcome:
             if self.unread:
                 text += f", and {unread}"
         elif self.unread:
-            text = f"{unread}, those that were are equal"
+            text = f"{unread}, the others are equal"
         else:
             text = f"{all_copies} are equal"
         return f"{text} ({self.compared} batches and keys read)"
 
 
-async def find_copies(pool: ConnectionPool, topics: Sequence[str]) -> list[Copy]:
-    """All replicas of these topics, of all topics if there are none given."""
+async def find_replicas(pool: ConnectionPool, topics: Sequence[str]) -> list[ReplicaCopy]:
+    """All replicas of these topics, or of all topics if the list is empty."""
     found = (await pool.metadata(list(topics) or None)).topics
     wanted = [topic for topic in found if topic.name is not None and topic.topic_id is not None]
     compacted = await _compacted(pool, [topic.name or "" for topic in wanted])
-    places = {
+    latest = {
         TopicPartition(TopicName(topic.name or ""), PartitionIndex(row.partition_index)): LATEST
         for topic in wanted
         for row in topic.partitions
     }
-    ends = await offsets_at(pool, places)
+    ends = await offsets_at(pool, latest)
     return [
-        Copy(
+        ReplicaCopy(
             topic=topic.name or "",
             topic_id=str(topic.topic_id),
             partition=row.partition_index,
@@ -163,23 +163,23 @@ async def _compacted(pool: ConnectionPool, names: Sequence[str]) -> dict[str, No
             for name in names
         )
     )
-    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    response: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
     return {
         result.resource_name: None
-        for result in answer.results
+        for result in response.results
         for row in result.configs
         if row.name == POLICY and "compact" in (row.value or "")
     }
 
 
-def audit(spark: SparkSession, copies: Sequence[Copy]) -> Outcome:
-    """Read all copies and compare them; those of partitions without records need no reading."""
+def audit_replicas(spark: SparkSession, copies: Sequence[ReplicaCopy]) -> AuditResult:
+    """Read and compare all copies. Partitions without records are not read."""
     rows = [dataclasses.astuple(copy) for copy in copies if copy.end > 0]
     tasks = min(len(rows), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     frame = spark.createDataFrame(rows, COPY_DDL).repartition(max(1, tasks))
     found = frame.mapInArrow(_read_all, FOUND_DDL).persist()
     try:
-        return compare(found, copies)
+        return compare_copies(found, copies)
     finally:
         found.unpersist()
 
@@ -187,30 +187,30 @@ def audit(spark: SparkSession, copies: Sequence[Copy]) -> Outcome:
 def _read_all(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for frame in frames:
         for row in frame.to_pylist():
-            for found in read_copy(Copy(**row)):
+            for found in read_replica(ReplicaCopy(**row)):
                 yield pa.RecordBatch.from_pylist(found, schema=FOUND)
 
 
-def compare(found: DataFrame, copies: Sequence[Copy]) -> Outcome:
-    """What is not the same in all copies, and copies that could not be read whole."""
+def compare_copies(found: DataFrame, copies: Sequence[ReplicaCopy]) -> AuditResult:
+    """All differences, and all copies that could not be read completely."""
     spark = found.sparkSession
     found.createOrReplaceTempView("found")
     counted: dict[tuple[str, int], int] = {}
     for copy in copies:
-        place = (copy.topic, copy.partition)
-        counted[place] = counted.get(place, 0) + 1
+        partition = (copy.topic, copy.partition)
+        counted[partition] = counted.get(partition, 0) + 1
     expected = [(topic, partition, count) for (topic, partition), count in counted.items()]
     spark.createDataFrame(
         expected, "topic string, partition int, copies int"
     ).createOrReplaceTempView("expected")
-    # A copy that could not be read is named once, not for each batch that it lacks.
+    # A copy that could not be read is reported once, not for each batch that it lacks.
     spark.sql(READABLE).createOrReplaceTempView("readable")
-    # What differs comes first: the limit must not hide it behind nodes that are down.
+    # Differences come first, so that the limit does not hide them behind unreachable nodes.
     rows = spark.sql(BROKEN).unionAll(spark.sql(DIFFERING))
     rows = rows.orderBy("is_unread", "topic", "partition", "offset")
-    differences = [Difference(**row.asDict()) for row in rows.limit(DIFFERENCES_MAX).collect()]
+    differences = [CopyDifference(**row.asDict()) for row in rows.limit(DIFFERENCES_MAX).collect()]
     counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    return Outcome(
+    return AuditResult(
         copies=len(copies),
         partitions=len(counted),
         compared=counts.get(BATCH, 0) + counts.get(KEY, 0),

@@ -1,4 +1,4 @@
-"""TOML and YAML with the lines where things stand, so that an error can point at one."""
+"""TOML and YAML documents with the line of each field, for error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from riverrun.pipeline.errors import DeclarationError, Problem
 
-Path_ = tuple[str, ...]
+FieldPath = tuple[str, ...]
 
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(
@@ -23,10 +23,10 @@ _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 class Document:
     file: str
     values: Mapping[str, object]
-    lines: Mapping[Path_, int]
+    lines: Mapping[FieldPath, int]
 
-    def line_of(self, path: Path_) -> int | None:
-        """Of the field, or of the nearest that encloses it."""
+    def line_of(self, path: FieldPath) -> int | None:
+        """The line of a field, or of the nearest enclosing field."""
         while path:
             if path in self.lines:
                 return self.lines[path]
@@ -35,17 +35,17 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """DeclarationError when the file is not there or is not text of its format."""
+    """Raises DeclarationError if the file does not exist or is malformed."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _broken(path, None, reason, "make one with `riverrun pipeline init`") from error
+        raise _broken(path, None, reason, "create one with `riverrun pipeline init`") from error
     if path.suffix in (".yaml", ".yml"):
         return _read_yaml(path, text)
     if path.suffix == ".toml":
         return _read_toml(path, text)
-    raise _broken(path, None, "neither TOML nor YAML", "name it *.toml, *.yaml or *.yml")
+    raise _broken(path, None, "is neither TOML nor YAML", "rename it to *.toml, *.yaml or *.yml")
 
 
 def _broken(path: Path, line: int | None, text: str, remedy: str) -> DeclarationError:
@@ -58,14 +58,14 @@ def _read_toml(path: Path, text: str) -> Document:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
-        raise _broken(path, line, f"not TOML: {error}", "correct the line") from error
+        raise _broken(path, line, f"invalid TOML: {error}", "correct the line") from error
     return Document(file=str(path), values=values, lines=_toml_lines(text))
 
 
-def _toml_lines(text: str) -> dict[Path_, int]:
-    """tomllib tells no lines; headers and keys are found well enough by their looks."""
-    lines: dict[Path_, int] = {}
-    section: Path_ = ()
+def _toml_lines(text: str) -> dict[FieldPath, int]:
+    """tomllib reports no lines, so headers and keys are found by regular expressions."""
+    lines: dict[FieldPath, int] = {}
+    section: FieldPath = ()
     closing: str | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if closing is not None:
@@ -85,7 +85,7 @@ def _toml_lines(text: str) -> dict[Path_, int]:
     return lines
 
 
-def _parts(text: str) -> Path_:
+def _parts(text: str) -> FieldPath:
     return tuple(part.strip("\"'") for part in _PART.findall(text))
 
 
@@ -98,24 +98,24 @@ def _read_yaml(path: Path, text: str) -> Document:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # A date that is none is a ValueError, and an anchor within itself has no end.
+        # An invalid date is a ValueError, an anchor inside itself a RecursionError.
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         problem = getattr(error, "problem", None) or str(error)
-        raise _broken(path, line, f"not YAML: {problem}", "correct the line") from error
-    if _is_within_itself(values):
-        raise _broken(path, None, "not YAML: an anchor refers to itself", "write it out")
+        raise _broken(path, line, f"invalid YAML: {problem}", "correct the line") from error
+    if _is_recursive(values):
+        raise _broken(path, None, "invalid YAML: an anchor refers to itself", "remove the anchor")
     if not isinstance(values, dict):
-        raise _broken(path, 1, "no fields", "see `riverrun pipeline init` for one that runs")
-    lines: dict[Path_, int] = {}
+        raise _broken(path, 1, "has no fields", "see `riverrun pipeline init` for an example")
+    lines: dict[FieldPath, int] = {}
     seen: dict[int, None] = {}
 
-    def visit(node: object, place: Path_) -> None:
-        # Anchors make a net of the tree; its ways are more than anybody can go.
+    def visit(node: object, path: FieldPath) -> None:
+        # Anchors make the tree a graph with possibly exponentially many paths.
         if isinstance(node, yaml.MappingNode) and id(node) not in seen:
             seen[id(node)] = None
             for key, value in node.value:
-                inner = (*place, str(key.value))
+                inner = (*path, str(key.value))
                 lines[inner] = key.start_mark.line + 1
                 visit(value, inner)
 
@@ -123,8 +123,8 @@ def _read_yaml(path: Path, text: str) -> Document:
     return Document(file=str(path), values=values, lines=lines)
 
 
-def _is_within_itself(values: object) -> bool:
-    """Whether following the values would never end; each is looked at once."""
+def _is_recursive(values: object) -> bool:
+    """Whether a value contains itself. Each value is visited once."""
     done: dict[int, None] = {}
 
     def visit(value: object, above: dict[int, None]) -> bool:

@@ -1,6 +1,6 @@
-"""What a pipeline's file declares, checked: sources, transforms, sinks, and how they hang together.
+"""The values of a validated pipeline: sources, transforms and sinks.
 
-Values only; ``reading`` makes them from a file, ``queries`` makes Spark queries of them.
+``parser`` creates them from a file, ``pipeline.run`` runs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
-    """Records of topics, as rows with the value's fields and ``_key``, ``_topic``,
+    """Records of topics. Rows have the fields of the value and ``_key``, ``_topic``,
     ``_partition``, ``_offset``, ``_timestamp``.
     """
 
@@ -35,13 +35,13 @@ class TopicSource:
     topics: tuple[str, ...]
     values: str
     schema: str
-    """DDL of Spark for JSON, the text of a schema for Avro, ``infer``, or empty for raw."""
+    """Spark DDL for JSON, the schema as JSON for Avro, ``infer``, or empty for raw values."""
     required: tuple[str, ...]
     tombstones: str
     dead_letters: str
     start: str
     on_data_loss: str
-    """What to do when records are gone that were not read: retention was faster."""
+    """What to do if retention deleted records that were not read yet."""
     rows_per_batch: int | None
     has_registry_header: bool
     watermark: Watermark | None
@@ -49,7 +49,7 @@ class TopicSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Files that appear in a folder; each is read once."""
+    """Files in a folder. Each file is read once."""
 
     name: str
     path: str
@@ -68,7 +68,7 @@ class SqlTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonTransform:
-    """``function(frame, ...) -> frame`` of a file or a module, called with its inputs."""
+    """``function(frame, ...) -> frame`` in a file or a module, called with its inputs."""
 
     name: str
     module: str
@@ -116,16 +116,16 @@ class Pipeline:
     state: Path
     checkpoints: str
     environment: str | None = None
-    """An archive for executors on other machines."""
+    """Archive with the packages for executors on other machines."""
     spark: dict[str, str] = field(default_factory=dict)
     client: dict[str, str] = field(default_factory=dict)
-    """Settings ``kafka.*`` of the data source."""
+    """``kafka.*`` options of the data source, without the prefix."""
     sources: dict[str, Source] = field(default_factory=dict)
     transforms: dict[str, Transform] = field(default_factory=dict)
     sinks: dict[str, Sink] = field(default_factory=dict)
 
-    def needed(self, sink: Sink) -> tuple[list[Source], list[Transform]]:
-        """What a sink is made from; transforms behind those that they need."""
+    def inputs_of(self, sink: Sink) -> tuple[list[Source], list[Transform]]:
+        """The sources and transforms of a sink, with transforms after their inputs."""
         sources: dict[str, Source] = {}
         transforms: dict[str, Transform] = {}
 
@@ -134,16 +134,16 @@ class Pipeline:
                 sources[name] = self.sources[name]
             elif name not in transforms:
                 transform = self.transforms[name]
-                for needed in transform.inputs:
-                    visit(needed)
+                for name_ in transform.inputs:
+                    visit(name_)
                 transforms[name] = transform
 
         visit(sink.input)
         return list(sources.values()), list(transforms.values())
 
-    def id_of(self, sink: Sink) -> str:
-        """Under which tables remember what they got."""
+    def progress_id(self, sink: Sink) -> str:
+        """The id under which a table stores the progress of this sink."""
         return f"{self.name}/{sink.name}"
 
-    def checkpoint_of(self, sink: Sink) -> str:
+    def checkpoint_path(self, sink: Sink) -> str:
         return f"{self.checkpoints}/{sink.name}"

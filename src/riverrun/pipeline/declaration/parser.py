@@ -1,4 +1,4 @@
-"""From a file to a ``Pipeline``, or to all that is wrong in it: the line, the field, the remedy."""
+"""Parses a file into a ``Pipeline``, or reports all problems with line, field and remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ from riverrun.pipeline.declaration.model import (
     Watermark,
 )
 from riverrun.pipeline.declaration.section import Reporter, Section
-from riverrun.pipeline.declaration.sql_text import ORIGIN, check_query, columns_of, names_in
+from riverrun.pipeline.declaration.sql_text import (
+    ORIGIN,
+    check_query,
+    declared_columns,
+    identifiers_in,
+)
 from riverrun.pipeline.errors import DeclarationError
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
@@ -42,14 +47,14 @@ COMPACT_EVERY_DEFAULT = 50
 DURATION = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*$")
 NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
 OUR_SETTINGS = {
-    "bootstrap.servers": "set bootstrap in [pipeline]: all parts must ask one cluster",
+    "bootstrap.servers": "set bootstrap in [pipeline], so that all parts use one cluster",
     "group.id": "the group is named after the pipeline and the sink",
 }
 OUTPUTS = ("append", "update", "complete")
 
 
 def read_pipeline(path: Path, *, bootstrap: str | None = None) -> Pipeline:
-    """The pipeline that a file declares; DeclarationError names all that is wrong."""
+    """Parse a file. Raises DeclarationError with all problems."""
     return pipeline_of(read_document(path), path, bootstrap=bootstrap)
 
 
@@ -59,7 +64,9 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     head = root.section("pipeline")
     name = head.text("name", path.stem)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        head.report("name", f"{name!r} is no name", "use letters, digits, '.', '_' and '-'")
+        head.report(
+            "name", f"{name!r} is not a valid name", "use letters, digits, '.', '_' and '-'"
+        )
     folder = path.absolute().parent
     state = folder / head.text("state", f".riverrun/{name}")
     known = dict.fromkeys(part for part in ("sources", "transforms") for part in root.names(part))
@@ -70,15 +77,15 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     }
     sinks = {n: _sink(root.section("sinks", n), n, folder, known) for n in root.names("sinks")}
     if not sources:
-        root.report("sources", "there is no source", "declare one as [sources.NAME]")
+        root.report("sources", "no source is declared", "add [sources.NAME]")
     if not sinks:
-        root.report("sinks", "there is no sink", "declare one as [sinks.NAME]")
+        root.report("sinks", "no sink is declared", "add [sinks.NAME]")
     declared = head.text("bootstrap", BOOTSTRAP_DEFAULT)
     address = bootstrap or declared
     try:
         parse_bootstrap(address)
     except ValueError as error:
-        head.report("bootstrap", str(error), "write host:port, several with commas between")
+        head.report("bootstrap", str(error), "write host:port, or several separated by commas")
     client = head.pairs("client")
     _check_client(head, client)
     checkpoints = head.optional("checkpoints") or str(state / "checkpoints")
@@ -89,7 +96,7 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
         bootstrap=address,
         state=state,
         checkpoints=checkpoints,
-        environment=None if environment is None else _placed(folder, environment),
+        environment=None if environment is None else _resolved_path(folder, environment),
         spark=head.pairs("spark"),
         client=client,
         sources=sources,
@@ -98,19 +105,19 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     )
     head.finish()
     root.finish()
-    _check_whole(root, pipeline)
+    _check_references(root, pipeline)
     if reporter.problems:
         raise DeclarationError(document.file, reporter.problems)
     return pipeline
 
 
 def _check_client(head: Section, client: Mapping[str, str]) -> None:
-    """Each setting by itself, so that each is named that is wrong."""
+    """Check each setting separately, so that all invalid ones are reported."""
     for name, value in client.items():
         if name.startswith("kafka."):
-            head.report("client", f"{name} would be kafka.{name}", f"write {name[6:]}")
+            head.report("client", f"{name} must not start with kafka.", f"write {name[6:]}")
         elif name in OUR_SETTINGS:
-            head.report("client", f"{name} is not set here", OUR_SETTINGS[name])
+            head.report("client", f"{name} cannot be set here", OUR_SETTINGS[name])
         elif find_spec("pyspark") is not None:
             remedy = "see the settings of Kafka's consumers and producers"
             _check_text(head, "client", partial(_check_setting, name, value), remedy)
@@ -131,11 +138,11 @@ def _source(section: Section, name: str, folder: Path) -> Source:
         format_ = section.choice("format", FILE_FORMATS, "json")
         schema = section.text("schema", "value STRING" if format_ == "text" else "")
         if not schema:
-            section.report("schema", "files need a schema", 'as schema = "id BIGINT, name STRING"')
+            section.report("schema", "files need a schema", 'add schema = "id BIGINT, name STRING"')
         _check_columns(section, schema)
         file_source = FileSource(
             name=name,
-            path=_placed(folder, section.text("files")),
+            path=_resolved_path(folder, section.text("files")),
             format=format_,
             schema=schema,
             files_per_batch=section.number("files_per_batch", at_least=1),
@@ -147,7 +154,7 @@ def _source(section: Section, name: str, folder: Path) -> Source:
     if section.has("topic"):
         topics = (*topics, section.text("topic"))
     if not topics:
-        section.report("topic", "nothing to read from", 'name a topic, as topic = "clicks"')
+        section.report("topic", "there is no topic to read", 'add topic = "clicks"')
     values = section.choice("values", VALUES, "json")
     schema = _schema(section, values, folder)
     source = TopicSource(
@@ -165,7 +172,7 @@ def _source(section: Section, name: str, folder: Path) -> Source:
         watermark=watermark,
     )
     if source.dead_letters in topics:
-        section.report("dead_letters", "is a topic that is read", "choose another topic")
+        section.report("dead_letters", "is also a source topic", "choose another topic")
     section.finish()
     return source
 
@@ -179,7 +186,7 @@ def _schema(section: Section, values: str, folder: Path) -> str:
             _check_columns(section, declared)
         return declared
     schema = section.text("schema", "")
-    remedy = "give the JSON of the schema, or schema_file with the path of an .avsc"
+    remedy = "set schema to the JSON of the schema, or schema_file to the path of an .avsc file"
     file = section.optional("schema_file")
     if file is not None:
         try:
@@ -190,7 +197,7 @@ def _schema(section: Section, values: str, folder: Path) -> str:
     try:
         declared_avro = json.loads(schema)
     except ValueError:
-        section.report("schema", "Avro needs its schema, which is JSON", remedy)
+        section.report("schema", "Avro values need a schema in JSON", remedy)
         return schema
     field = "schema" if file is None else "schema_file"
     _check_text(section, field, lambda: _check_avro(declared_avro), remedy)
@@ -198,15 +205,15 @@ def _schema(section: Section, values: str, folder: Path) -> str:
 
 
 def _check_columns(section: Section, ddl: str) -> None:
-    remedy = 'as schema = "id BIGINT, name STRING"'
-    _check_text(section, "schema", lambda: columns_of(ddl), remedy)
+    remedy = 'write schema = "id BIGINT, name STRING"'
+    _check_text(section, "schema", lambda: declared_columns(ddl), remedy)
 
 
 def _check_avro(schema: object) -> None:
-    if find_spec("pyspark") is not None:  # without Spark nothing runs anyway
-        from riverrun.pipeline.sources.avro import spark_schema_of
+    if find_spec("pyspark") is not None:  # without Spark the pipeline cannot run anyway
+        from riverrun.pipeline.sources.avro import spark_schema
 
-        spark_schema_of(schema)
+        spark_schema(schema)
 
 
 def _check_text(section: Section, field: str, check: Callable[[], object], remedy: str) -> None:
@@ -231,31 +238,35 @@ def _transform(section: Section, name: str, folder: Path, known: list[str]) -> T
     others = [other for other in known if other != name]
     given = section.texts("inputs")
     if section.has("sql") == section.has("python"):
-        section.report("", "either sql or python makes a transform", "declare one of them")
+        section.report("", "a transform needs either sql or python", "set exactly one of them")
     if section.has("python"):
         target = section.text("python")
         module, colon, function = target.rpartition(":")
         if not colon or not module or not function:
-            section.report("python", f"{target!r} names no function", 'write "file.py:function"')
+            section.report(
+                "python", f"{target!r} does not name a function", 'write "file.py:function"'
+            )
         if module.endswith(".py"):
-            module = _placed(folder, module)
+            module = _resolved_path(folder, module)
             if not Path(module).is_file():
-                section.report("python", f"there is no file {module}", "paths begin at this file")
+                section.report(
+                    "python", f"file {module} does not exist", "paths are relative to this file"
+                )
         if not given:
-            section.report("inputs", "a function needs its inputs", 'as inputs = ["clicks"]')
+            section.report("inputs", "a function needs inputs", 'add inputs = ["clicks"]')
         transform: Transform = PythonTransform(
             name=name, module=module, function=function, inputs=given
         )
     else:
         sql = section.text("sql")
-        found = tuple(word for word in names_in(sql) if word in others)
+        found = tuple(word for word in identifiers_in(sql) if word in others)
         if sql:
-            _check_text(section, "sql", lambda: check_query(sql), "write a query of Spark's SQL")
+            _check_text(section, "sql", lambda: check_query(sql), "write a query in Spark SQL")
         if not given and not found:
-            section.report("sql", "reads from no source", f"known are {', '.join(others)}")
+            section.report("sql", "uses no source or transform", f"use one of {', '.join(others)}")
         transform = SqlTransform(name=name, sql=sql, inputs=given or found)
     for needed in given:
-        if needed != name:  # a circle, which is told elsewhere
+        if needed != name:  # reported as a cycle
             section.check_known("inputs", needed, others)
     section.finish()
     return transform
@@ -264,16 +275,16 @@ def _transform(section: Section, name: str, folder: Path, known: list[str]) -> T
 def _sink(section: Section, name: str, folder: Path, known: Mapping[str, None]) -> Sink:
     _check_name(section, name)
     if section.is_empty:
-        # All that is left out has a default, but nobody means to write by saying nothing.
+        # All fields have defaults, but an empty sink is certainly a mistake.
         first = next(iter(known), "NAME")
         section.report(
             "",
-            "is empty: neither what to write nor where to is said",
+            "is empty",
             f'add input = "{first}" and path = "tables/{name}", or input = "{first}" and '
             f'topic = "{name}"',
         )
-    is_clear = len(known) == 1 or section.is_empty
-    source = section.text("input", next(iter(known), "") if is_clear else None)
+    has_default = len(known) == 1 or section.is_empty
+    source = section.text("input", next(iter(known), "") if has_default else None)
     if source:
         section.check_known("input", source, list(known))
     trigger = section.text("trigger", TRIGGER_DEFAULT)
@@ -288,7 +299,11 @@ def _sink(section: Section, name: str, folder: Path, known: Mapping[str, None]) 
             trigger=trigger,
             output=output,
         )
-        section.ignore("format", allowed=("topic",), remedy="a sink with a topic writes to it")
+        section.ignore(
+            "format",
+            allowed=("topic",),
+            remedy="remove it: a sink with a topic writes to the topic",
+        )
     else:
         sink = _table_sink(section, name, folder, source, trigger, output)
     section.finish()
@@ -300,25 +315,25 @@ def _table_sink(
 ) -> TableSink:
     format_ = section.choice("format", (*TABLE_FORMATS, "topic"), "delta")
     if format_ == "topic":
-        section.report("format", "which topic is not said", 'add topic = "NAME"')
+        section.report("format", "needs a topic", 'add topic = "NAME"')
     mode = section.choice("mode", ("append", "merge"), "append")
     keys = section.texts("keys")
     if mode == "merge" and format_ != "delta":
-        section.report("mode", f"{format_} tables are append only", 'use format = "delta"')
+        section.report("mode", f"{format_} tables are append-only", 'use format = "delta"')
     if mode == "merge" and not keys:
-        section.report("keys", "a merge needs keys", 'as keys = ["id"]')
+        section.report("keys", "a merge needs keys", 'add keys = ["id"]')
     if mode == "append" and output != "append":
         remedy = 'use mode = "merge" with keys'
-        section.report("output", f"{output} would write rows again and again", remedy)
+        section.report("output", f"{output} would append rows repeatedly", remedy)
     path = section.text("path", f"tables/{name}")
     if format_ == "parquet" and "://" in path and not path.startswith("file://"):
         remedy = "use a mounted file system, or Delta"
-        section.report("path", "a Parquet table needs a file system that renames", remedy)
+        section.report("path", "a Parquet table needs a file system with atomic rename", remedy)
     return TableSink(
         name=name,
         input=source,
         format=format_,
-        path=_placed(folder, path),
+        path=_resolved_path(folder, path),
         table=section.text("table", name),
         catalog=section.optional("catalog"),
         is_merged=mode == "merge",
@@ -332,21 +347,21 @@ def _table_sink(
     )
 
 
-def _check_whole(root: Section, pipeline: Pipeline) -> None:
+def _check_references(root: Section, pipeline: Pipeline) -> None:
     for name in pipeline.transforms:
         if name in pipeline.sources:
-            root.report(f"transforms.{name}", "a source has this name too", "rename one")
+            root.report(f"transforms.{name}", "a source has the same name", "rename one of them")
     cycle = _find_cycle(pipeline)
     if cycle:
         where = f"transforms.{cycle[0]}"
-        root.report(where, f"{' needs '.join(cycle)}", "break the circle")
+        root.report(where, f"{' needs '.join(cycle)}", "break the cycle")
         return
     for source in pipeline.sources.values():
         _check_source(root, source)
     known = [*pipeline.sources, *pipeline.transforms]
     inputs = [name for one in pipeline.transforms.values() for name in one.inputs]
     if any(name not in known for name in inputs):
-        return  # told already, and what hangs together by it cannot be judged
+        return  # already reported; the checks below need valid inputs
     paths: dict[str, str] = {}
     for sink in pipeline.sinks.values():
         if sink.input not in known:
@@ -356,7 +371,7 @@ def _check_whole(root: Section, pipeline: Pipeline) -> None:
             place = f"{sink.path} {sink.table if sink.format == 'iceberg' else ''}"
             if place in paths:
                 text = f"writes to the same table as sinks.{paths[place]}"
-                root.report(f"sinks.{sink.name}.path", text, "unite them in one transform")
+                root.report(f"sinks.{sink.name}.path", text, "combine them in one transform")
             paths[place] = sink.name
 
 
@@ -372,7 +387,7 @@ def _check_source(root: Section, source: Source) -> None:
 
 
 def _check_written(root: Section, pipeline: Pipeline, sink: Sink) -> None:
-    """Columns that a sink names must be there, as far as they are declared."""
+    """Check the columns that a sink names, if the columns of its input are declared."""
     source = pipeline.sources.get(sink.input)
     columns = None if source is None else _declared(source)
     if columns is None:
@@ -391,38 +406,46 @@ def _check_written(root: Section, pipeline: Pipeline, sink: Sink) -> None:
 
 def _check_column(root: Section, where: str, name: str, columns: list[str]) -> None:
     if name.partition(".")[0].strip("`").lower() not in [column.lower() for column in columns]:
-        root.report(where, f"there is no column {name}", f"there are {', '.join(columns)}")
+        root.report(where, f"column {name} does not exist", f"use one of {', '.join(columns)}")
 
 
 def _declared(source: Source) -> list[str] | None:
-    """The columns of a source; None if they are found in its records, or not understood."""
+    """The columns of a source; None if they are inferred or invalid."""
     try:
         match source:
             case FileSource():
-                return columns_of(source.schema)
+                return declared_columns(source.schema)
             case TopicSource(values="raw"):
                 return ["key", "value", *ORIGIN]
             case TopicSource(values="json") if source.schema != INFER:
-                return [*columns_of(source.schema), "_key", *ORIGIN]
+                return [*declared_columns(source.schema), "_key", *ORIGIN]
             case _:
                 return None
     except ValueError:
-        return None  # told already
+        return None  # already reported
 
 
 def _check_sink(root: Section, pipeline: Pipeline, sink: Sink) -> None:
     _check_written(root, pipeline, sink)
-    sources, _ = pipeline.needed(sink)
+    sources, _ = pipeline.inputs_of(sink)
     read: dict[str, str] = {}
     for source in sources:
         for topic in source.topics if isinstance(source, TopicSource) else ():
             if topic in read:
-                text = f"reads topic {topic} by two sources, {read[topic]} and {source.name}"
-                root.report(f"sinks.{sink.name}.input", text, "read it once, and name it twice")
+                text = f"reads topic {topic} through two sources, {read[topic]} and {source.name}"
+                root.report(
+                    f"sinks.{sink.name}.input",
+                    text,
+                    "read it with one source, and use that source twice",
+                )
             read[topic] = source.name
     if isinstance(sink, TopicSink) and sink.topic in read:
         remedy = "choose another topic"
-        root.report(f"sinks.{sink.name}.topic", "would feed itself for ever", remedy)
+        root.report(
+            f"sinks.{sink.name}.topic",
+            "is also a source topic of this sink, so it would never end",
+            remedy,
+        )
 
 
 def _find_cycle(pipeline: Pipeline) -> list[str]:
@@ -445,14 +468,14 @@ def _find_cycle(pipeline: Pipeline) -> list[str]:
 
 def _check_name(section: Section, name: str) -> None:
     if not NAME.match(name):
-        remedy = "names are used in SQL: letters, digits and '_', a letter first"
-        section.report("", f"{name!r} is no name", remedy)
+        remedy = "names are used in SQL: use letters, digits and '_', and start with a letter"
+        section.report("", f"{name!r} is not a valid name", remedy)
 
 
 def _check_duration(section: Section, field: str, text: str) -> None:
     if not DURATION.match(text):
-        section.report(field, f"{text!r} is no duration", 'write "10 seconds" or "5 minutes"')
+        section.report(field, f"{text!r} is not a duration", 'write "10 seconds" or "5 minutes"')
 
 
-def _placed(folder: Path, path: str) -> str:
+def _resolved_path(folder: Path, path: str) -> str:
     return path if "://" in path else str(folder / path)

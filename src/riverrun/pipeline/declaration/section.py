@@ -1,4 +1,4 @@
-"""Reads the fields of one part of a declaration, and notes all that is wrong on the way."""
+"""Reads typed fields of one table of a declaration, and collects the problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMBER_MAX = 2**63 - 1
 
 
 class Reporter:
-    """Gathers problems: a person wants to see all of them at once."""
+    """Collects problems, so that the user sees all of them at once."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -24,7 +24,7 @@ class Reporter:
 
 
 class Section:
-    """A table of fields; a value of the wrong type is noted, and counts as absent."""
+    """A table of fields. A value of the wrong type is reported and treated as absent."""
 
     def __init__(self, reporter: Reporter, path: tuple[str, ...], values: object) -> None:
         self._reporter = reporter
@@ -35,14 +35,14 @@ class Section:
         if isinstance(values, dict):
             self._values = values
         else:
-            reporter.report(path, "is a value, not a table", f"write [{'.'.join(path)}]")
+            reporter.report(path, "must be a table", f"write [{'.'.join(path)}]")
 
     def report(self, field: str, text: str, remedy: str) -> None:
         self._reporter.report((*self._path, *(field.split(".") if field else ())), text, remedy)
 
     @property
     def is_empty(self) -> bool:
-        """A table without fields; what is no table at all was noted already."""
+        """Whether this is a table without fields."""
         return self._is_table and not self._values
 
     def has(self, field: str) -> bool:
@@ -52,7 +52,7 @@ class Section:
     def names(self, field: str) -> list[str]:
         value = self._take(field)
         if value is not None and not isinstance(value, dict):
-            self.report(field, "is a value, not a table", f"write [{field}.NAME]")
+            self.report(field, "must be a table", f"write [{field}.NAME]")
         return [str(name) for name in value] if isinstance(value, dict) else []
 
     def section(self, *fields: str) -> Section:
@@ -67,7 +67,7 @@ class Section:
         if isinstance(value, str) and value.strip():
             return value
         if value is not None:
-            self.report(field, f"{value!r} is no text", f'write {field} = "..."')
+            self.report(field, f"{value!r} is not a string", f'write {field} = "..."')
         elif default is None:
             self.report(field, "is missing", f'add {field} = "..."')
         return default or ""
@@ -81,13 +81,13 @@ class Section:
             return ()
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        self.report(field, f"{value!r} is no list of texts", f'write {field} = ["a", "b"]')
+        self.report(field, f"{value!r} is not a list of strings", f'write {field} = ["a", "b"]')
         return ()
 
     def choice(self, field: str, choices: Sequence[str], default: str) -> str:
         value = self.text(field, default)
         if value not in choices:
-            text = f"{value!r} is unknown{_alike(value, choices)}"
+            text = f"{value!r} is unknown{_suggestion(value, choices)}"
             self.report(field, text, f"choose one of {', '.join(choices)}")
             return default
         return value
@@ -97,17 +97,21 @@ class Section:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-            self.report(field, f"{value!r} is no number", f"write one of at least {at_least}")
+            self.report(
+                field,
+                f"{value!r} is not a valid number",
+                f"write an integer of at least {at_least}",
+            )
             return default
         if value > NUMBER_MAX:
-            self.report(field, f"{value} is too large", f"write one of at most {NUMBER_MAX}")
+            self.report(field, f"{value} is too large", f"write an integer of at most {NUMBER_MAX}")
             return default
         return value
 
     def flag(self, field: str) -> bool:
         value = self._take(field)
         if value is not None and not isinstance(value, bool):
-            self.report(field, f"{value!r} is neither true nor false", f"write {field} = true")
+            self.report(field, f"{value!r} is not a boolean", f"write {field} = true")
         return value is True
 
     def pairs(self, field: str) -> dict[str, str]:
@@ -115,26 +119,26 @@ class Section:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self.report(field, "is a value, not a table", f'write {field} = {{ "name" = "value" }}')
+            self.report(field, "must be a table", f'write {field} = {{ "name" = "value" }}')
             return {}
         return dict(_flat(value))
 
     def check_known(self, field: str, name: str, known: Sequence[str]) -> None:
         if name not in known:
-            text = f"there is no source or transform {name}{_alike(name, known)}"
-            self.report(field, text, f"known are {', '.join(known) or 'none'}")
+            text = f"no source or transform is named {name}{_suggestion(name, known)}"
+            self.report(field, text, f"use one of {', '.join(known) or 'none'}")
 
     def ignore(self, field: str, *, allowed: Sequence[str], remedy: str) -> None:
         value = self._take(field)
         if value is not None and value not in allowed:
-            self.report(field, f"{value!r} does not fit the rest", remedy)
+            self.report(field, f"{value!r} conflicts with other fields", remedy)
 
     def finish(self) -> None:
-        """Fields that nobody asked for are mistakes."""
+        """Report fields that were never read."""
         for field in self._values:
             if field not in self._read:
-                near = _alike(field, list(self._read))
-                remedy = f"known here are {', '.join(sorted(self._read))}"
+                near = _suggestion(field, list(self._read))
+                remedy = f"use one of {', '.join(sorted(self._read))}"
                 self.report(field, f"is not a field{near}", remedy)
 
     def _take(self, field: str) -> object:
@@ -143,7 +147,7 @@ class Section:
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
-    """A dotted name may be written plain or in quotes."""
+    """A dotted name may be nested tables or one quoted key."""
     found: list[tuple[str, str]] = []
     for name, value in values.items():
         if isinstance(value, dict):
@@ -154,6 +158,6 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str
     return found
 
 
-def _alike(name: str, known: Sequence[str]) -> str:
+def _suggestion(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -1,6 +1,6 @@
-"""What can be said of SQL and of declared columns without Spark, which takes seconds to start.
+"""Checks of SQL and declared columns that need no Spark, which takes seconds to start.
 
-Only what is surely wrong is said; the rest is left to Spark, which ends the run with its reason.
+They report only definite errors. Spark finds the others and ends the run with the reason.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _NO_CODE = re.compile(
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[^\s\w]""")
 ORIGIN = ("_topic", "_partition", "_offset", "_timestamp")
-"""Columns of rows from topics that say where the record stood."""
+"""Columns with the origin of a record."""
 QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
-"""Words that a query may begin with."""
+"""The words with which a query may start."""
 TYPES = (
     "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float",
     "real", "double", "date", "time", "timestamp", "timestamp_ntz", "timestamp_ltz", "string",
@@ -25,24 +25,22 @@ TYPES = (
 )  # fmt: skip
 
 
-def names_in(sql: str) -> list[str]:
-    """All words of a query that may be names, each once; literals and comments are none."""
+def identifiers_in(sql: str) -> list[str]:
+    """All identifiers of a query, without literals and comments, each once."""
     return list(dict.fromkeys(_WORD.findall(_NO_CODE.sub(" ", sql))))
 
 
 def check_query(sql: str) -> None:
-    """ValueError for a text that does not begin as queries do."""
+    """Raise ValueError if the text does not start like a query."""
     code = _NO_CODE.sub(" ", sql).strip().lstrip("( \n\t")
     found = _WORD.match(code)
     if found is None or found.group().lower() not in QUERIES:
         word = code.split()[0] if code else sql
-        raise ValueError(f"{word!r} begins no query{_alike(word, QUERIES)}")
+        raise ValueError(f"a query cannot start with {word!r}{_suggestion(word, QUERIES)}")
 
 
-def columns_of(ddl: str) -> list[str]:
-    """The names of declared columns, as ``id BIGINT, name STRING``; ValueError for a type that
-    Spark does not have.
-    """
+def declared_columns(ddl: str) -> list[str]:
+    """The column names in ``id BIGINT, name STRING``. Raises ValueError for an unknown type."""
     tokens = _TOKEN.findall(ddl)
     if [token.lower() for token in tokens[:2]] == ["struct", "<"]:
         tokens = tokens[2:-1]
@@ -55,7 +53,7 @@ class _Columns:
         self._at = 0
 
     def columns(self) -> list[str]:
-        """Up to the end of the text, or of the struct."""
+        """Parse up to the end of the text or of the struct."""
         names: list[str] = []
         while self._next() not in ("", ">"):
             names.append(self._take().strip("`").replace("``", "`"))
@@ -69,7 +67,7 @@ class _Columns:
     def _type(self) -> None:
         name = self._take()
         if name.lower() not in TYPES:
-            raise ValueError(f"{name!r} is no type{_alike(name, TYPES)}")
+            raise ValueError(f"{name!r} is not a type{_suggestion(name, TYPES)}")
         if self._next() == "<":
             self._take()
             if name.lower() == "struct":
@@ -80,7 +78,7 @@ class _Columns:
                     self._take()
                     self._type()
             self._take()
-        # What may follow, as (10, 2), NOT NULL and COMMENT 'text', is Spark's to judge.
+        # Skip what may follow, such as (10, 2), NOT NULL and COMMENT 'text'. Spark checks it.
         depth = 0
         while self._next() and (depth or self._next() not in (",", ">")):
             depth += {"(": 1, ")": -1}.get(self._take(), 0)
@@ -94,6 +92,6 @@ class _Columns:
         return taken
 
 
-def _alike(word: str, known: tuple[str, ...]) -> str:
+def _suggestion(word: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(word.lower(), known, n=1)
     return f"; did you mean {near[0].upper()}?" if near else ""

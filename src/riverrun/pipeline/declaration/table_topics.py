@@ -1,4 +1,4 @@
-"""Topics that are kept as tables: one pipeline, made of the topics' own settings."""
+"""The pipeline that mirrors topics with the setting ``riverrun.table`` to tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WITH_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_CHARACTERS}}}$")
 def tables_pipeline(
     formats: Mapping[str, str], folder: Path, bootstrap: str, values: str
 ) -> Pipeline:
-    """Each topic with its own query, so that one that fails holds back no other."""
+    """One query per topic, so that a failure of one does not stop the others."""
     sources: dict[str, Source] = {}
     sinks: dict[str, Sink] = {}
     for topic, format_ in sorted(formats.items()):
@@ -74,9 +74,10 @@ def tables_pipeline(
 
 
 def name_of(topic: str) -> str:
-    """A name for SQL, of the topic alone: tables remember their progress under it, so it must not
-    depend on which other topics there are. A digest keeps apart what would become equal, and also
-    names that look as if they had one.
+    """A SQL name for a topic.
+
+    Tables store their progress under it, so it must not depend on other topics. A digest
+    distinguishes topics whose names become equal, and those that look as if they had a digest.
     """
     plain = re.sub(r"[^A-Za-z0-9_]", "_", topic)
     if plain == topic and plain[0].isalpha() and not _WITH_DIGEST.search(plain):

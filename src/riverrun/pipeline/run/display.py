@@ -1,4 +1,4 @@
-"""How a run is shown: a table that changes in place, lines where there is no terminal, or JSON."""
+"""Shows the progress of a run: a live table on a terminal, else lines of text or JSON."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
 
 
 class Display:
-    """Shows a status whenever it is told; how often depends on who looks."""
+    """Updates a terminal at each call; prints lines on state changes and every 5 seconds."""
 
-    def __init__(self, say: Callable[[str], None], *, as_json: bool) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None], *, as_json: bool) -> None:
+        self._print_line = print_line
         self._as_json = as_json
         self._is_live = sys.stdout.isatty() and not as_json
         self._next = 0.0
@@ -82,7 +82,6 @@ class Display:
         if self._live is not None:
             self._show_live(status)
             return
-        # A change of state is told at once, numbers from time to time.
         states: list[tuple[object, ...]] = [
             (query.sink, query.state, query.reason) for query in status.queries
         ]
@@ -91,10 +90,10 @@ class Display:
             return
         self._last, self._next = states, now + LINES_EVERY_SECONDS
         if self._as_json:
-            self._say(json.dumps(asdict(status)))
+            self._print_line(json.dumps(asdict(status)))
             return
         for query in status.queries:
-            self._say(plain_row([*query_row(query), query.reason]))
+            self._print_line(plain_row([*query_row(query), query.reason]))
 
     def _show_live(self, status: PipelineStatus) -> None:
         from rich.console import Group
@@ -104,8 +103,8 @@ class Display:
 
         assert isinstance(self._live, Live)
         table = RichTable(box=None, pad_edge=False, header_style="bold cyan")
-        for place, column in enumerate(COLUMNS):
-            table.add_column(column, justify="left" if place < 2 else "right")
+        for index, column in enumerate(COLUMNS):
+            table.add_column(column, justify="left" if index < 2 else "right")
         for query in status.queries:
             cells = query_row(query)
             table.add_row(*(_cell(cell) for cell in cells))
@@ -116,7 +115,9 @@ class Display:
             if query.reason and query.state != "running"
         ]
         if status.ui:
-            lines.append(Text(f"Spark UI {status.ui}   Ctrl-C ends after the batch", style="dim"))
+            lines.append(
+                Text(f"Spark UI {status.ui}   Ctrl-C stops after the current batch", style="dim")
+            )
         self._live.update(Group(*lines))  # type: ignore[arg-type]
 
 

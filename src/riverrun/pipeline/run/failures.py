@@ -1,7 +1,7 @@
-"""Errors of others by what helps against them: another try, or a person.
+"""Classifies errors of Spark and of table libraries: transient or permanent.
 
-Libraries that tables lie in have errors of their own, which are no ``OSError`` though they mean
-one: a store or a catalog that is away for a moment.
+Table libraries have their own exception types for an unavailable store or catalog. These are not
+``OSError``, but mean the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from riverrun.model.errors import KafkaError
 
 REASON_CHARACTERS_MAX = 400
 FILES_MISSING = "PATH_NOT_FOUND"
-"""What Spark calls a folder that is not there; it may come, as a topic may."""
+"""Spark's error condition for a missing folder. Like a topic, it may appear later."""
 ANALYSIS = (AnalysisException.__name__, ParseException.__name__)
 
 _STORES = (
@@ -28,29 +28,28 @@ _CAUSE = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Z]\w*): (?P<tex
 _OUR_MODULES = ("riverrun.", "pyspark_riverrun.")
 
 
-def passing_errors() -> tuple[type[Exception], ...]:
-    """What may be gone when the same is tried again. A library that was not loaded has raised
-    nothing, and is not loaded for this.
+def transient_errors() -> tuple[type[Exception], ...]:
+    """Errors that a retry may resolve.
+
+    A library that is not loaded has raised nothing, so it is not imported here.
     """
     loaded = [(sys.modules.get(module), name) for module, name in _STORES]
     stores = [getattr(module, name) for module, name in loaded if module is not None]
     return (PySparkException, Py4JError, KafkaError, OSError, *stores)
 
 
-def is_missing_files(error: Exception) -> bool:
+def is_missing_path(error: Exception) -> bool:
     return isinstance(error, AnalysisException) and error.getCondition() == FILES_MISSING
 
 
-def is_final(reason: str) -> bool:
-    """Whether a failed query would fail again in the same way: it does not fit its columns."""
+def is_permanent(reason: str) -> bool:
+    """Whether a restart would fail in the same way, because of its columns."""
     name = reason.partition(":")[0].rpartition(".")[2]
     return name in ANALYSIS and f"[{FILES_MISSING}]" not in reason
 
 
-def in_words(error: BaseException) -> str:
-    """The sentence that helps, out of the pages that Spark writes: the last line of a Python
-    traceback, which names the error.
-    """
+def error_summary(error: BaseException) -> str:
+    """The line of a long Spark error that names the cause, usually the last of a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [found for line in lines if (found := _CAUSE.match(line))]
     ours = [found for found in named if found["module"].startswith(_OUR_MODULES)]

@@ -1,7 +1,7 @@
-"""What a person should know before Spark is started: nobody answers, or a topic is not there.
+"""Checks before Spark starts: the cluster is reachable, and the topics exist.
 
-Later both are waited for. At the first start they are most often a slip in an address or a name,
-and with ``--once`` nobody is there to wait.
+A running pipeline waits for both. At the first start a failure is most likely a typing error in an
+address or a name, and ``--once`` does not wait.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from riverrun.pipeline.declaration.model import Pipeline, TopicSink, TopicSource
 from riverrun.pipeline.run.cluster_watch import needs_cluster
 from riverrun.pipeline.run.status import read_status
 
-LOOKS_MAX = 4
-LOOK_EVERY_SECONDS = 0.25
-"""A node may hear a moment later than others that a topic was made."""
+ATTEMPTS_MAX = 4
+ATTEMPT_EVERY_SECONDS = 0.25
+"""A node may replay the creation of a topic later than others."""
 
 
-def look(pipeline: Pipeline, *, is_once: bool) -> None:
-    """Ends the program in words when it is of no use to begin."""
+def check_before_start(pipeline: Pipeline, *, is_once: bool) -> None:
+    """Exit with an error if the pipeline cannot start."""
     is_first = read_status(pipeline.state) is None
     is_needed = any(needs_cluster(pipeline, sink) for sink in pipeline.sinks.values())
     if not (is_once or is_first) or not is_needed:
@@ -29,29 +29,32 @@ def look(pipeline: Pipeline, *, is_once: bool) -> None:
 
     async def check(pool: ConnectionPool) -> None:
         missing: list[str] = []
-        for _ in range(LOOKS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             known = [topic.name or "" for topic in (await pool.metadata(None)).topics]
             missing = missing_topics(pipeline, known)
             if not is_once or not missing:
                 return
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await asyncio.sleep(ATTEMPT_EVERY_SECONDS)
         raise NotFound("\n".join(missing))
 
     run(pipeline.bootstrap, check)
 
 
 def missing_topics(pipeline: Pipeline, known: Sequence[str]) -> list[str]:
-    """A sentence with a remedy for each topic that is to be read and not there. Topics that the
-    pipeline writes, it makes itself.
+    """An error with a remedy for each source topic that does not exist.
+
+    Topics that the pipeline writes are left out, because it creates them.
     """
-    made = [sink.topic for sink in pipeline.sinks.values() if isinstance(sink, TopicSink)]
-    made += [one.dead_letters for one in pipeline.sources.values() if isinstance(one, TopicSource)]
+    created = [sink.topic for sink in pipeline.sinks.values() if isinstance(sink, TopicSink)]
+    created += [
+        one.dead_letters for one in pipeline.sources.values() if isinstance(one, TopicSource)
+    ]
     place = "the file" if pipeline.file is None else str(pipeline.file)
     return [
-        f"sources.{source.name}: there is no topic {name}{alike(name, list(known))}\n"
+        f"sources.{source.name}: topic {name} does not exist{alike(name, list(known))}\n"
         f"  Create it with `riverrun topics create {name}`, or correct it in {place}."
         for source in pipeline.sources.values()
         if isinstance(source, TopicSource)
         for name in source.topics
-        if name not in known and name not in made
+        if name not in known and name not in created
     ]

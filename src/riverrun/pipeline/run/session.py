@@ -8,25 +8,24 @@ import warnings
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from pyspark_riverrun import session
 from riverrun.pipeline.declaration.model import Pipeline
 
 SETTINGS = {
-    # Two hundred tasks per shuffle are for large clusters; a file may ask for them.
+    # Spark's default of 200 suits large clusters. A pipeline can override it.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stopTimeout": "60000",
     "spark.ui.showConsoleProgress": "false",
-    # Errors of a query become sentences of ours; pages of Java would bury them.
+    # The supervisor reports errors of queries in one line; Java stack traces would hide them.
     "spark.log.level": "OFF",
 }
 
 
 SPARK_GONE = (Py4JNetworkError, ConnectionError)
-"""What PySpark raises when there is no Java any more."""
+"""Raised by PySpark when its Java process has ended."""
 
 
 def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
-    from pyspark_riverrun import session
-
     config = {**SETTINGS, "spark.ui.port": str(ui_port or 4040), **pipeline.spark}
     return session(
         master,
@@ -38,7 +37,7 @@ def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
 
 
 def close_session(spark: SparkSession) -> None:
-    """A signal to a group of processes ends Java before us; then there is nothing left to stop."""
+    """Stop the session. A signal to the process group may have ended Java already."""
     with warnings.catch_warnings(), contextlib.suppress(Py4JError, OSError):
         warnings.simplefilter("ignore")
         spark.stop()

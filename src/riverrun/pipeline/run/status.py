@@ -1,6 +1,7 @@
-"""What a running pipeline tells of itself, in a file beside its checkpoints; how it is asked to
-stop, by a file too: so both work from any process that sees the folder; and the lock that keeps two
-runs of one pipeline apart.
+"""The status file, the stop request and the run lock of a pipeline.
+
+All three are files in the pipeline's state folder, so that any process that can read the folder
+can show the status and stop the pipeline.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ STOP = "stop"
 LOCK = "lock"
 STARTING = "starting"
 SILENT_SECONDS_MAX = 120.0
-"""A pipeline on another machine that tells nothing for so long has died: it tells several times a
-second, but may be busy with starting a query."""
+"""A pipeline on another machine whose status is older than this is dead. It writes several times a
+second, but starting a query may block it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryStatus:
-    """One sink."""
+    """The query of one sink."""
 
     sink: str
     state: str = STARTING
-    """starting, running, waiting (to be started again), ended, or failed."""
+    """starting, running, waiting (for a restart), ended, or failed."""
     rows_per_second: float = 0.0
     rows: int = 0
     lag: int | None = None
-    """Records that are in the topics and not yet in the sink."""
+    """Records in the topics that are not in the sink yet."""
     lags: dict[str, int] = field(default_factory=dict)
     batch_id: int | None = None
     batch_ms: int | None = None
     dead_letters: int = 0
     restarts: int = 0
     reason: str | None = None
-    """Why it failed the last time."""
+    """The last failure."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,16 +56,16 @@ class PipelineStatus:
     now_ms: int
     has_ended: bool = False
     process_started: str | None = None
-    """When the process began, as its machine counts: ids of processes are used again."""
+    """Start time of the process in clock ticks since boot. It detects a reused process id."""
     queries: list[QueryStatus] = field(default_factory=list)
 
 
-def starting(name: str, master: str, sinks: Sequence[str]) -> PipelineStatus:
-    """What can be told before Spark is up, which takes a while: so that it can be stopped, too."""
-    return of_this_process(name, master, [QueryStatus(sink=sink) for sink in sinks])
+def starting_status(name: str, master: str, sinks: Sequence[str]) -> PipelineStatus:
+    """The status before Spark has started, so that the pipeline can already be stopped."""
+    return status_of_this_process(name, master, [QueryStatus(sink=sink) for sink in sinks])
 
 
-def of_this_process(
+def status_of_this_process(
     name: str,
     master: str,
     queries: list[QueryStatus],
@@ -72,7 +73,7 @@ def of_this_process(
     ui: str | None = None,
     since_ms: int | None = None,
 ) -> PipelineStatus:
-    """As it is now; since now if no other time is given."""
+    """``since_ms`` defaults to now."""
     now_ms = int(time.time() * 1000)
     return PipelineStatus(
         name=name,
@@ -89,37 +90,37 @@ def of_this_process(
 
 def write_status(folder: Path, status: PipelineStatus) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f"{STATUS}.{os.getpid()}"
-    aside.write_text(json.dumps(asdict(status)))
-    aside.replace(folder / STATUS)
+    temporary = folder / f"{STATUS}.{os.getpid()}"
+    temporary.write_text(json.dumps(asdict(status)))
+    temporary.replace(folder / STATUS)
 
 
 def read_status(folder: Path) -> PipelineStatus | None:
-    """Fields that this version does not know are passed over."""
+    """Ignores fields that this version does not have."""
     try:
-        told = json.loads((folder / STATUS).read_text())
+        fields_ = json.loads((folder / STATUS).read_text())
     except FileNotFoundError:
         return None
-    queries = [QueryStatus(**_known(QueryStatus, row)) for row in told.pop("queries")]
-    return PipelineStatus(**_known(PipelineStatus, told), queries=queries)
+    queries = [QueryStatus(**_known(QueryStatus, row)) for row in fields_.pop("queries")]
+    return PipelineStatus(**_known(PipelineStatus, fields_), queries=queries)
 
 
-def _known(kind: Any, told: dict[str, Any]) -> dict[str, Any]:
+def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     names = [one.name for one in fields(kind)]
-    return {name: value for name, value in told.items() if name in names}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def process_started(pid: int) -> str | None:
-    """None where the system does not tell, and for a process that is not there."""
+    """None without /proc, and for a process that does not exist."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if told[0] == "Z" else told[19]
+    return None if stat[0] == "Z" else stat[19]
 
 
 def is_alive(status: PipelineStatus, now_s: float | None = None) -> bool:
-    """Whether it runs, as far as this machine can tell: of another one by what it told last."""
+    """Whether the pipeline runs. On another machine, judged by the age of its status."""
     if status.has_ended:
         return False
     if status.host != os.uname().nodename:
@@ -137,30 +138,30 @@ def is_alive(status: PipelineStatus, now_s: float | None = None) -> bool:
     return started is not None and status.process_started in (None, started)
 
 
-class RunsAlready(Exception):
-    """Somebody else has the lock; the text says who, if that is known."""
+class AlreadyRunning(Exception):
+    """Another process holds the run lock. The text names it if its status is known."""
 
 
 @contextlib.contextmanager
-def only_run(folder: Path) -> Iterator[None]:
-    """Two runs of one pipeline would fight over its checkpoints. The lock ends with the process."""
+def run_lock(folder: Path) -> Iterator[None]:
+    """Allow only one run of a pipeline at a time. The lock ends with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             found = read_status(folder)
-            is_told = found is not None and is_alive(found)
-            who = f", as process {found.pid} on {found.host}" if found and is_told else ""
-            raise RunsAlready(f"it runs already{who}") from error
+            is_known = found is not None and is_alive(found)
+            owner = f", as process {found.pid} on {found.host}" if found and is_known else ""
+            raise AlreadyRunning(f"it is already running{owner}") from error
         yield
 
 
-def ask_to_stop(folder: Path) -> None:
+def request_stop(folder: Path) -> None:
     (folder / STOP).touch()
 
 
-def is_asked_to_stop(folder: Path) -> bool:
+def is_stop_requested(folder: Path) -> bool:
     return (folder / STOP).exists()
 
 

@@ -1,14 +1,13 @@
-"""Keeps the queries of a pipeline running: starts them, watches them, starts failed ones again.
+"""Keeps the queries of a pipeline running: starts them, observes them and restarts failed ones.
 
-A query that failed is started from its checkpoint after a pause that doubles, and begins small
-again once a batch has come through. What only a person can decide ends the query for good.
+A failed query restarts from its checkpoint after a pause that doubles with each failure. The pause
+is reset when a batch completes. An error that only the user can resolve ends the query.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
@@ -19,169 +18,173 @@ from pyspark_riverrun.cluster.planner import DataLost
 from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration.model import Pipeline
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.run.failures import in_words, is_final, is_missing_files, passing_errors
-from riverrun.pipeline.run.query import Handler, NoRecordsYet
-from riverrun.pipeline.run.status import PipelineStatus, QueryStatus, of_this_process
+from riverrun.pipeline.run.context import QueryContext
+from riverrun.pipeline.run.failures import (
+    error_summary,
+    is_missing_path,
+    is_permanent,
+    transient_errors,
+)
+from riverrun.pipeline.run.query import SinkQuery
+from riverrun.pipeline.run.status import PipelineStatus, QueryStatus, status_of_this_process
+from riverrun.pipeline.sources.schemas import NoRecordsYet
 
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
-SETTLE_SECONDS_MAX = 10.0
-SETTLE_EVERY_SECONDS = 0.02
+TRIGGER_END_SECONDS_MAX = 10.0
+TRIGGER_POLL_SECONDS = 0.02
 DATA_LOST = DataLost.__name__
-LOST_REMEDY = 'In a pipeline: on_data_loss = "go-on" in the source'
+DATA_LOST_REMEDY = 'In a pipeline: on_data_loss = "go-on" in the source'
 INITIALIZING = "Initializing sources"
-"""What Spark says of a query whose sources are not there yet."""
+"""Spark's status message of a query whose sources are not ready."""
 
 
-@dataclass(slots=True)
-class Supervised:
-    """One query and how it fares."""
+class QuerySupervisor:
+    """Supervises the query of one sink."""
 
-    handler: Handler
-    is_once: bool
-    status: QueryStatus
-    query: StreamingQuery | None = None
-    start_at: float = 0.0
-    pause_seconds: float = PAUSE_SECONDS_MIN
-    _last_batch: int | None = None
+    def __init__(self, query: SinkQuery, sink: str, *, is_once: bool) -> None:
+        self.query = query
+        self.status = QueryStatus(sink=sink)
+        self.start_at = 0.0
+        """When the query starts next, in seconds of the monotonic clock."""
+        self._is_once = is_once
+        self._streaming: StreamingQuery | None = None
+        self._pause_seconds = PAUSE_SECONDS_MIN
+        self._last_batch: int | None = None
 
     @property
     def is_over(self) -> bool:
         return self.status.state in ("ended", "failed")
 
     @property
-    def is_beginning(self) -> bool:
-        return self.query is not None and self.query.status["message"] == INITIALIZING
+    def is_started(self) -> bool:
+        return self._streaming is not None
+
+    @property
+    def is_initializing(self) -> bool:
+        return self._streaming is not None and self._streaming.status["message"] == INITIALIZING
 
     def tick(self, now: float) -> None:
-        """Look at the query, and start it if it is time."""
+        """Update the status, and start the query when it is time."""
         if self.is_over:
             return
-        if self.query is None:
+        if self._streaming is None:
             if now >= self.start_at:
                 self._start(now)
             return
-        is_active = self.query.isActive  # before the numbers, or those of the last batch are missed
-        self._observe()
+        # Read before the progress. Otherwise the numbers of the last batch could be missed.
+        is_active = self._streaming.isActive
+        self._observe(self._streaming)
         if not is_active:
-            self._finish(now)
+            self._finish(now, self._streaming)
+
+    def stop(self) -> None:
+        """Stop the query between two batches, because a batch cut short would be repeated.
+
+        New batches are refused first: Spark would wait for them, and they would wait for us.
+        """
+        self.query.refuse_batches()
+        try:
+            if self._streaming is not None and self._streaming.isActive:
+                self.query.wait_for_batch()
+                self._wait_for_trigger(self._streaming)
+                self._streaming.stop()
+        except (Py4JError, OSError):
+            # The signal that stops us may have ended Java too. The checkpoint is consistent.
+            self.status.reason = "Spark ended before the query did"
+        if not self.is_over:
+            self.status.state = "ended"
 
     def _start(self, now: float) -> None:
         try:
-            self.query = self.handler.start(is_once=self.is_once)
+            self._streaming = self.query.start(is_once=self._is_once)
         except NoRecordsYet as error:
-            self._wait_for_records(now, str(error))
+            self._wait_for_input(now, str(error))
         except CannotContinue as error:
             self.status.state, self.status.reason = "failed", str(error)
         except (AnalysisException, ValueError) as error:
-            if is_missing_files(error):
-                self._wait_for_records(now, in_words(error))
-            else:  # what is declared does not run, and runs no better a minute later
-                self._end(in_words(error))
-        except passing_errors() as error:
-            self._fail(now, in_words(error))
+            if is_missing_path(error):
+                self._wait_for_input(now, error_summary(error))
+            else:  # the declaration is wrong, and a restart does not change that
+                self._fail(error_summary(error))
+        except transient_errors() as error:
+            self._schedule_restart(now, error_summary(error))
         else:
             self.status.state = "running"
 
-    def _wait_for_records(self, now: float, reason: str) -> None:
-        """All that is there has been processed if there is nothing."""
-        self.status.state, self.status.reason = "ended" if self.is_once else "waiting", reason
+    def _wait_for_input(self, now: float, reason: str) -> None:
+        """With ``--once``, no input means that all input has been processed."""
+        self.status.state, self.status.reason = "ended" if self._is_once else "waiting", reason
         self.start_at = now + PAUSE_SECONDS_MIN
 
-    def _end(self, reason: str) -> None:
-        self.status.state, self.status.reason = "failed", f"sinks.{self.status.sink}: {reason}"
-
-    def _finish(self, now: float) -> None:
-        assert self.query is not None
-        error = self.query.exception()
-        if self.handler.fatal is not None:
-            self.status.state, self.status.reason = "failed", str(self.handler.fatal)
+    def _finish(self, now: float, streaming: StreamingQuery) -> None:
+        error = streaming.exception()
+        if self.query.fatal is not None:
+            self.status.state, self.status.reason = "failed", str(self.query.fatal)
         elif error is not None:
-            self._judge(now, in_words(error))
+            self._restart_or_fail(now, error_summary(error))
         else:
             self.status.state = "ended"
-        self.query = None
+        self._streaming = None
 
-    def _judge(self, now: float, reason: str) -> None:
-        """Lost records come back by no restart, unless the topic is another one now."""
+    def _restart_or_fail(self, now: float, reason: str) -> None:
+        """A restart does not bring lost records back, unless the topic was recreated."""
         try:
-            is_lost = reason.startswith(DATA_LOST) and not self.handler.has_topics_made_again()
+            is_lost = reason.startswith(DATA_LOST) and not self.query.has_recreated_topics()
         except (KafkaError, OSError):
-            is_lost = False  # the next start asks again
+            is_lost = False  # the next start checks again
         if is_lost:
-            self._end(f"{reason.rstrip('.')}. {LOST_REMEDY}")
-        elif is_final(reason):
-            self._end(reason)
+            self._fail(f"{reason.rstrip('.')}. {DATA_LOST_REMEDY}")
+        elif is_permanent(reason):
+            self._fail(reason)
         else:
-            self._fail(now, reason)
+            self._schedule_restart(now, reason)
 
-    def _fail(self, now: float, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
+        self.status.state, self.status.reason = "failed", f"sinks.{self.status.sink}: {reason}"
+
+    def _schedule_restart(self, now: float, reason: str) -> None:
         self.status.state, self.status.reason = "waiting", reason
         self.status.restarts += 1
-        self.start_at = now + self.pause_seconds
-        self.pause_seconds = min(self.pause_seconds * 2, PAUSE_SECONDS_MAX)
+        self.start_at = now + self._pause_seconds
+        self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
 
-    def _observe(self) -> None:
-        assert self.query is not None
-        counts = self.handler.counts
+    def _observe(self, streaming: StreamingQuery) -> None:
+        counts = self.query.counts
         self.status.rows, self.status.dead_letters = counts.rows, counts.dead_letters
-        progress = self.query.lastProgress
+        progress = streaming.lastProgress
         if progress is None:
             return
         self.status.batch_id = progress["batchId"]
         self.status.rows_per_second = float(progress["processedRowsPerSecond"] or 0.0)
         self.status.batch_ms = progress["durationMs"].get("triggerExecution")
-        self.status.lags = lags_of(progress["sources"])
+        self.status.lags = partition_lags(progress["sources"])
         self.status.lag = sum(self.status.lags.values()) if self.status.lags else None
         if self._last_batch != progress["batchId"]:
             self._last_batch = progress["batchId"]
-            self.pause_seconds = PAUSE_SECONDS_MIN
+            self._pause_seconds = PAUSE_SECONDS_MIN
 
-    def stop(self) -> None:
-        """Between two batches: one that is cut short would be done again for nothing. None begins
-        any more, for Spark would wait for it, and it for us.
-        """
-        self.handler.is_stopping = True
-        try:
-            if self.query is not None and self.query.isActive:
-                with self.handler.busy:
-                    pass  # the batch under way has ended
-                self._settle(self.query)
-                self.query.stop()
-        except (Py4JError, OSError):
-            # Whoever stopped us may have stopped Java too; the checkpoint is as good.
-            self.status.reason = "Spark ended before the query did"
-        if not self.is_over:
-            self.status.state = "ended"
-
-    def _settle(self, query: StreamingQuery) -> None:
-        """Let Spark write down that the batch is done."""
-        end = time.monotonic() + SETTLE_SECONDS_MAX
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
-            time.sleep(SETTLE_EVERY_SECONDS)
+    def _wait_for_trigger(self, streaming: StreamingQuery) -> None:
+        """Give Spark time to commit the batch in its checkpoint."""
+        end = time.monotonic() + TRIGGER_END_SECONDS_MAX
+        while streaming.isActive and streaming.status["isTriggerActive"] and time.monotonic() < end:
+            time.sleep(TRIGGER_POLL_SECONDS)
 
 
-@dataclass(slots=True)
-class Supervisor:
-    spark: SparkSession
-    pipeline: Pipeline
-    is_once: bool = False
-    since_ms: int = field(default_factory=lambda: int(time.time() * 1000))
-    queries: list[Supervised] = field(default_factory=list)
-    master: str = field(init=False)
-    ui: str | None = field(init=False)
+class PipelineSupervisor:
+    """Supervises all queries of a pipeline."""
 
-    def __post_init__(self) -> None:
-        # Asked once: the last status is told when Java may be gone.
-        context = self.spark.sparkContext
-        self.master, self.ui = context.master or "", context.uiWebUrl
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, *, is_once: bool = False) -> None:
+        self._pipeline = pipeline
+        self._since_ms = int(time.time() * 1000)
+        # Read once, because Java may be gone when the last status is written.
+        context = spark.sparkContext
+        self._master, self._ui = context.master or "", context.uiWebUrl
         self.queries = [
-            Supervised(
-                handler=Handler(spark=self.spark, pipeline=self.pipeline, sink=sink),
-                is_once=self.is_once,
-                status=QueryStatus(sink=sink.name),
+            QuerySupervisor(
+                SinkQuery(QueryContext(spark, pipeline, sink)), sink.name, is_once=is_once
             )
-            for sink in self.pipeline.sinks.values()
+            for sink in pipeline.sinks.values()
         ]
 
     @property
@@ -194,12 +197,14 @@ class Supervisor:
         return [status.reason or "" for status in states if status.state == "failed"]
 
     def tick(self) -> None:
-        """Queries begin one after another: each starts Python processes, which Spark gives ten
-        seconds to answer, and many at once keep each other from it.
+        """Start queries one at a time, and observe those that run.
+
+        Each start launches Python processes that must respond to Spark within ten seconds. Many
+        at once would slow each other down.
         """
         now = time.monotonic()
         for query in self.queries:
-            if query.query is not None or not any(other.is_beginning for other in self.queries):
+            if query.is_started or not any(other.is_initializing for other in self.queries):
                 query.tick(now)
 
     def stop(self) -> None:
@@ -208,13 +213,13 @@ class Supervisor:
 
     def status(self) -> PipelineStatus:
         queries = [query.status for query in self.queries]
-        return of_this_process(
-            self.pipeline.name, self.master, queries, ui=self.ui, since_ms=self.since_ms
+        return status_of_this_process(
+            self._pipeline.name, self._master, queries, ui=self._ui, since_ms=self._since_ms
         )
 
 
-def lags_of(sources: list[dict[str, object]]) -> dict[str, int]:
-    """By partition what is in the topic and not yet read, from what a query tells of itself."""
+def partition_lags(sources: list[dict[str, object]]) -> dict[str, int]:
+    """Unread records by partition, from the sources in a query's progress."""
     lags: dict[str, int] = {}
     for source in sources:
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
@@ -223,18 +228,18 @@ def lags_of(sources: list[dict[str, object]]) -> dict[str, int]:
     return lags
 
 
-def _offsets(told: object) -> dict[str, int]:
-    """The offsets of Spark's progress, which may be JSON in a text."""
-    if isinstance(told, str):
+def _offsets(value: object) -> dict[str, int]:
+    """Offsets in Spark's progress are either JSON text or already parsed."""
+    if isinstance(value, str):
         try:
-            told = json.loads(told)
+            value = json.loads(value)
         except ValueError:
             return {}
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         return {}
     return {
         f"{topic}-{index}": int(offset)
-        for topic, rows in told.items()
-        if isinstance(rows, dict)
-        for index, offset in rows.items()
+        for topic, offsets in value.items()
+        if isinstance(offsets, dict)
+        for index, offset in offsets.items()
     }

@@ -1,4 +1,4 @@
-"""From sources to what a sink writes: transforms in order, on batches and on streams alike."""
+"""Runs the transforms between sources and sink, on a batch or on a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from riverrun.pipeline.declaration.model import PythonTransform, SqlTransform, Transform
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.run.failures import passing_errors
+from riverrun.pipeline.run.failures import transient_errors
 
 _STATEFUL = re.compile(
     r"^[\s:|+-]*~?(Aggregate|Deduplicate\w*|Distinct|Join|Window|Sort|GlobalLimit|LocalLimit|Offset"
@@ -24,13 +24,13 @@ _STATEFUL = re.compile(
 )
 
 
-def transformed(
+def run_transforms(
     spark: SparkSession,
     frames: Mapping[str, DataFrame],
     transforms: Sequence[Transform],
     output: str,
 ) -> DataFrame:
-    """What the transforms make of the sources; views are the session's own."""
+    """The DataFrame named ``output``. Registers each input and result as a temporary view."""
     known = dict(frames)
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
@@ -45,17 +45,18 @@ def transformed(
     return known[output]
 
 
-def has_state(frame: DataFrame) -> bool:
-    """Whether rows of several batches meet in it. On a batch of its own, such a transform would
-    quietly mean something else.
+def is_stateful(frame: DataFrame) -> bool:
+    """Whether the plan combines rows of several batches.
+
+    Run on a single batch, such a transform would silently compute another result.
     """
     plan = frame._jdf.queryExecution().analyzed().toString()
     return _STATEFUL.search(plan) is not None
 
 
 def load_function(transform: PythonTransform) -> object:
-    """The function, fresh from its file; CannotContinue when it is not there."""
-    with _blamed(transform):
+    """Load the function from its file. Raises CannotContinue if it does not exist."""
+    with _attributed(transform):
         function = getattr(_module(transform.module), transform.function, None)
     if not callable(function):
         text = f"{transform.module} has no function {transform.function}"
@@ -66,23 +67,21 @@ def load_function(transform: PythonTransform) -> object:
 def _call(transform: PythonTransform, inputs: Sequence[DataFrame]) -> DataFrame:
     function = load_function(transform)
     assert callable(function)
-    with _blamed(transform):
+    with _attributed(transform):
         made = function(*inputs)
     if not isinstance(made, DataFrame):
-        text = f"{transform.function} gives {type(made).__name__}, not a DataFrame"
+        text = f"{transform.function} returns {type(made).__name__}, not a DataFrame"
         raise CannotContinue(f"transforms.{transform.name}.python: {text}")
     return made
 
 
 @contextlib.contextmanager
-def _blamed(transform: PythonTransform) -> Iterator[None]:
-    """What goes wrong in code of others is theirs to mend, and they need the line; but what may
-    pass (Spark, files, the network) is left as it is.
-    """
+def _attributed(transform: PythonTransform) -> Iterator[None]:
+    """Report errors of user code with their line. Transient errors (Spark, files, network) pass."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, passing_errors()):
+        if isinstance(error, transient_errors()):
             raise
         where = _line_of(error, transform.module)
         text = f"{where}: {type(error).__name__}: {error}"
@@ -90,7 +89,7 @@ def _blamed(transform: PythonTransform) -> Iterator[None]:
 
 
 def _line_of(error: Exception, file: str) -> str:
-    """The last line of the file that the error came by, or of wherever it was raised."""
+    """The innermost line of this file in the traceback, or of any file."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -102,7 +101,7 @@ def _module(name: str) -> ModuleType:
     if not name.endswith(".py"):
         return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-    assert spec is not None, "a file that ends with .py can be loaded"
+    assert spec is not None, "a .py file can be loaded"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,7 +1,7 @@
-"""Records that do not fit, into a topic of their own with the reason, before the table commits.
+"""Writes invalid records to the dead-letter topic, with the reason, before the table commits.
 
-Most batches have none. So they are counted while the rows are written, and only a batch that has
-some is read a second time.
+Most batches have none. They are counted while the rows are written, and only a batch that has some
+is read a second time.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from riverrun.pipeline.sinks.row_counts import COUNT, told
+from pyspark_riverrun.source import FORMAT
+from riverrun.pipeline.sinks.row_counts import COUNT, observed_count
 from riverrun.pipeline.sources.parsing import REASON
 
-FORMAT: Final = "riverrun"
-PLACE: Final = ("topic", "partition", "offset")
+ORIGIN_FIELDS: Final = ("topic", "partition", "offset")
 
 
 class DeadLetters:
-    """Those of one source in one batch."""
+    """The dead letters of one source in one batch."""
 
     def __init__(
         self, parsed: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]
@@ -29,52 +29,49 @@ class DeadLetters:
         self._topic = topic
         self._pipeline = pipeline
         self._options = options
-        self._seen: Observation | None = None
+        self._observation: Observation | None = None
 
-    def watched(self, *, is_surely_run: bool) -> DataFrame:
-        """The rows, which are counted by whoever writes them."""
-        if not is_surely_run:
-            return self._parsed
-        self._seen = Observation()
+    def observed_rows(self) -> DataFrame:
+        """The rows, with the dead letters counted when the rows are read."""
+        self._observation = Observation()
         is_bad = F.col(REASON).isNotNull()
-        return self._parsed.observe(self._seen, F.count_if(is_bad).alias(COUNT))
+        return self._parsed.observe(self._observation, F.count_if(is_bad).alias(COUNT))
 
-    def bury(self) -> int:
-        """Write them; gives how many there are."""
+    def write(self) -> int:
+        """Write the dead letters and return their number."""
         bad = self._parsed.filter(F.col(REASON).isNotNull())
-        count = self._told()
+        count = None if self._observation is None else observed_count(self._observation)
         if count is None:
             count = bad.count()
         if count:
             _write(bad, self._topic, self._pipeline, self._options)
         return count
 
-    def _told(self) -> int | None:
-        return None if self._seen is None else told(self._seen)
 
-
-def bury_misfits(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> int:
-    """Rows of a transform as JSON; where they came from is told as far as they still know it."""
+def write_misfits(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> int:
+    """Write rows of a transform as JSON. Headers name their origin as far as columns keep it."""
     fields = [name for name in rows.columns if name != REASON]
     value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)))
-    places = {name: f"_{name}" for name in PLACE if f"_{name}" in fields}
+    origin = {name: f"_{name}" for name in ORIGIN_FIELDS if f"_{name}" in fields}
     key = F.col("_key") if "_key" in fields else F.lit(None).cast("string")
-    told = [
+    headers = [
         _header("reason", F.col(REASON)),
-        *_places(places),
+        *_origin_headers(origin),
         _header("pipeline", F.lit(pipeline)),
     ]
-    records = rows.select(key.alias("key"), value.alias("value"), F.array(*told).alias("headers"))
+    records = rows.select(
+        key.alias("key"), value.alias("value"), F.array(*headers).alias("headers")
+    )
     count = records.count()
     _send(records, topic, options)
     return count
 
 
 def _write(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
-    """The records as they came, with headers that say where they stood and what is wrong."""
+    """Write the original records, with headers for their origin and the reason."""
     headers = F.array(
         _header("reason", F.col(REASON)),
-        *_places({name: f"_{name}" for name in PLACE}),
+        *_origin_headers({name: f"_{name}" for name in ORIGIN_FIELDS}),
         _header("pipeline", F.lit(pipeline)),
     )
     records = rows.select(
@@ -83,7 +80,7 @@ def _write(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str
     _send(records, topic, options)
 
 
-def _places(columns: Mapping[str, str]) -> list[Column]:
+def _origin_headers(columns: Mapping[str, str]) -> list[Column]:
     return [_header(name, F.col(column)) for name, column in columns.items()]
 
 

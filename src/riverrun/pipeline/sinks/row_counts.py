@@ -1,4 +1,4 @@
-"""Counts rows while they are written, so that nobody reads them twice to count them."""
+"""Counts rows while Spark writes them, so that no second read is needed."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 COUNT = "n"
-HEARD_MS_MAX = 10_000
-"""Spark tells what it observed to listeners, when a job has ended; or to nobody, if it found a way
-around what was observed."""
+LISTENER_WAIT_MS_MAX = 10_000
+"""Spark reports observations to listeners after the job. It reports nothing if the optimizer
+removed
+the observed part of the plan."""
 
 
-def counted(rows: DataFrame) -> tuple[DataFrame, Observation]:
-    seen = Observation()
-    return rows.observe(seen, F.count(F.lit(1)).alias(COUNT)), seen
+def with_count(rows: DataFrame) -> tuple[DataFrame, Observation]:
+    observation = Observation()
+    return rows.observe(observation, F.count(F.lit(1)).alias(COUNT)), observation
 
 
-def told(seen: Observation) -> int | None:
-    """The count, once the rows are written; None if Spark does not tell."""
-    observed = seen._jo
-    assert observed is not None, "the rows were observed"
-    if not observed.future().isCompleted() and not _is_heard(observed):
+def observed_count(observation: Observation) -> int | None:
+    """The count, after the rows are written; None if Spark does not report it."""
+    handle = observation._jo
+    assert handle is not None, "the rows were observed"
+    if not handle.future().isCompleted() and not _completes(handle):
         return None
-    return int(seen.get[COUNT])
+    return int(observation.get[COUNT])
 
 
-def _is_heard(observed: JavaObject) -> bool:
-    """When listeners have heard all that was told so far, what is not there yet never comes:
-    whoever asked for it would wait without end.
+def _completes(handle: JavaObject) -> bool:
+    """Drain the listener queue. A count that is still missing then never arrives, and waiting for
+    it would block without end.
     """
     context = SparkContext._active_spark_context
     assert context is not None, "the rows were written"
     try:
-        context._jsc.sc().listenerBus().waitUntilEmpty(HEARD_MS_MAX)
+        context._jsc.sc().listenerBus().waitUntilEmpty(LISTENER_WAIT_MS_MAX)
     except Py4JJavaError:
-        return False  # too much to tell; the count is not worth the wait
-    return bool(observed.future().isCompleted())
+        return False  # the queue is too long, and the count is not worth the wait
+    return bool(handle.future().isCompleted())

@@ -1,4 +1,4 @@
-"""What is done with the rows of a batch: executors write, the driver commits or sends."""
+"""Writes the rows of a batch: executors write files or records, the driver commits."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pyspark_riverrun.source import FORMAT
 from riverrun.pipeline.declaration.model import TableSink, TopicSink
-from riverrun.pipeline.offsets import Batch, Place, Progress
-from riverrun.pipeline.sinks.row_counts import counted, told
-from riverrun.pipeline.sinks.tables.attempt import Attempt, open_table
+from riverrun.pipeline.offsets import MicroBatch, SourcePartition, TableProgress
+from riverrun.pipeline.sinks.row_counts import observed_count, with_count
+from riverrun.pipeline.sinks.tables.attempt import TableAttempt, open_table
 from riverrun.pipeline.sinks.tables.data_files import LISTED_DDL, WrittenFile, write_files
+from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 from riverrun.pipeline.sinks.tables.schema_evolution import conflicts, evolve, plain_schema
 from riverrun.pipeline.sources.parsing import REASON
 
-FORMAT = "riverrun"
 RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
 DELETED = "_is_deleted"
 ARRIVAL = "_offset"
-"""The default order of a merge. Offsets compare within one partition only, and its changes reach
-the table once and in turn: so they are never compared with what the table has.
+"""The default order of a merge. Offsets compare only within one partition, whose changes reach the
+table once and in order. They are therefore never compared with rows of the table.
 """
 
 
 @contextmanager
-def closing_sink(sink: TableSink) -> Iterator[Attempt]:
-    """A look at the sink's table; what was written and not committed goes with it."""
+def open_sink(sink: TableSink) -> Iterator[TableAttempt]:
+    """Open the sink's table for one attempt, and close it at the end."""
     options = {} if sink.catalog is None else {"catalog": sink.catalog}
     attempt = open_table(sink.format, sink.path, name=sink.table, options=options)
     try:
         yield attempt
     finally:
-        attempt.discard()
+        attempt.close()
 
 
-def divided(rows: DataFrame, attempt: Attempt) -> tuple[DataFrame, DataFrame | None]:
-    """Rows that fit the table's columns, and those that do not, with the reason. Mostly all fit,
-    for values were read by a schema; but a schema may be declared anew, or found anew.
+def split_by_fit(rows: DataFrame, attempt: TableAttempt) -> tuple[DataFrame, DataFrame | None]:
+    """Rows that fit the table's columns, and rows that do not, with the reason.
+
+    Usually all fit, because values were read with a schema. The schema may have changed since.
     """
     found = conflicts(attempt.schema, _arrow_schema(rows), attempt.promotions)
     if not found:
         return rows, None
-    rows = rows.persist()  # both parts are read
+    rows = rows.persist()  # both results read it
     reason = F.coalesce(
         *(F.when(F.col(f"`{name}`").isNotNull(), F.lit(text)) for name, text in found.items())
     )
@@ -55,14 +57,14 @@ def divided(rows: DataFrame, attempt: Attempt) -> tuple[DataFrame, DataFrame | N
     return good, marked.filter(F.col(REASON).isNotNull())
 
 
-def write_table(rows: DataFrame, sink: TableSink, attempt: Attempt) -> Written:
-    """All rows into files that no reader sees yet; for a merge, the newest row of each key."""
+def stage_rows(rows: DataFrame, sink: TableSink, attempt: TableAttempt) -> StagedRows:
+    """Write rows to files that no reader sees yet; for a merge, collect the newest row per key."""
     if sink.is_merged:
         newest = _newest(rows, sink)
         merged = newest.filter(_has_keys(newest, sink.keys))
         is_keyless = merged.num_rows < newest.num_rows
         schema = _arrow_schema(rows)
-        return Written(merged=merged, files=[], schema=schema, has_keyless=is_keyless)
+        return StagedRows(merged=merged, files=[], schema=schema, has_null_keys=is_keyless)
     schema = evolve(attempt.schema, _arrow_schema(rows), attempt.promotions).schema
     folder = attempt.folder
 
@@ -71,11 +73,11 @@ def write_table(rows: DataFrame, sink: TableSink, attempt: Attempt) -> Written:
 
     listed = rows.mapInArrow(write, LISTED_DDL).collect()
     files = [WrittenFile(path=row.path, bytes=row.bytes, rows=row.rows) for row in listed]
-    return Written(merged=None, files=files, schema=schema)
+    return StagedRows(merged=None, files=files, schema=schema)
 
 
-class Written:
-    """Rows that only wait for their commit."""
+class StagedRows:
+    """Rows that are written but not committed."""
 
     def __init__(
         self,
@@ -83,11 +85,11 @@ class Written:
         merged: pa.Table | None,
         files: Sequence[WrittenFile],
         schema: pa.Schema,
-        has_keyless: bool = False,
+        has_null_keys: bool = False,
     ) -> None:
         self._merged = merged
-        self.has_keyless = has_keyless
-        """Whether rows were left out since a key of theirs is null."""
+        self.has_null_keys = has_null_keys
+        """Whether rows were left out because a key is null."""
         self._files = files
         self._schema = schema
 
@@ -97,35 +99,32 @@ class Written:
             return int(self._merged.num_rows)
         return sum(file.rows for file in self._files)
 
-    def commit(self, sink: TableSink, attempt: Attempt, progress: Progress) -> None:
+    def commit(self, sink: TableSink, attempt: TableAttempt, progress: TableProgress) -> None:
         if self._merged is None:
             attempt.commit(self._files, self._schema, progress)
             return
-        from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
-
         assert isinstance(attempt, DeltaAttempt), "only Delta tables are merged"
         attempt.merge(
             self._merged,
             progress,
             keys=sink.keys,
-            order=order_of(sink),
+            order=order_column(sink),
             delete=DELETED if sink.delete else None,
         )
 
 
-def order_of(sink: TableSink) -> str | None:
-    """The column whose larger value wins, also over the table's row."""
+def order_column(sink: TableSink) -> str | None:
+    """The column whose larger value wins, also over the row in the table."""
     return None if sink.order == ARRIVAL else sink.order
 
 
-def rankings(sink: TableSink, columns: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """How the newest row of each key is found in a batch: step by step the columns that rows have
-    in common, and those whose larger values win.
+def newest_row_orders(sink: TableSink, columns: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """How to find the newest row of each key in a batch, in steps (group columns, order columns).
 
-    A key that moved to another partition has changes in both: within one the offset tells which is
-    newer, though times may go back; between two only the time can.
+    A key that moved to another partition has changes in both. Within a partition the offset
+    decides, because timestamps may go back. Between partitions only the timestamp can decide.
     """
-    keys, order = list(sink.keys), order_of(sink)
+    keys, order = list(sink.keys), order_column(sink)
     arrival = [name for name in ("_timestamp", ARRIVAL) if name in columns]
     if order is not None:
         return [(keys, [order, *arrival])]
@@ -133,12 +132,12 @@ def rankings(sink: TableSink, columns: Sequence[str]) -> list[tuple[list[str], l
         return []
     if "_partition" not in columns:
         return [(keys, [ARRIVAL])]
-    place = [name for name in ("_topic", "_partition") if name in columns]
-    return [([*keys, *place], [ARRIVAL]), (keys, arrival)]
+    origin = [name for name in ("_topic", "_partition") if name in columns]
+    return [([*keys, *origin], [ARRIVAL]), (keys, arrival)]
 
 
-def keyless(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Rows that no merge can find again, with the reason."""
+def rows_with_null_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Rows that a merge cannot match, with the reason."""
     reason = F.coalesce(
         *(F.when(F.col(f"`{key}`").isNull(), F.lit(f"the key {key} is null")) for key in keys)
     )
@@ -155,12 +154,12 @@ def _has_keys(table: pa.Table, keys: Sequence[str]) -> pa.ChunkedArray:
 def _newest(rows: DataFrame, sink: TableSink) -> pa.Table:
     if sink.delete:
         rows = rows.withColumn(DELETED, F.coalesce(F.expr(sink.delete), F.lit(False)))
-    for common, larger in rankings(sink, rows.columns):
+    for common, larger in newest_row_orders(sink, rows.columns):
         latest = Window.partitionBy(*(F.col(f"`{name}`") for name in common)).orderBy(
             *(F.col(f"`{name}`").desc() for name in larger)
         )
-        rows = rows.withColumn("_place", F.row_number().over(latest)).filter("_place = 1")
-        rows = rows.drop("_place")
+        rows = rows.withColumn("_rank", F.row_number().over(latest)).filter("_rank = 1")
+        rows = rows.drop("_rank")
     table = rows.toArrow()
     return table.cast(plain_schema(table.schema))
 
@@ -170,25 +169,27 @@ def _arrow_schema(rows: DataFrame) -> pa.Schema:
 
 
 def write_topic(rows: DataFrame, sink: TopicSink, options: Mapping[str, str]) -> int:
-    """At least once: a batch that is run again is written again. Gives the number of records."""
+    """Write at least once: a repeated batch is written again. Returns the number of records."""
     is_record = "value" in rows.columns and all(name in RECORD_COLUMNS for name in rows.columns)
     if not is_record:
         key = F.lit(None).cast("string") if sink.key is None else F.col(sink.key).cast("string")
         value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)))
         rows = rows.select(key.alias("key"), value.alias("value"))
-    rows, seen = counted(rows)
+    rows, observation = with_count(rows)
     rows.write.format(FORMAT).options(**options).option("topic", sink.topic).mode("append").save()
-    return told(seen) or 0
+    return observed_count(observation) or 0
 
 
-def cut(raw: DataFrame, batch: Batch, below: Mapping[Place, int]) -> DataFrame:
-    """Without the records that the table has."""
-    for place, offset in below.items():
-        topic = batch.names[place.topic_id]
-        is_had = (
+def drop_stored_records(
+    raw: DataFrame, batch: MicroBatch, below: Mapping[SourcePartition, int]
+) -> DataFrame:
+    """Leave out the records that the table has."""
+    for partition, offset in below.items():
+        topic = batch.names[partition.topic_id]
+        is_stored = (
             (F.col("topic") == topic)
-            & (F.col("partition") == place.partition)
+            & (F.col("partition") == partition.partition)
             & (F.col("offset") < offset)
         )
-        raw = raw.filter(~is_had)
+        raw = raw.filter(~is_stored)
     return raw

@@ -1,7 +1,7 @@
-"""Avro values: their schema as Spark's, and a decoder that says what is wrong with a value.
+"""Avro values: converts their schema to Spark's, and decodes them or returns a reason.
 
-Dates, timestamps and decimals are columns of these types; any other logical type (uuid, times of
-day, local timestamps) is its underlying one, as Avro wants it of readers that do not know it.
+Dates, timestamps and decimals become columns of these types. Any other logical type (uuid, time of
+day, local timestamp) becomes its underlying type, as Avro's specification requires.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import fastavro
 import pyarrow as pa
+from fastavro.schema import SchemaParseException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 REGISTRY_HEADER_BYTES = 5
-"""A zero and four bytes that number the schema, as registries put it before each value."""
+"""A zero byte and the four-byte id of the schema, which schema registries put before each value."""
 
 _PLAIN: Mapping[str, DataType] = {
     "boolean": BooleanType(),
@@ -51,8 +53,8 @@ DECIMAL_DIGITS_MAX = 38
 Decode = Callable[[bytes], tuple[dict[str, Any] | None, str | None]]
 
 
-def spark_schema_of(schema: Any) -> StructType:
-    """The fields of a record; ValueError for a schema that is none."""
+def spark_schema(schema: Any) -> StructType:
+    """Convert a record schema. Raises ValueError for any other schema."""
     found = _type_of(_parsed(schema), {})
     if not isinstance(found, StructType):
         raise ValueError("the schema of a topic's values must be a record")
@@ -60,14 +62,11 @@ def spark_schema_of(schema: Any) -> StructType:
 
 
 def _parsed(schema: Any) -> Any:
-    """With the full names of named types, and without the logical types that we do not know."""
-    import fastavro
-    from fastavro.schema import SchemaParseException
-
+    """Parse a schema: resolve the names of types, and drop logical types that we do not support."""
     try:
         return fastavro.parse_schema(_without_logical(schema))
     except (SchemaParseException, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"no schema of Avro: {error}") from error
+        raise ValueError(f"invalid Avro schema: {error}") from error
 
 
 def _without_logical(schema: Any) -> Any:
@@ -82,23 +81,24 @@ def _without_logical(schema: Any) -> Any:
     }
 
 
-def fitted(
+def fit_to_column(
     values: Sequence[dict[str, Any] | None], reasons: Sequence[str | None], type_: pa.DataType
 ) -> tuple[pa.Array, list[str | None]]:
-    """The values as a column, without those that are Avro but do not fit it, such as an ``int`` of
-    more than 32 bits; and what is wrong with each.
+    """The values as a column, and a reason for each value that is not in it.
+
+    A value may be valid Avro and still not fit, such as an ``int`` of more than 32 bits.
     """
     try:
         return pa.array(values, type_), list(reasons)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        pass  # one of them does not fit; which, only each alone can say
+        pass  # find the values that do not fit one by one
     kept: list[dict[str, Any] | None] = []
-    told: list[str | None] = []
+    all_reasons: list[str | None] = []
     for value, reason in zip(values, reasons, strict=True):
         misfit = None if value is None else _misfit(value, type_)
         kept.append(None if misfit else value)
-        told.append(misfit or reason)
-    return pa.array(kept, type_), told
+        all_reasons.append(misfit or reason)
+    return pa.array(kept, type_), all_reasons
 
 
 def _misfit(value: dict[str, Any], type_: pa.DataType) -> str | None:
@@ -110,21 +110,19 @@ def _misfit(value: dict[str, Any], type_: pa.DataType) -> str | None:
 
 
 def avro_decoder(schema: Any, has_registry_header: bool) -> Decode:
-    import fastavro
-
     known = _parsed(schema)
     start = REGISTRY_HEADER_BYTES if has_registry_header else 0
 
     def decode(data: bytes) -> tuple[dict[str, Any] | None, str | None]:
         if has_registry_header and data[:1] != b"\0":
-            return None, "the value does not begin with a registry's header"
+            return None, "the value does not start with a schema registry header"
         stream = io.BytesIO(data[start:])
         try:
             value = fastavro.schemaless_reader(stream, known, known)
         except (ValueError, EOFError, IndexError, OverflowError, KeyError, TypeError) as error:
-            return None, f"the value is not Avro of the schema: {error!r}"
+            return None, f"the value does not match the Avro schema: {error!r}"
         if stream.tell() != len(data) - start:
-            return None, "the value has bytes behind its Avro"
+            return None, "the value has extra bytes after its Avro data"
         assert isinstance(value, dict), "the schema is a record"
         return value, None
 
@@ -154,7 +152,7 @@ def _described(schema: Mapping[str, Any], named: dict[str, DataType]) -> DataTyp
         return DateType()
     if logical == "decimal":
         if schema["precision"] > DECIMAL_DIGITS_MAX:
-            raise ValueError(f"a decimal has {DECIMAL_DIGITS_MAX} digits at most: {schema}")
+            raise ValueError(f"a decimal has at most {DECIMAL_DIGITS_MAX} digits: {schema}")
         return DecimalType(schema["precision"], schema.get("scale", 0))
     match kind:
         case "record":

@@ -1,7 +1,7 @@
-"""Records of a topic as rows: the value's fields, where the record stood, and what is wrong.
+"""Parses the records of a topic into rows with the fields of the value, the origin, and a reason.
 
-``_reason`` is null for a row that is well; the others go to the dead letters. Columns of raw topics
-are ``key`` and ``value``; others have the fields of their value and ``_key`` as text.
+``_reason`` is null for valid rows. Rows with a reason go to the dead letters. Rows of raw topics
+have the columns ``key`` and ``value``; others have the fields of their value and ``_key`` as text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from riverrun.pipeline.declaration.model import TopicSource
 from riverrun.pipeline.declaration.sql_text import ORIGIN
-from riverrun.pipeline.sources.avro import avro_decoder, fitted, spark_schema_of
-from riverrun.pipeline.sources.json_schema import grown, schema_of_variant
+from riverrun.pipeline.sources.avro import avro_decoder, fit_to_column, spark_schema
+from riverrun.pipeline.sources.json_schema import extend_schema, schema_of_variant
 
 REASON = "_reason"
 _CORRUPT = "_not_json"
@@ -26,7 +27,7 @@ _VALUE = "_value"
 RESERVED = (REASON, *ORIGIN, "_key", "_raw_key", "_raw_value", _CORRUPT, _VALUE)
 
 
-def parsed(raw: DataFrame, source: TopicSource, schema: StructType | None) -> DataFrame:
+def parse_records(raw: DataFrame, source: TopicSource, schema: StructType | None) -> DataFrame:
     """Rows with ``_reason``, and ``_raw_key`` and ``_raw_value`` for the dead letters."""
     origin = [
         F.col("topic").alias("_topic"),
@@ -36,7 +37,7 @@ def parsed(raw: DataFrame, source: TopicSource, schema: StructType | None) -> Da
     ]
     if source.values == "raw":
         return raw.select("key", "value", *origin, F.lit(None).cast("string").alias(REASON))
-    assert schema is not None, "values with fields have a schema"
+    assert schema is not None, "only raw values have no schema"
     kept = [
         F.col("key").alias("_raw_key"),
         F.col("value").alias("_raw_value"),
@@ -59,8 +60,8 @@ def parsed(raw: DataFrame, source: TopicSource, schema: StructType | None) -> Da
     return rows.select(*fields, "_raw_key", "_raw_value", "_key", *ORIGIN, reason.alias(REASON))
 
 
-def good(rows: DataFrame) -> DataFrame:
-    """What transforms see."""
+def valid_rows(rows: DataFrame) -> DataFrame:
+    """The valid rows, as transforms see them."""
     return rows.filter(F.col(REASON).isNull()).drop(REASON, "_raw_key", "_raw_value")
 
 
@@ -70,8 +71,10 @@ def _field(name: str) -> Column:
 
 
 def _is_one_value() -> Column:
-    """Spark reads the first JSON value of a text and stops, and finds none in an empty one: as the
-    first of a list there must be exactly one, parsed by the same rules.
+    """Whether the text is exactly one JSON value.
+
+    Spark stops after the first value of a text, and accepts an empty text. Inside a list both
+    change the number of elements.
     """
     text = F.concat(F.lit("["), F.col("_raw_value").cast("string"), F.lit(",{}]"))
     return F.coalesce(F.size(F.from_json(text, "array<struct<>>")) == 2, F.lit(False))
@@ -96,33 +99,34 @@ def _misfit(schema: StructType) -> str:
     return f"the value is not JSON with these fields: {fields}"
 
 
-def infer(raw: DataFrame) -> StructType | None:
-    """What the values that are JSON objects have in common; None if there are none. Fields with
-    names of our own columns are left unread.
+def infer_schema(raw: DataFrame) -> StructType | None:
+    """The common schema of all values that are JSON objects; None if there are none.
+
+    Fields with the names of our own columns are ignored.
     """
     variant = F.try_parse_json(F.col("value").cast("string"))
     objects = raw.select(variant.alias("v")).filter(
-        F.schema_of_variant("v").startswith("OBJECT")  # others are no rows
+        F.schema_of_variant("v").startswith("OBJECT")  # other values are not rows
     )
     text = objects.agg(F.schema_of_variant_agg("v").alias("s")).collect()[0]["s"]
     found = None if text is None else schema_of_variant(text)
     if found is None:
         return None
     usable = [field for field in found.fields if field.name.lower() not in RESERVED]
-    return grown(StructType(), StructType(usable))
+    return extend_schema(StructType(), StructType(usable))
 
 
-def schema_of(source: TopicSource) -> StructType:
-    """The declared schema."""
+def declared_schema(source: TopicSource) -> StructType:
+    """The schema in the declaration."""
     if source.values == "avro":
-        return spark_schema_of(json.loads(source.schema))
+        return spark_schema(json.loads(source.schema))
     declared = StructType.fromDDL(source.schema)
-    assert isinstance(declared, StructType), "Spark makes a struct of columns"
+    assert isinstance(declared, StructType), "a list of columns is a struct"
     return declared
 
 
 def _avro_rows(raw: DataFrame, source: TopicSource, schema: StructType) -> DataFrame:
-    """fastavro in Python workers: Spark's own functions for Avro need a jar."""
+    """Decode with fastavro in Python workers, because Spark's Avro functions need a jar."""
     out = StructType(
         [*raw.schema.fields, StructField(_VALUE, schema), StructField(_CORRUPT, StringType())]
     )
@@ -132,8 +136,6 @@ def _avro_rows(raw: DataFrame, source: TopicSource, schema: StructType) -> DataF
 def _avro_mapper(
     text: str, has_header: bool, out: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     arrow = to_arrow_schema(out, timezone="UTC")
 
     def mapper(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,7 +147,7 @@ def _avro_mapper(
                 value, reason = (None, None) if data is None else decode(data)
                 values.append(value)
                 reasons.append(reason)
-            column, reasons = fitted(values, reasons, arrow.field(_VALUE).type)
+            column, reasons = fit_to_column(values, reasons, arrow.field(_VALUE).type)
             arrays = [*batch.columns, column, pa.array(reasons, pa.string())]
             yield pa.RecordBatch.from_arrays(arrays, names=arrow.names)
 

@@ -1,65 +1,73 @@
-"""Spark's checkpoint of one query, as far as a pipeline looks into it, and what lies with it.
+"""Spark's checkpoint of one query, as far as a pipeline reads it.
 
-What the query began with is kept in the checkpoint's own folder: so it is lost, copied and brought
-back together with the offsets that follow it.
+The start offsets of the query are stored inside the checkpoint's folder. They are therefore lost,
+copied and restored together with the offsets that follow them.
 """
 
 from __future__ import annotations
 
-from riverrun.pipeline.offsets import read_offset_log
-from riverrun.pipeline.state.start_offsets import Beginning
-from riverrun.pipeline.state.versioned_file import Files, Kept
+import json
 
-BEGINNING = "riverrun"
+from riverrun.pipeline.offsets import read_offset_log
+from riverrun.pipeline.state.start_offsets import StartOffsets
+from riverrun.pipeline.state.versioned_file import TextFiles, VersionedText
+
+START_OFFSETS = "riverrun"
 NEXT = ".next"
 
 
-class Checkpoint:
-    def __init__(self, files: Files, path: str) -> None:
+class QueryCheckpoint:
+    def __init__(self, files: TextFiles, path: str) -> None:
         self._files = files
         self.path = path
 
-    def is_there(self) -> bool:
-        """Whether a batch was begun: Spark makes empty folders long before, and a query that
-        failed in between knows no offsets.
+    def has_batches(self) -> bool:
+        """Whether a batch was started.
+
+        Spark creates empty folders long before. A query that failed in between has no offsets.
         """
         return any(name.isdigit() for name in self._files.names_in(f"{self.path}/offsets"))
 
-    def log_of(self, batch: int) -> str:
-        """What Spark wrote down of a batch before it began; it never changes."""
+    def query_id(self) -> str:
+        """The id that Spark gave to the query. It is created and lost with the checkpoint."""
+        return str(json.loads(self._files.read_text(f"{self.path}/metadata"))["id"])
+
+    def offset_log(self, batch: int) -> str:
+        """The offsets that Spark logged before it started a batch. They never change."""
         return self._files.read_text(f"{self.path}/offsets/{batch}")
 
-    def finished(self) -> dict[str, dict[int, int]]:
-        """The offsets up to which all batches are done."""
+    def committed_offsets(self) -> dict[str, dict[int, int]]:
+        """The end offsets of the last completed batch."""
         names = self._files.names_in(f"{self.path}/commits")
-        done = max((int(name) for name in names if name.isdigit()), default=None)
-        return {} if done is None else read_offset_log(self.log_of(done))
+        last = max((int(name) for name in names if name.isdigit()), default=None)
+        return {} if last is None else read_offset_log(self.offset_log(last))
 
-    def beginning(self) -> Beginning | None:
-        """None for a query that never began, or did so before beginnings were written down."""
-        text = self._kept(self.path).load()
-        return None if text is None else Beginning.parse(text)
+    def start_offsets(self) -> StartOffsets | None:
+        """None for a query that never started, or started before start offsets were stored."""
+        text = self._start_offsets_in(self.path).load()
+        return None if text is None else StartOffsets.from_json(text)
 
-    def begin(self, beginning: Beginning) -> None:
-        self._kept(self.path).change(lambda _: beginning.in_text())
+    def save_start_offsets(self, start: StartOffsets) -> None:
+        self._start_offsets_in(self.path).update(lambda _: start.to_json())
 
-    def begin_anew(self, beginning: Beginning) -> None:
-        """The checkpoint that was is renamed, not deleted, for a person may want to look at it.
+    def restart_from(self, start: StartOffsets) -> None:
+        """Replace the checkpoint by an empty one with these start offsets.
 
-        It alone may know where other topics were, so the new one is whole before it goes.
+        The old checkpoint is renamed, so that a user can inspect it. Only it holds the positions
+        in the other topics, so the new one is written completely before the rename.
         """
-        self._kept(f"{self.path}{NEXT}").change(lambda _: beginning.in_text())
+        self._start_offsets_in(f"{self.path}{NEXT}").update(lambda _: start.to_json())
         number = 1
         while self._files.exists(f"{self.path}.old-{number}"):
             number += 1
         self._files.rename(self.path, f"{self.path}.old-{number}")
-        self.recover()
+        self.finish_restart()
 
-    def recover(self) -> None:
-        """Finish a new beginning that was cut short between its two renames."""
+    def finish_restart(self) -> None:
+        """Complete a ``restart_from`` that was interrupted between its two renames."""
         following = f"{self.path}{NEXT}"
         if self._files.exists(following) and not self._files.exists(self.path):
             self._files.rename(following, self.path)
 
-    def _kept(self, folder: str) -> Kept:
-        return Kept(self._files, f"{folder}/{BEGINNING}")
+    def _start_offsets_in(self, folder: str) -> VersionedText:
+        return VersionedText(self._files, f"{folder}/{START_OFFSETS}")

@@ -1,4 +1,4 @@
-"""Files by Hadoop's file systems, for checkpoints may lie where Spark alone can look."""
+"""Text files through Hadoop's file systems, for checkpoints that only Spark can reach."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class HadoopFiles:
         return bool(system.exists(place))
 
     def names_in(self, path: str) -> list[str]:
-        """What lies in a folder; nothing in one that is not there."""
+        """Names in a folder; empty if the folder does not exist."""
         system, place = self._find(path)
         if not system.exists(place):
             return []
         return sorted(str(entry.getPath().getName()) for entry in system.listStatus(place))
 
     def write_new(self, path: str, text: str) -> None:
-        """Whole or not at all; FileExistsError when the name is taken."""
+        """Create a file atomically. Raises FileExistsError if the name exists."""
         system, place = self._find(path)
-        aside = self._path(f"{place.getParent()}/.{uuid4()}")
-        stream = system.create(aside)
+        temporary = self._path(f"{place.getParent()}/.{uuid4()}")
+        stream = system.create(temporary)
         try:
             stream.write(text.encode())
         finally:
             stream.close()
-        # Some file systems replace what is there, some say no: neither must lose a text.
-        if system.exists(place) or not system.rename(aside, place):
-            system.delete(aside, False)
+        # Some file systems replace an existing file, others refuse. Neither may lose a text.
+        if system.exists(place) or not system.rename(temporary, place):
+            system.delete(temporary, False)
             raise FileExistsError(path)
 
     def rename(self, path: str, other: str) -> None:
-        """OSError when it is not done: some file systems only say so."""
+        """Raises OSError on failure. Some file systems only return False."""
         system, place = self._find(path)
         if not system.rename(place, self._path(other)):
             raise OSError(f"{path} cannot be renamed to {other}")
@@ -61,5 +61,5 @@ class HadoopFiles:
     @property
     def _jvm(self) -> Any:
         jvm = self._spark._jvm
-        assert jvm is not None, "a session has its JVM"
+        assert jvm is not None, "a session has a JVM"
         return jvm

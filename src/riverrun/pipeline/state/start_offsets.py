@@ -1,8 +1,8 @@
-"""Where a query begins, decided once and written down before it does.
+"""Where a query starts reading, decided once and stored before it starts.
 
-"The latest offset" is another one a moment later, a topic that was deleted and made again has other
-records under the same name, and a query may fail many times before its first batch: so all of them
-start from the numbers that the first one found.
+The latest offset changes from moment to moment, a recreated topic has other records under the same
+name, and a query may fail many times before its first batch. Therefore every attempt starts from
+the offsets that the first attempt found.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.pipeline.offsets import EARLIEST, Place, Stored
+from riverrun.pipeline.offsets import EARLIEST, SourcePartition, StoredProgress
 from riverrun.pipeline.topics import Topics
 
-Offsets = Mapping[str, Mapping[int, int]]
-"""By topic and partition."""
+TopicOffsets = Mapping[str, Mapping[int, int]]
+"""Offsets by topic and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class StartOffsets:
     ids: Mapping[str, str]
-    """Of the topics, by name: a checkpoint knows names only."""
-    starts: Offsets = field(default_factory=dict)
-    """``EARLIEST`` where all that is there is read."""
+    """Topic ids by name. Spark's checkpoint has names only."""
+    starts: TopicOffsets = field(default_factory=dict)
+    """``EARLIEST`` for partitions that are read from their first record."""
     is_continued: bool = False
-    """Whether the table had records of this sink when the query began."""
+    """Whether the table had records of this sink when the query started."""
 
-    def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """Topics that are others now."""
+    def recreated_topics(self, ids: Mapping[str, str]) -> list[str]:
+        """Topics whose id has changed."""
         return sorted(name for name, now in ids.items() if self.ids.get(name, now) != now)
 
-    def exact(self) -> dict[str, dict[int, int]]:
-        """The starts that are numbers."""
+    def known_offsets(self) -> dict[str, dict[int, int]]:
+        """The starts that are real offsets."""
         return {
-            name: {index: start for index, start in rows.items() if start >= 0}
-            for name, rows in self.starts.items()
+            name: {index: start for index, start in offsets.items() if start >= 0}
+            for name, offsets in self.starts.items()
         }
 
-    def option(self, topics: Topics, names: tuple[str, ...]) -> str:
-        """``startingOffsets`` for these topics: all partitions that they have by now."""
+    def starting_offsets(self, topics: Topics, names: tuple[str, ...]) -> str:
+        """The option ``startingOffsets`` for all current partitions of these topics."""
         found = {
             name: {
                 str(index): self.starts.get(name, {}).get(index, EARLIEST)
@@ -50,68 +50,71 @@ class Beginning:
         }
         return json.dumps(found)
 
-    def in_text(self) -> str:
-        told = {
+    def to_json(self) -> str:
+        fields = {
             "ids": dict(self.ids),
-            "starts": {name: dict(rows) for name, rows in self.starts.items()},
+            "starts": {name: dict(offsets) for name, offsets in self.starts.items()},
             "is_continued": self.is_continued,
         }
-        return json.dumps(told, sort_keys=True)
+        return json.dumps(fields, sort_keys=True)
 
     @classmethod
-    def parse(cls, text: str) -> Beginning:
-        told = json.loads(text)
+    def from_json(cls, text: str) -> StartOffsets:
+        fields = json.loads(text)
         return cls(
-            ids=told["ids"],
+            ids=fields["ids"],
             starts={
-                name: {int(index): start for index, start in rows.items()}
-                for name, rows in told["starts"].items()
+                name: {int(index): start for index, start in offsets.items()}
+                for name, offsets in fields["starts"].items()
             },
-            is_continued=told["is_continued"],
+            is_continued=fields["is_continued"],
         )
 
 
-def decide(
+def resolve_start_offsets(
     topics: Topics,
     *,
-    known: Beginning | None,
-    finished: Offsets,
-    stored: Stored,
+    previous: StartOffsets | None,
+    committed: TopicOffsets,
+    stored: StoredProgress,
     is_table: bool,
 ) -> dict[str, dict[int, int]]:
-    """Where partitions begin of which something is known: what the table has is certain, then what
-    an earlier start decided. The others are left out; the declaration says where they begin.
+    """Start offsets of partitions about which something is known.
+
+    The table's own progress comes first, then the offsets committed in the checkpoint, then those
+    of an earlier start. Other partitions are left out; the declaration decides for them.
     """
-    again = [] if known is None else known.made_again(topics.ids)
-    # What followed a table that is gone by now follows nothing.
-    pending: Offsets = {} if known is None or known.is_continued else known.starts
-    done: Offsets = {} if is_table else finished
-    is_begun = not stored.is_blank
+    recreated = [] if previous is None else previous.recreated_topics(topics.ids)
+    # Starts that continued a table mean nothing once that table is gone.
+    pending: TopicOffsets = {} if previous is None or previous.is_continued else previous.starts
+    done: TopicOffsets = {} if is_table else committed
+    has_progress = not stored.is_blank
     starts: dict[str, dict[int, int]] = {}
     for name, indexes in topics.partitions.items():
-        rows = starts.setdefault(name, {})
+        offsets = starts.setdefault(name, {})
         for index in indexes:
-            had = stored.offsets.get(Place(topics.ids[name], index))
-            if had is not None:
-                rows[index] = had
-            elif name in again:
-                rows[index] = EARLIEST
+            in_table = stored.offsets.get(SourcePartition(topics.ids[name], index))
+            if in_table is not None:
+                offsets[index] = in_table
+            elif name in recreated:
+                offsets[index] = EARLIEST
             elif index in done.get(name, {}):
-                rows[index] = done[name][index]
+                offsets[index] = done[name][index]
             elif index in pending.get(name, {}):
-                rows[index] = pending[name][index]
-            elif is_begun or name in pending or name in done:
-                rows[index] = EARLIEST  # a partition that was added since
+                offsets[index] = pending[name][index]
+            elif has_progress or name in pending or name in done:
+                offsets[index] = EARLIEST  # the partition was added later
     return starts
 
 
-def check_same(ids: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """KafkaError, after which the query starts again, when topics are not those that it began
-    with: one node may only be behind, and a topic that was made again is begun anew by a start.
+def check_topic_ids(expected: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Raise KafkaError, which restarts the query, if a topic is missing or was recreated.
+
+    A missing topic may only be unknown to one node. A start handles a recreated topic.
     """
-    for name, topic_id in ids.items():
-        if name not in now:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} is not known")
-        if now[name] != topic_id:
-            text = f"topic {name} was deleted and made again since the query began"
+    for name, topic_id in expected.items():
+        if name not in current:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        if current[name] != topic_id:
+            text = f"topic {name} was deleted and recreated since the query started"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, text)

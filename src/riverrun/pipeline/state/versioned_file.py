@@ -1,8 +1,7 @@
-"""Small texts that outlive a driver: each change is a new numbered file, and the newest counts.
+"""Small texts with atomic updates: each update is a new numbered file, and the newest one counts.
 
-A new name can be taken by one writer only, so of two that change a text at once the other one looks
-again. Where the files lie is a matter of ``Files``: beside a checkpoint, which may be anywhere that
-Spark can look, or in a folder of this machine.
+Only one writer can create a name. A writer that loses the race reads the new text and tries again.
+``TextFiles`` abstracts the place: a local folder, or any file system that Spark can reach.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-CHANGES_MAX = 100
-"""How often a change is tried again when others were faster."""
+UPDATES_MAX = 100
+"""Attempts of one update while other writers are faster."""
 
 
-class Files(Protocol):
+class TextFiles(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def names_in(self, path: str) -> list[str]:
-        """What lies in a folder; nothing in one that is not there."""
+        """Names in a folder; empty if the folder does not exist."""
 
     def read_text(self, path: str) -> str: ...
 
     def write_new(self, path: str, text: str) -> None:
-        """Whole or not at all; FileExistsError when the name is taken."""
+        """Create a file atomically. Raises FileExistsError if the name exists."""
 
     def rename(self, path: str, other: str) -> None: ...
 
@@ -42,26 +41,26 @@ class LocalFiles:
         return Path(path).read_text()
 
     def write_new(self, path: str, text: str) -> None:
-        place = Path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside = place.with_name(f".{uuid4()}")
-        with aside.open("w") as file:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{uuid4()}")
+        with temporary.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(aside, place)  # a rename would replace what another has written
+            os.link(temporary, target)  # a rename would replace the file of another writer
         finally:
-            aside.unlink()
+            temporary.unlink()
 
     def rename(self, path: str, other: str) -> None:
         Path(path).rename(other)
 
 
-class Kept:
+class VersionedText:
     """One text, in a folder of its own."""
 
-    def __init__(self, files: Files, folder: str) -> None:
+    def __init__(self, files: TextFiles, folder: str) -> None:
         self._files = files
         self._folder = folder
 
@@ -69,15 +68,16 @@ class Kept:
         newest = self._newest()
         return None if newest is None else self._read(newest)
 
-    def change(self, changed: Callable[[str | None], str]) -> str:
-        """What the text is now: ``changed`` gets what it was, and is asked again when somebody
-        else was faster.
+    def update(self, change: Callable[[str | None], str]) -> str:
+        """Apply ``change`` to the current text and return the new one.
+
+        ``change`` runs again if another writer was faster.
         """
-        for _ in range(CHANGES_MAX):
+        for _ in range(UPDATES_MAX):
             newest = self._newest()
-            was = None if newest is None else self._read(newest)
-            text = changed(was)
-            if text == was:
+            current = None if newest is None else self._read(newest)
+            text = change(current)
+            if text == current:
                 return text
             try:
                 number = 0 if newest is None else newest + 1
@@ -85,7 +85,7 @@ class Kept:
             except FileExistsError:
                 continue
             return text
-        raise OSError(f"{self._folder} changes all the time")
+        raise OSError(f"{self._folder}: lost {UPDATES_MAX} races against other writers")
 
     def _newest(self) -> int | None:
         names = (name.removesuffix(".json") for name in self._files.names_in(self._folder))

@@ -1,7 +1,6 @@
-"""Tables that remember in their own commits which records they have got.
+"""One attempt to commit to a table: read its state, then commit on top of exactly that state.
 
-``open_table`` gives an attempt: one look at the table, and at most one commit on top of exactly
-what was seen. Whoever commits in between makes the attempt fail with ``CommitConflict``.
+A commit by another writer in between makes the attempt fail with ``CommitConflict``.
 """
 
 from __future__ import annotations
@@ -11,57 +10,55 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from riverrun.pipeline.offsets import Place, Progress, Stored
+from riverrun.pipeline.offsets import SourcePartition, StoredProgress, TableProgress
 from riverrun.pipeline.sinks.tables.data_files import WrittenFile
+from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
+from riverrun.pipeline.sinks.tables.parquet import ParquetAttempt
 from riverrun.pipeline.sinks.tables.schema_evolution import Promotions
 
 
-class Attempt(Protocol):
+class TableAttempt(Protocol):
     @property
     def schema(self) -> pa.Schema | None:
-        """The columns of the table; None if there is no table yet."""
+        """The columns of the table; None if the table does not exist."""
 
     @property
     def promotions(self) -> Promotions:
-        """The types that a column of the table can be widened to."""
+        """The wider types to which a column of the table can change."""
 
     @property
     def folder(self) -> str:
-        """Where executors write their files. CannotContinue if it cannot be appended to."""
-
-    def stored(self, sink: str, places: Iterable[Place]) -> Stored:
-        """What the table remembers of these partitions."""
-
-    def commit(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
-        """All files and the progress, or CommitConflict and nothing."""
-
-    def discard(self) -> None:
-        """Drop what was written and is in no commit, and let go of the table. Whoever opened the
-        table calls it at the end, whatever came of it.
+        """Where executors write their files. Raises CannotContinue if the table cannot be
+        appended to.
         """
 
-    def tidy(self, now: float) -> None:
-        """Remove what attempts left behind long ago whose drivers died; ``now`` in seconds since
-        1970.
-        """
+    def stored_progress(self, sink: str, partitions: Iterable[SourcePartition]) -> StoredProgress:
+        """The stored progress of these partitions."""
+
+    def commit(
+        self, files: Sequence[WrittenFile], schema: pa.Schema, progress: TableProgress
+    ) -> None:
+        """Add all files and store the progress atomically, or raise CommitConflict."""
+
+    def close(self) -> None:
+        """Drop files that are not committed, and release the table. Must always be called."""
+
+    def remove_leftovers(self, now: float) -> None:
+        """Remove old files of attempts whose drivers died. ``now`` is in seconds since 1970."""
 
 
 def open_table(
     kind: str, path: str, *, name: str, options: Mapping[str, str] | None = None
-) -> Attempt:
-    """A fresh look at a table; modules are loaded as needed, for each brings a large library."""
+) -> TableAttempt:
+    """Read the current state of a table."""
     match kind:
         case "delta":
-            from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
-
             return DeltaAttempt(path)
         case "iceberg":
             from riverrun.pipeline.sinks.tables.iceberg import IcebergAttempt
 
             return IcebergAttempt(path, name=name, options=options or {})
         case "parquet":
-            from riverrun.pipeline.sinks.tables.parquet import ParquetAttempt
-
             return ParquetAttempt(path)
         case _:
             raise ValueError(f"unknown format {kind}")

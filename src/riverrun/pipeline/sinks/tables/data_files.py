@@ -1,7 +1,7 @@
-"""What runs in executors: Arrow batches into Parquet files, which the driver then commits.
+"""Runs in executors: writes Arrow batches to Parquet files, which the driver commits.
 
-A task that is tried again writes files of other names; those of the first try are in no list, so
-no table shows them.
+A retried task writes files with other names. Those of the failed attempt are in no list, so no
+table contains them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pyarrow import fs
 FILE_BYTES_MAX = 256 * 1024 * 1024
 
 LISTED = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())])
-"""What a task tells of each file that it wrote."""
+"""The result of a task: one row for each file that it wrote."""
 LISTED_DDL = "path string, bytes bigint, rows bigint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
     path: str
-    """Relative to the folder."""
+    """Relative to the folder of the table."""
     bytes: int
     rows: int
 
@@ -36,14 +36,14 @@ def write_files(
     schema: pa.Schema,
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """Writes all batches, as few files as the limit allows, and lists them at the end."""
+    """Write all batches to as few files as the limit allows, and yield the list of files."""
     files, base = _opened(location(folder))
     written: list[dict[str, object]] = []
-    writer: _Writer | None = None
+    writer: _FileWriter | None = None
     for batch in batches:
         if not batch.num_rows:
             continue
-        writer = writer or _Writer(files, base, schema)
+        writer = writer or _FileWriter(files, base, schema)
         writer.write(conform(batch, schema))
         if writer.bytes >= file_bytes_max:
             written.append(writer.close())
@@ -55,7 +55,7 @@ def write_files(
 
 
 def location(path: str) -> str:
-    """A path as libraries other than Spark know it."""
+    """A path in the form that libraries other than Spark expect."""
     if path.startswith("s3a://"):
         return f"s3://{path.removeprefix('s3a://')}"
     return path.removeprefix("file://")
@@ -71,7 +71,7 @@ def _opened(folder: str) -> tuple[fs.FileSystem, str]:
     return fs.LocalFileSystem(), folder
 
 
-class _Writer:
+class _FileWriter:
     def __init__(self, files: fs.FileSystem, base: str, schema: pa.Schema) -> None:
         self._name = f"part-{uuid4()}.parquet"
         self._rows = 0
@@ -94,14 +94,14 @@ class _Writer:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the table's columns: others are null, and types are widened."""
+    """The batch with the table's columns. Missing columns are null, and types are widened."""
     columns = []
     for field in schema:
-        place = batch.schema.get_field_index(field.name)
-        if place < 0:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
             columns.append(pa.nulls(batch.num_rows, field.type))
         else:
-            columns.append(_cast(batch.column(place), field.type))
+            columns.append(_cast(batch.column(index), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -110,7 +110,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
         there = {column.type.field(i).name: i for i in range(column.type.num_fields)}
-        # Flattened fields bear the nulls of the struct too.
+        # flatten() also applies the nulls of the struct to its fields.
         parts = column.flatten()
         inner = [kind.field(i) for i in range(kind.num_fields)]
         arrays = [

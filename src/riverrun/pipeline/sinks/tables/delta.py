@@ -1,9 +1,9 @@
-"""Delta tables by deltalake: offsets are application transactions of the commit.
+"""Delta tables with deltalake: offsets are application transactions of the commit.
 
-A commit through a handle that is not the newest is refused if anybody committed one of our
-transactions since, and accepted if the handle is new, whatever the number says. So the numbers are
-checked on the very handle that commits. Changes of columns are commits of their own, before the
-rows, and move the handle on: the numbers are checked again behind them.
+deltalake refuses a commit through a stale handle if another commit has changed one of our
+transactions. It accepts any number through a fresh handle. So the numbers are checked on the handle
+that commits. Column changes are separate commits before the rows and refresh the handle, so the
+numbers are checked again after them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
-from riverrun.pipeline.offsets import Place, Progress, Stored
-from riverrun.pipeline.sinks.tables.data_files import WrittenFile, location
+from riverrun.pipeline.offsets import SourcePartition, StoredProgress, TableProgress
+from riverrun.pipeline.sinks.tables.data_files import WrittenFile, conform, location
 from riverrun.pipeline.sinks.tables.schema_evolution import (
-    WIDER,
+    WIDENINGS,
     Evolution,
     Promotions,
     evolve,
@@ -32,8 +32,8 @@ from riverrun.pipeline.sinks.tables.schema_evolution import (
 class DeltaAttempt:
     def __init__(self, path: str) -> None:
         self._path = path = location(path)
-        self._seen: Stored | None = None
-        self._places: tuple[Place, ...] = ()
+        self._seen: StoredProgress | None = None
+        self._partitions: tuple[SourcePartition, ...] = ()
         self._table: DeltaTable | None
         try:
             self._table = DeltaTable(path)
@@ -46,27 +46,30 @@ class DeltaAttempt:
 
     @property
     def promotions(self) -> Promotions:
-        return WIDER
+        return WIDENINGS
 
     @property
     def folder(self) -> str:
         columns = [] if self._table is None else self._table.metadata().partition_columns
         if columns:
             raise CannotContinue(
-                f"the table at {self._path} is divided by {', '.join(columns)}, and files of a "
-                "pipeline are not. Choose another path, or make the table anew without partitions"
+                f"the table at {self._path} is partitioned by {', '.join(columns)}, but a pipeline "
+                "writes unpartitioned files. Choose another path, or recreate the table without "
+                "partitions"
             )
         return self._path
 
-    def stored(self, sink: str, places: Iterable[Place]) -> Stored:
-        self._places = tuple(sorted(places))
+    def stored_progress(self, sink: str, partitions: Iterable[SourcePartition]) -> StoredProgress:
+        self._partitions = tuple(sorted(partitions))
         if self._table is None:
-            self._seen = Stored()
+            self._seen = StoredProgress()
         else:
-            self._seen = _stored(self._table, sink, self._places)
+            self._seen = _stored(self._table, sink, self._partitions)
         return self._seen
 
-    def commit(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
+    def commit(
+        self, files: Sequence[WrittenFile], schema: pa.Schema, progress: TableProgress
+    ) -> None:
         table = self._prepared(schema, progress)
         try:
             table.create_write_transaction(
@@ -81,23 +84,23 @@ class DeltaAttempt:
     def merge(
         self,
         rows: pa.Table,
-        progress: Progress,
+        progress: TableProgress,
         *,
         keys: Sequence[str],
         order: str | None,
         delete: str | None,
     ) -> None:
-        """Bring the newest row of each key into the table, in one commit with the progress.
+        """Merge the newest row of each key into the table, in one commit with the progress.
 
-        ``order`` names a column whose larger value wins; ``delete`` one that says whether the row
-        removes its key, and is not stored.
+        The row with the larger value in the column ``order`` wins. A true value in the column
+        ``delete``, which is not stored, removes the key.
         """
         left_out = [] if delete is None else [delete]
         table = self._prepared(plain_schema(rows.drop_columns(left_out).schema), progress)
         version = table.version()
         newer = None
         if order is not None:
-            # A row without an order would never be replaced: nothing is larger than null.
+            # Nothing is larger than null, so a stored row without an order would never be replaced.
             newer = f"(target.`{order}` IS NULL OR source.`{order}` > target.`{order}`)"
         merger = table.merge(
             rows,
@@ -109,11 +112,13 @@ class DeltaAttempt:
         if delete is None:
             merger = merger.when_matched_update_all(newer).when_not_matched_insert_all()
         else:
-            gone = f"coalesce(source.`{delete}`, false)"
+            is_deleted = f"coalesce(source.`{delete}`, false)"
             merger = (
-                merger.when_matched_delete(gone if newer is None else f"{gone} AND {newer}")
+                merger.when_matched_delete(
+                    is_deleted if newer is None else f"{is_deleted} AND {newer}"
+                )
                 .when_matched_update_all(newer, except_cols=left_out)
-                .when_not_matched_insert_all(f"NOT {gone}", except_cols=left_out)
+                .when_not_matched_insert_all(f"NOT {is_deleted}", except_cols=left_out)
             )
         try:
             if rows.num_rows:
@@ -129,36 +134,36 @@ class DeltaAttempt:
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
 
-    def discard(self) -> None:
-        """Files in no commit cannot be told from those of a commit whose outcome is not known;
-        the vacuum that follows a compaction looks at their age.
+    def close(self) -> None:
+        """Keep uncommitted files: they look like those of a commit with an unknown outcome. The
+        vacuum after a compaction removes them by age.
         """
 
-    def tidy(self, now: float) -> None:
-        """As ``discard``."""
+    def remove_leftovers(self, now: float) -> None:
+        """The vacuum after a compaction does it."""
 
     def compact(self) -> int:
-        """Small files into large ones, and old files off the disk; the number of files that are
-        no longer read. No row changes, so a conflict with another writer only means that the next
-        time will do.
+        """Merge small files and vacuum old ones. Returns the number of replaced files.
+
+        No row changes, so after a conflict with another writer the next compaction is enough.
         """
-        assert self._table is not None, "there is something to compact"
+        assert self._table is not None, "a table with commits exists"
         try:
-            told = self._table.optimize.compact()
-            # Of what lies longer than the table's own setting, a week unless it says otherwise.
+            metrics = self._table.optimize.compact()
+            # Only files older than delta.deletedFileRetentionDuration, a week by default.
             self._table.vacuum(dry_run=False)
         except (CommitFailedError, DeltaError):
             return 0
-        return int(told["numFilesRemoved"])
+        return int(metrics["numFilesRemoved"])
 
-    def _prepared(self, schema: pa.Schema, progress: Progress) -> DeltaTable:
-        """The table with columns for what comes."""
-        assert self._seen is not None, "what the table has is looked at before a commit"
+    def _prepared(self, schema: pa.Schema, progress: TableProgress) -> DeltaTable:
+        """The table, created or extended with columns for this schema."""
+        assert self._seen is not None, "the stored progress is read before a commit"
         if self._table is None:
             try:
                 self._table = DeltaTable.create(self._path, schema=Schema.from_arrow(schema))
             except DeltaError as error:
-                raise CommitConflict(f"the table was made by somebody else: {error}") from error
+                raise CommitConflict(f"another writer created the table: {error}") from error
         change = evolve(schema_of(self._table), schema)
         if change.widened:
             self._widen(self._table, change, progress)
@@ -166,26 +171,24 @@ class DeltaAttempt:
             fields = [change.schema.field(name) for name in change.added]
             self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(fields)).fields))
         if change.widened or change.added:
-            now = _stored(self._table, progress.sink, self._places)
+            now = _stored(self._table, progress.sink, self._partitions)
             if now != self._seen:
-                raise CommitConflict("the table has gone on while its columns were changed")
+                raise CommitConflict("another writer committed while the columns changed")
         return self._table
 
-    def _widen(self, table: DeltaTable, change: Evolution, progress: Progress) -> None:
-        """deltalake cannot widen a type in place, so the table is written anew, batch by batch.
+    def _widen(self, table: DeltaTable, change: Evolution, progress: TableProgress) -> None:
+        """Rewrite the table batch by batch, because deltalake cannot widen a type in place.
 
-        The commit repeats the offsets that the table has: it fails if they have moved.
+        The commit repeats the stored offsets, so it fails if another writer has advanced them.
         """
         assert self._seen is not None
-        repeated = Progress(
+        repeated = TableProgress(
             sink=progress.sink,
             offsets=self._seen.offsets,
             query=self._seen.query,
             batch=self._seen.batch,
             digest=self._seen.digest,
         )
-        from riverrun.pipeline.sinks.tables.data_files import conform
-
         scanned = table.to_pyarrow_dataset().to_batches()
         wide = pa.RecordBatchReader.from_batches(
             change.schema, (conform(batch, change.schema) for batch in scanned)
@@ -218,28 +221,36 @@ def _add(file: WrittenFile) -> AddAction:
     )
 
 
-def _properties(progress: Progress, seen: Stored | None) -> CommitProperties:
-    """Only what moves: a commit with a thousand partitions must not write them all each time."""
+def _properties(progress: TableProgress, seen: StoredProgress | None) -> CommitProperties:
+    """Only changed offsets, because a sink may have thousands of partitions."""
     known = {} if seen is None else seen.offsets
-    moved = {place: end for place, end in progress.offsets.items() if known.get(place) != end}
-    rows = [Transaction(_name(progress.sink, place), end) for place, end in sorted(moved.items())]
-    told: dict[str, int | None] = {
-        # Transactions cannot be listed, so one has a name that needs no partition to be known.
+    changed = {
+        partition: end for partition, end in progress.offsets.items() if known.get(partition) != end
+    }
+    rows = [
+        Transaction(_name(progress.sink, partition), end)
+        for partition, end in sorted(changed.items())
+    ]
+    numbers: dict[str, int | None] = {
+        # Transactions cannot be listed, so this one has a name without a partition.
         "begun": 1 if seen is not None and not seen.is_begun else None,
         "query": progress.query,
         "batch": progress.batch,
         "digest": progress.digest,
     }
-    for name, number in told.items():
+    for name, number in numbers.items():
         if number is not None:
             rows.append(Transaction(f"riverrun/{progress.sink}/{name}", number))
     return CommitProperties(app_transactions=rows, max_commit_retries=None)
 
 
-def _stored(table: DeltaTable, sink: str, places: Iterable[Place]) -> Stored:
-    found = {place: table.transaction_version(_name(sink, place)) for place in sorted(places)}
-    return Stored(
-        offsets={place: offset for place, offset in found.items() if offset is not None},
+def _stored(table: DeltaTable, sink: str, partitions: Iterable[SourcePartition]) -> StoredProgress:
+    found = {
+        partition: table.transaction_version(_name(sink, partition))
+        for partition in sorted(partitions)
+    }
+    return StoredProgress(
+        offsets={at: offset for at, offset in found.items() if offset is not None},
         query=table.transaction_version(f"riverrun/{sink}/query"),
         batch=table.transaction_version(f"riverrun/{sink}/batch"),
         digest=table.transaction_version(f"riverrun/{sink}/digest"),
@@ -247,5 +258,5 @@ def _stored(table: DeltaTable, sink: str, places: Iterable[Place]) -> Stored:
     )
 
 
-def _name(sink: str, place: Place) -> str:
-    return f"riverrun/{sink}/{place}"
+def _name(sink: str, partition: SourcePartition) -> str:
+    return f"riverrun/{sink}/{partition}"

@@ -1,8 +1,8 @@
-"""Iceberg tables by pyiceberg with a catalog in SQL: offsets are properties of the table.
+"""Iceberg tables with pyiceberg and a SQL catalog: offsets are a property of the table.
 
-Properties, for snapshots expire; set in the transaction that adds the files. pyiceberg tries a
-commit again on top of what others did, which would accept a driver that saw an old table, so that
-is switched off. Append only, and without compaction: pyiceberg has none.
+A property, because snapshots expire. It is set in the transaction that adds the files. pyiceberg
+retries a commit on top of concurrent commits, which would accept a driver with a stale view, so
+retries are disabled. Tables are append-only and not compacted, because pyiceberg cannot compact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.offsets import Place, Progress, Stored, stored_from
+from riverrun.pipeline.offsets import SourcePartition, StoredProgress, TableProgress, parse_progress
 from riverrun.pipeline.sinks.tables.data_files import WrittenFile
 from riverrun.pipeline.sinks.tables.schema_evolution import Promotions, evolve, plain_schema
 
@@ -36,12 +36,12 @@ PROMOTIONS: Promotions = MappingProxyType(
         "float": ("double",),
     }
 )
-"""Those of Iceberg's specification; it has no way from whole numbers to others."""
+"""The promotions of Iceberg's specification. Integers cannot become floating-point numbers."""
 NO_RETRY = {"commit.retry.num-retries": "0"}
 
 
 class IcebergAttempt:
-    """``path`` is the warehouse; the catalog lies in it unless ``catalog`` says where."""
+    """``path`` is the warehouse. It contains the catalog unless ``catalog`` names another one."""
 
     def __init__(self, path: str, *, name: str, options: Mapping[str, str]) -> None:
         self._catalog = open_catalog(path, options.get("catalog"))
@@ -65,11 +65,13 @@ class IcebergAttempt:
     def folder(self) -> str:
         return self._folder.removeprefix("file://")
 
-    def stored(self, sink: str, places: Iterable[Place]) -> Stored:
+    def stored_progress(self, sink: str, partitions: Iterable[SourcePartition]) -> StoredProgress:
         text = None if self._table is None else self._table.properties.get(_property(sink))
-        return Stored() if text is None else stored_from(json.loads(text))
+        return StoredProgress() if text is None else parse_progress(json.loads(text))
 
-    def commit(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
+    def commit(
+        self, files: Sequence[WrittenFile], schema: pa.Schema, progress: TableProgress
+    ) -> None:
         if self._table is None:
             self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
             try:
@@ -77,9 +79,9 @@ class IcebergAttempt:
                     self._name, schema=schema, properties=NO_RETRY
                 )
             except TableAlreadyExistsError as error:
-                raise CommitConflict("the table was made by somebody else") from error
+                raise CommitConflict("another writer created the table") from error
         change = evolve(self.schema, schema, PROMOTIONS)
-        properties = {_property(progress.sink): json.dumps(progress.described()), **NO_RETRY}
+        properties = {_property(progress.sink): json.dumps(progress.to_json()), **NO_RETRY}
         try:
             with self._table.transaction() as transaction:
                 if change.added or change.widened:
@@ -92,14 +94,12 @@ class IcebergAttempt:
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error
 
-    def discard(self) -> None:
-        """Files in no snapshot are nobody's; they cost room, not rows. The catalog's connections
-        are ours, and would pile up.
-        """
+    def close(self) -> None:
+        """Close the catalog's connections. Uncommitted files stay; they cost space only."""
         self._catalog.close()
 
-    def tidy(self, now: float) -> None:
-        """pyiceberg cannot tell which files are nobody's."""
+    def remove_leftovers(self, now: float) -> None:
+        """pyiceberg cannot find files that belong to no snapshot."""
 
 
 def open_catalog(path: str, uri: str | None) -> Catalog:

@@ -1,10 +1,9 @@
-"""Parquet files in folders that appear whole: ``batch=N`` is the table's N-th commit.
+"""Parquet files in folders that appear atomically: ``batch=N`` is the table's N-th commit.
 
-Executors write aside; the commit is one rename of all that the driver knows to be whole, which
-fails if the folder is already there. So two drivers that saw the same newest folder cannot both go
-on. Each folder tells in a file, hidden from
-readers of the table by its name, what the table remembers. Needs a file system with rename: a
-local one, or one that is mounted.
+Executors write to a temporary folder. The commit renames a folder with all complete files, which
+fails if ``batch=N`` exists, so of two drivers that saw the same newest folder only one can commit.
+Each folder contains the table's progress and schema in a file whose name hides it from readers.
+The file system must support rename, so it must be local or mounted.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from uuid import uuid4
 import pyarrow as pa
 
 from riverrun.pipeline.errors import CommitConflict
-from riverrun.pipeline.offsets import Place, Progress, Stored, stored_from
+from riverrun.pipeline.offsets import SourcePartition, StoredProgress, TableProgress, parse_progress
 from riverrun.pipeline.sinks.tables.data_files import WrittenFile
-from riverrun.pipeline.sinks.tables.schema_evolution import WIDER, Promotions, evolve
+from riverrun.pipeline.sinks.tables.schema_evolution import WIDENINGS, Promotions, evolve
 
 PREFIX = "batch="
-MEMORY = "_riverrun.json"
+METADATA = "_riverrun.json"
 DIGITS = 10
-ASIDE = "_aside-"
-WHOLE = "_whole-"
-LEFT_SECONDS = 24 * 60 * 60.0
-"""Folders that nobody touched for so long were left by a driver that died."""
+TEMPORARY = "_aside-"
+COMPLETE = "_whole-"
+LEFTOVER_SECONDS = 24 * 60 * 60.0
+"""Temporary folders that are older than this belong to a driver that died."""
 
 
 class ParquetAttempt:
@@ -39,62 +38,67 @@ class ParquetAttempt:
         self._path = Path(path.removeprefix("file://")).absolute()
         self._path.mkdir(parents=True, exist_ok=True)
         unique = uuid4()
-        self._aside = self._path / f"{ASIDE}{unique}"
-        self._whole = self._path / f"{WHOLE}{unique}"
+        self._temporary = self._path / f"{TEMPORARY}{unique}"
+        self._complete = self._path / f"{COMPLETE}{unique}"
         self._newest = _newest(self._path)
-        self._memory: Mapping[str, object] = {}
+        self._metadata: Mapping[str, object] = {}
         if self._newest is not None:
-            self._memory = json.loads((self._folder_of(self._newest) / MEMORY).read_text())
+            self._metadata = json.loads((self._folder_of(self._newest) / METADATA).read_text())
 
     @property
     def schema(self) -> pa.Schema | None:
-        text = self._memory.get("schema")
+        text = self._metadata.get("schema")
         if not isinstance(text, str):
             return None
         return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text)))
 
     @property
     def promotions(self) -> Promotions:
-        return WIDER
+        return WIDENINGS
 
     @property
     def folder(self) -> str:
-        return str(self._aside)
+        return str(self._temporary)
 
-    def stored(self, sink: str, places: Iterable[Place]) -> Stored:
-        sinks = self._memory.get("sinks", {})
+    def stored_progress(self, sink: str, partitions: Iterable[SourcePartition]) -> StoredProgress:
+        sinks = self._metadata.get("sinks", {})
         assert isinstance(sinks, dict)
-        return stored_from(sinks[sink]) if sink in sinks else Stored()
+        return parse_progress(sinks[sink]) if sink in sinks else StoredProgress()
 
-    def commit(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
+    def commit(
+        self, files: Sequence[WrittenFile], schema: pa.Schema, progress: TableProgress
+    ) -> None:
         schema = evolve(self.schema, schema).schema
-        sinks = self._memory.get("sinks", {})
+        sinks = self._metadata.get("sinks", {})
         assert isinstance(sinks, dict)
-        memory = {
+        metadata = {
             "schema": base64.b64encode(schema.serialize().to_pybytes()).decode(),
-            "sinks": {**sinks, progress.sink: progress.described()},
+            "sinks": {**sinks, progress.sink: progress.to_json()},
         }
-        # Only what is listed, in a folder that no task knows: one that was given up may still
-        # write into the other.
-        self._whole.mkdir()
+        # Only listed files, in a folder that no task writes to: an abandoned task may still write
+        # to the temporary one.
+        self._complete.mkdir()
         for file in files:
-            (self._aside / file.path).rename(self._whole / file.path)
-        (self._whole / MEMORY).write_text(json.dumps(memory))
-        _sync(self._whole)
-        place = self._folder_of(0 if self._newest is None else self._newest + 1)
+            (self._temporary / file.path).rename(self._complete / file.path)
+        (self._complete / METADATA).write_text(json.dumps(metadata))
+        _sync(self._complete)
+        target = self._folder_of(0 if self._newest is None else self._newest + 1)
         try:
-            self._whole.rename(place)
+            self._complete.rename(target)
         except OSError as error:
-            raise CommitConflict(f"{place.name} was committed by somebody else") from error
+            raise CommitConflict(f"another writer committed {target.name}") from error
         _sync_folder(self._path)
 
-    def discard(self) -> None:
-        for folder in (self._aside, self._whole):
+    def close(self) -> None:
+        for folder in (self._temporary, self._complete):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def tidy(self, now: float) -> None:
+    def remove_leftovers(self, now: float) -> None:
         for entry in self._path.iterdir():
-            if entry.name.startswith((ASIDE, WHOLE)) and now - _changed_at(entry) > LEFT_SECONDS:
+            if (
+                entry.name.startswith((TEMPORARY, COMPLETE))
+                and now - _changed_at(entry) > LEFTOVER_SECONDS
+            ):
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _folder_of(self, number: int) -> Path:
@@ -114,11 +118,11 @@ def _changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
-        return math.inf  # another driver was faster
+        return math.inf  # another driver removed it
 
 
 def _sync(folder: Path) -> None:
-    """On the disk before it is shown: a table that shows rows must still have them tomorrow."""
+    """Flush all files before the rename, so that committed rows survive a power loss."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,7 +1,7 @@
-"""How a table's columns grow with what is written to it: new columns, and wider types.
+"""How the columns of a table evolve: new columns are added, and types are widened.
 
-Everything else is refused, for it would change what is already there. A type is wider if it holds
-every value of the other exactly; a column keeps the wider one of the table's and the batch's.
+Any other change is refused, because it would change stored rows. A type is wider if it holds every
+value of the other exactly. A column gets the wider of the table's and the batch's type.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pyarrow as pa
 from riverrun.pipeline.errors import CannotContinue
 
 Promotions = Mapping[str, tuple[str, ...]]
-"""By type those that a column of it can be widened to."""
+"""The types to which a column of a type can be widened."""
 
-WIDER: Promotions = MappingProxyType(
+WIDENINGS: Promotions = MappingProxyType(
     {
         "int8": ("int16", "int32", "int64", "float", "double"),
         "int16": ("int32", "int64", "float", "double"),
@@ -25,12 +25,12 @@ WIDER: Promotions = MappingProxyType(
         "float": ("double",),
     }
 )
-"""Every type that holds all values of the other: what is written is cast to it."""
+"""All types that hold every value of the other exactly. Values are cast when they are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """The columns that a table has after a commit, and what that changes."""
+    """The columns of a table after a commit, and the difference to those before."""
 
     schema: pa.Schema
     added: tuple[str, ...] = ()
@@ -38,14 +38,14 @@ class Evolution:
 
 
 def conflicts(
-    current: pa.Schema | None, wanted: pa.Schema, promotions: Promotions = WIDER
+    current: pa.Schema | None, wanted: pa.Schema, promotions: Promotions = WIDENINGS
 ) -> dict[str, str]:
-    """By column why its values cannot go into the table, whose format knows these promotions."""
+    """Why the values of a column cannot be stored, by column."""
     if current is None:
         return {}
     return {
         old.name: f"column {old.name} is {old.type} in the table and "
-        f"{wanted.field(old.name).type} in what would be written"
+        f"{wanted.field(old.name).type} in the batch"
         for old in current
         if old.name in wanted.names
         and _merge(old.type, wanted.field(old.name).type, promotions) is None
@@ -53,17 +53,17 @@ def conflicts(
 
 
 def evolve(
-    current: pa.Schema | None, wanted: pa.Schema, promotions: Promotions = WIDER
+    current: pa.Schema | None, wanted: pa.Schema, promotions: Promotions = WIDENINGS
 ) -> Evolution:
-    """The table's columns in their order, then the new ones. CannotContinue for a conflict."""
+    """The table's columns in their order, then the new ones. CannotContinue on a conflict."""
     names = [name.lower() for name in wanted.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise CannotContinue(f"two columns are named {twice[0]}; name them apart in the SQL")
+        raise CannotContinue(f"two columns are named {twice[0]}. Rename one in the SQL")
     if current is None:
         return Evolution(schema=wanted)
     for text in conflicts(current, wanted, promotions).values():
-        raise CannotContinue(f"{text}. Cast it in the SQL, or give it another name")
+        raise CannotContinue(f"{text}. Cast or rename it in the SQL")
     fields: list[pa.Field] = []
     widened: list[str] = []
     for old in current:
@@ -79,7 +79,7 @@ def evolve(
     return Evolution(schema=pa.schema(fields), added=added, widened=tuple(widened))
 
 
-def is_wider(wide: pa.DataType, narrow: pa.DataType, promotions: Promotions = WIDER) -> bool:
+def is_wider(wide: pa.DataType, narrow: pa.DataType, promotions: Promotions = WIDENINGS) -> bool:
     return str(wide) in promotions.get(str(narrow), ())
 
 
@@ -119,7 +119,7 @@ def _merge_structs(
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The same type where only its layout in memory differs."""
+    """Map types that differ only in their memory layout to one type."""
     if pa.types.is_large_string(kind) or str(kind) == "string_view":
         return pa.string()
     if pa.types.is_large_binary(kind) or str(kind) == "binary_view":
@@ -136,7 +136,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The layout that files of a table have."""
+    """The type in the memory layout that table files use."""
     kind = _plain(kind)
     if pa.types.is_struct(kind):
         inner = [kind.field(index) for index in range(kind.num_fields)]

@@ -1,0 +1,208 @@
+"""What a query does with each micro-batch.
+
+The order within a batch makes it exact: stage the rows in files that no reader sees, write the dead
+letters to their topic, then make one commit that shows the rows and advances the stored offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from riverrun.pipeline.declaration.model import SqlTransform, TableSink, TopicSink, Transform
+from riverrun.pipeline.errors import CannotContinue
+from riverrun.pipeline.offsets import (
+    ApplyBatch,
+    MicroBatch,
+    SkipBatch,
+    StoredProgress,
+    by_partition,
+    decide_by_batch,
+    decide_by_offsets,
+    fingerprint,
+    read_offset_log,
+)
+from riverrun.pipeline.run.context import QueryContext
+from riverrun.pipeline.run.transforms import run_transforms
+from riverrun.pipeline.sinks.dead_letters import DeadLetters, write_misfits
+from riverrun.pipeline.sinks.tables.attempt import TableAttempt
+from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
+from riverrun.pipeline.sinks.writing import (
+    drop_stored_records,
+    open_sink,
+    rows_with_null_keys,
+    split_by_fit,
+    stage_rows,
+    write_topic,
+)
+from riverrun.pipeline.sources.bounded_reads import reread_batch
+from riverrun.pipeline.sources.parsing import REASON, parse_records, valid_rows
+from riverrun.pipeline.sources.schemas import SourceSchemas
+from riverrun.pipeline.state.start_offsets import StartOffsets, check_topic_ids
+from riverrun.pipeline.topics import create_topic
+
+
+@dataclass(slots=True)
+class QueryCounts:
+    """Totals of a query since the program started."""
+
+    rows: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+    skipped: int = 0
+    compacted: int = 0
+    conflicts: int = 0
+
+
+class BatchProcessor:
+    """Processes the batches of one start of a query."""
+
+    def __init__(
+        self,
+        context: QueryContext,
+        schemas: SourceSchemas,
+        start: StartOffsets,
+        *,
+        has_state: bool,
+        counts: QueryCounts,
+    ) -> None:
+        self._context = context
+        self._schemas = schemas
+        self._start = start
+        self._has_state = has_state
+        self._counts = counts
+
+    def process(self, frame: DataFrame, batch_id: int) -> None:
+        """Raises CannotContinue, CommitConflict and any error of Spark, Kafka or the table."""
+        batch = self._read_offsets(batch_id)
+        match self._context.sink:
+            case TopicSink() as sink:
+                rows, dead_letters = self._rows(frame, batch)
+                self._counts.rows += write_topic(rows, sink, self._context.client_options)
+                self._write_dead_letters(dead_letters)
+            case TableSink() as sink:
+                with open_sink(sink) as attempt:
+                    self._write_table(frame, batch, sink, attempt)
+
+    def _write_table(
+        self, frame: DataFrame, batch: MicroBatch, sink: TableSink, attempt: TableAttempt
+    ) -> None:
+        stored = attempt.stored_progress(self._context.progress_id, list(batch.end))
+        decision = self._decide(batch, stored)
+        if isinstance(decision, SkipBatch):
+            self._counts.skipped += 1
+            return
+        if not self._has_state:
+            frame = drop_stored_records(frame, batch, decision.below)
+        rows, dead_letters = self._rows(frame, batch)
+        fitting, misfits = split_by_fit(rows, attempt)
+        staged = stage_rows(fitting, sink, attempt)
+        self._write_dead_letters(dead_letters)
+        if staged.has_null_keys:
+            self._write_misfits(rows_with_null_keys(fitting, sink.keys))
+        if misfits is not None:
+            self._write_misfits(misfits)
+            rows.unpersist()
+        staged.commit(sink, attempt, decision.progress)
+        self._counts.rows += staged.rows
+        self._counts.commits += 1
+        self._compact(sink)
+
+    def _decide(self, batch: MicroBatch, stored: StoredProgress) -> ApplyBatch | SkipBatch:
+        sink = self._context.progress_id
+        if not self._has_state:
+            return decide_by_offsets(sink, batch, stored)
+        return decide_by_batch(sink, batch, stored, self._context.checkpoint.query_id())
+
+    def _compact(self, sink: TableSink) -> None:
+        every = sink.compact_every
+        if sink.format == "delta" and every and self._counts.commits % every == 0:
+            self._counts.compacted += DeltaAttempt(sink.path).compact()
+
+    def _rows(self, frame: DataFrame, batch: MicroBatch) -> tuple[DataFrame, list[DeadLetters]]:
+        """The rows for the sink, and the dead letters to write once the rows are staged."""
+        context = self._context
+        if self._has_state:
+            return frame, self._reread_dead_letters(batch)
+        _, transforms = context.pipeline.inputs_of(context.sink)
+        reads_once = self._reads_once(transforms)
+        frames: dict[str, DataFrame] = {}
+        dead_letters: list[DeadLetters] = []
+        for source in context.topic_sources:
+            records = frame.filter(F.col("topic").isin(*source.topics))
+            self._schemas.add_new_fields(source, records)
+            parsed = parse_records(records, source, self._schemas.get(source))
+            if source.values != "raw":
+                dead = self._dead_letters(source.dead_letters, parsed)
+                dead_letters.append(dead)
+                parsed = dead.observed_rows() if reads_once else parsed
+            frames[source.name] = valid_rows(parsed)
+        rows = run_transforms(frame.sparkSession, frames, transforms, context.sink.input)
+        return rows, dead_letters
+
+    def _reads_once(self, transforms: Sequence[Transform]) -> bool:
+        """Whether staging the rows reads each record exactly once, so that it can count them."""
+        sink = self._context.sink
+        is_merged = isinstance(sink, TableSink) and sink.is_merged
+        return not is_merged and all(isinstance(each, SqlTransform) for each in transforms)
+
+    def _reread_dead_letters(self, batch: MicroBatch) -> list[DeadLetters]:
+        """With state the batch holds transformed rows, so its records must be read again."""
+        context = self._context
+        dead_letters = []
+        for source in context.topic_sources:
+            records = None
+            if source.values != "raw":
+                records = reread_batch(context.spark, source, batch, context.client_options)
+            if records is not None:
+                parsed = parse_records(records, source, self._schemas.get(source))
+                dead_letters.append(self._dead_letters(source.dead_letters, parsed))
+        return dead_letters
+
+    def _dead_letters(self, topic: str, parsed: DataFrame) -> DeadLetters:
+        return DeadLetters(parsed, topic, self._context.pipeline.name, self._context.client_options)
+
+    def _write_dead_letters(self, dead_letters: Sequence[DeadLetters]) -> None:
+        for each in dead_letters:
+            self._counts.dead_letters += each.write()
+
+    def _write_misfits(self, misfits: DataFrame) -> None:
+        """Rows that do not fit the table. Their original records are no longer known."""
+        context = self._context
+        if not context.topic_sources:
+            for row in misfits.head(1):
+                raise CannotContinue(f"{row[REASON]}. Cast it in the SQL")
+            return
+        topic = context.topic_sources[0].dead_letters
+        create_topic(context.pipeline.bootstrap, topic)
+        self._counts.dead_letters += write_misfits(
+            misfits, topic, context.pipeline.name, context.client_options
+        )
+
+    def _read_offsets(self, batch_id: int) -> MicroBatch:
+        """The offset range of a batch, from Spark's offset log.
+
+        Topic ids are those at the start of the query. A lookup now could reach a node that has not
+        yet replayed the creation of a topic.
+        """
+        context, start = self._context, self._start
+        names = [name for source in context.topic_sources for name in source.topics]
+        expected = {name: start.ids[name] for name in names}
+        check_topic_ids(expected, context.look_up_topics().ids)
+        log = context.checkpoint.offset_log(batch_id)
+        previous_log = context.checkpoint.offset_log(batch_id - 1) if batch_id else None
+        end = read_offset_log(log)
+        begin = start.known_offsets() if previous_log is None else read_offset_log(previous_log)
+        begin = {name: offsets for name, offsets in begin.items() if name in end}
+        return MicroBatch(
+            id=batch_id,
+            start=by_partition(begin, start.ids),
+            end=by_partition(end, start.ids),
+            names={topic_id: name for name, topic_id in start.ids.items()},
+            is_continued=start.is_continued,
+            digest=fingerprint(log),
+            digest_before=None if previous_log is None else fingerprint(previous_log),
+        )

@@ -1,5 +1,7 @@
-"""The whole story in one go: three nodes, a live clickstream, a pipeline to a table and to a topic,
-a node killed on the way; at the end the proof that every event is in the table once.
+"""A demo of the whole system: three nodes, a live clickstream, a pipeline to a table and to a
+topic.
+
+It kills a node while the pipeline runs, and proves that every event is in the table exactly once.
 
     make demo
 """
@@ -19,15 +21,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
 from demo_stream import Stream
+
+from riverrun.cli.up.files import plan
+from riverrun.cli.up.ports import taken_ports
 
 RIVERRUN = str(Path(sys.executable).with_name("riverrun"))
 NODES = 3
 PORTS = range(20_092, 32_000, 100)
-"""Where to look for free ones: not where `make up` is, nor where the system gives ports away."""
+"""Candidates for the first port: neither the ports of `make up` nor ephemeral ports."""
 HEALTHY_SECONDS_MAX = 120
 STREAM_SECONDS_MAX = 600
-LAST_WORDS = 5
+LOG_LINES_MAX = 5
 PIPELINE = """\
 [pipeline]
 name = "demo"
@@ -56,7 +62,7 @@ trigger = "2 seconds"
 
 
 class Failed(Exception):
-    """The demo cannot go on; the text says why."""
+    """The demo failed. The text gives the reason."""
 
 
 class Demo:
@@ -76,7 +82,7 @@ class Demo:
         nodes = self._start_nodes()
         bootstrap = ",".join(node["client"] for node in nodes)
         self.say(f"three nodes are up: {bootstrap}")
-        # Before the pipeline, so that it has begun to wait for events when they come.
+        # Create the topic first, so that the pipeline is ready when events arrive.
         subprocess.run(
             [RIVERRUN, "topics", "create", "clicks", "--bootstrap", bootstrap],
             check=True,
@@ -88,57 +94,70 @@ class Demo:
             [RIVERRUN, "pipeline", "run", str(file), "--master", "local[2]", "--json"],
             "pipeline.log",
         )
-        self.say("the pipeline starts: clicks to a Delta table, purchases to a topic")
+        self.say("starting the pipeline: clicks to a Delta table, purchases to a topic")
         self._wait_for_spark(pipeline)
         self.stream = Stream(bootstrap, self.events, self.rate)
         self.stream.start()
-        self.say(f"a clickstream of {self.events} events or more begins, {self.rate} per second")
+        self.say(f"starting a clickstream of at least {self.events} events, {self.rate} per second")
         victim = self._kill_one(pipeline, nodes, self.stream)
         self._wait_for_stream(self.stream)
         self._drain(pipeline, self.stream.acknowledged)
         subprocess.run(
             [RIVERRUN, "pipeline", "stop", str(file)], check=True, stdout=subprocess.DEVNULL
         )
-        self.say("the pipeline has ended, as it was told to")
+        self.say("the pipeline has stopped")
         self._restart(victim, bootstrap)
         return self._prove(bootstrap, self.stream.acknowledged)
 
     def _wait_for_spark(self, pipeline: subprocess.Popen[str]) -> None:
-        """Spark takes longer to start than three nodes; nothing is to be missed meanwhile."""
+        """Spark takes longer to start than three nodes."""
         while not any(query["state"] == "running" for query in self._status().values()):
             self._check(pipeline)
             time.sleep(0.5)
 
     def _check(self, pipeline: subprocess.Popen[str]) -> None:
         if pipeline.poll() is not None:
-            raise Failed(f"the pipeline has ended too soon:\n{self._last_words('pipeline.log')}")
+            raise Failed(f"the pipeline ended too early:\n{self._log_tail('pipeline.log')}")
         if self.stream is not None and self.stream.failure is not None:
-            raise Failed(f"the clickstream has failed: {self.stream.failure}")
+            raise Failed(f"the clickstream failed: {self.stream.failure}")
 
     def _start_nodes(self) -> list[dict[str, Any]]:
         data = self.folder / "data"
         port = self.port or free_port(data)
         up = self._start(
-            [RIVERRUN, "up", "--nodes", str(NODES), "--json", "--port", str(port),
-             "--data", str(data), "--set", "num.partitions=3"],
+            [
+                RIVERRUN,
+                "up",
+                "--nodes",
+                str(NODES),
+                "--json",
+                "--port",
+                str(port),
+                "--data",
+                str(data),
+                "--set",
+                "num.partitions=3",
+            ],
             "nodes.log",
             is_read=True,
-        )  # fmt: skip
+        )
         assert up.stdout is not None
         line = up.stdout.readline()
         if not line:
-            raise Failed(f"no cluster came up:\n{self._last_words('nodes.log')}")
-        told = json.loads(line)
-        if told["missing"]:
-            whys = [f"node {one['id']} did not come up: {one['reason']}" for one in told["missing"]]
-            raise Failed("\n".join(whys))
-        nodes: list[dict[str, Any]] = told["nodes"]
+            raise Failed(f"the cluster did not start:\n{self._log_tail('nodes.log')}")
+        report = json.loads(line)
+        if report["missing"]:
+            errors = [
+                f"node {one['id']} did not start: {one['reason']}" for one in report["missing"]
+            ]
+            raise Failed("\n".join(errors))
+        nodes: list[dict[str, Any]] = report["nodes"]
         return nodes
 
-    def _last_words(self, log: str) -> str:
-        """For people: what a pipeline reports in JSON between is left out."""
+    def _log_tail(self, log: str) -> str:
+        """The last lines of a log, without the JSON status lines of the pipeline."""
         lines = (self.folder / log).read_text().splitlines()
-        return "\n".join([line for line in lines if not line.startswith("{")][-LAST_WORDS:])
+        return "\n".join([line for line in lines if not line.startswith("{")][-LOG_LINES_MAX:])
 
     def _start(
         self, command: list[str], log: str, *, is_read: bool = False
@@ -158,20 +177,21 @@ class Demo:
 
     def _show(self, queries: dict[str, dict[str, Any]]) -> None:
         for sink, query in queries.items():
-            told = f"  {sink:16} {query['state']:8} {query['rows']:>7} rows"
+            text = f"  {sink:16} {query['state']:8} {query['rows']:>7} rows"
             if query["batch_ms"] is not None:
-                told += f" {query['rows_per_second']:>7.0f} rows/s, batch {query['batch_ms']} ms"
+                text += f" {query['rows_per_second']:>7.0f} rows/s, batch {query['batch_ms']} ms"
             if query["lag"] is not None:
-                told += f", lag {query['lag']}"
+                text += f", lag {query['lag']}"
             if query["state"] == "waiting":
-                told += f", starts again soon: {query['reason']}"
-            self.say(told)
+                text += f", restarts soon: {query['reason']}"
+            self.say(text)
 
     def _kill_one(
         self, pipeline: subprocess.Popen[str], nodes: list[dict[str, Any]], stream: Stream
     ) -> dict[str, Any]:
-        """When a tenth of the events is in the table, or the stream waits for nothing else: it goes
-        on until this has happened, however slow Spark is.
+        """Kill a node once a tenth of the events is in the table, or the stream waits for the kill.
+
+        The stream waits, however slow Spark is.
         """
         enough = self.events // 10
         self._until(
@@ -184,8 +204,8 @@ class Demo:
         os.kill(victim["pid"], signal.SIGKILL)
         stream.node_was_killed()
         self.say(
-            f"node {victim['id']} is killed with kill -9 when {stream.killed_after} events are "
-            "acknowledged; the others go on"
+            f"killed node {victim['id']} with kill -9 after {stream.killed_after} acknowledged "
+            "events; the others continue"
         )
         return victim
 
@@ -193,7 +213,7 @@ class Demo:
         if not stream.has_ended(within_seconds=STREAM_SECONDS_MAX):
             raise Failed(f"the clickstream has not ended after {STREAM_SECONDS_MAX} s")
         if stream.failure is not None:
-            raise Failed(f"the clickstream has failed: {stream.failure}")
+            raise Failed(f"the clickstream failed: {stream.failure}")
         after = stream.acknowledged - stream.killed_after
         self.say(f"all {stream.acknowledged} events are acknowledged, {after} after the kill")
 
@@ -211,7 +231,7 @@ class Demo:
     def _until(
         self, pipeline: subprocess.Popen[str], is_reached: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """What the queries say when it is so; shown every few seconds meanwhile."""
+        """Wait for a condition, and show the queries every few seconds. Returns their status."""
         shown = 0.0
         while True:
             queries = self._status()
@@ -229,19 +249,17 @@ class Demo:
         end = time.monotonic() + HEALTHY_SECONDS_MAX
         while subprocess.run(check, check=False, capture_output=True).returncode != 0:
             if time.monotonic() > end:
-                words = self._last_words("restarted.log")
-                raise Failed(f"node {victim['id']} does not catch up:\n{words}")
+                log = self._log_tail("restarted.log")
+                raise Failed(f"node {victim['id']} does not catch up:\n{log}")
             time.sleep(0.5)
-        self.say(f"node {victim['id']} is started again, and has caught up")
+        self.say(f"node {victim['id']} has restarted and caught up")
 
     def _prove(self, bootstrap: str, events: int) -> bool:
-        from deltalake import DeltaTable
-
         ids = DeltaTable(str(self.folder / "tables/clicks")).to_pyarrow_table()["id"].to_pylist()
         is_exact = sorted(ids) == list(range(events))
         self.say(
-            f"the table has {len(ids)} rows with {len(set(ids))} different events"
-            f" of {events}: {'each event once' if is_exact else 'NOT each event once'}"
+            f"the table has {len(ids)} rows with {len(set(ids))} distinct events"
+            f" of {events}: {'each exactly once' if is_exact else 'NOT each exactly once'}"
         )
         audit = subprocess.run(
             [
@@ -277,47 +295,46 @@ class Demo:
 
 
 def free_port(data: Path) -> int:
-    """The first port of three nodes that nobody uses; `up` looks again."""
-    from riverrun.cli.up.files import plan
-    from riverrun.cli.up.ports import taken_ports
-
+    """The first free port range for three nodes. `up` checks it again."""
     for first in PORTS:
         if not taken_ports(plan(data, NODES, first)):
             return first
-    raise Failed(f"no ports are free from {PORTS[0]} to {PORTS[-1]}; choose some with --port")
+    raise Failed(f"no free ports from {PORTS[0]} to {PORTS[-1]}; choose one with --port")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=20_000, help="at least so many")
+    parser.add_argument("--events", type=int, default=20_000, help="minimum number of events")
     parser.add_argument("--rate", type=int, default=500, help="events per second")
-    parser.add_argument("--port", type=int, help="first port of the nodes; otherwise a free one")
-    parser.add_argument("--folder", type=Path, help="kept; otherwise all is removed at the end")
+    parser.add_argument("--port", type=int, help="first port of the nodes; default: a free one")
+    parser.add_argument(
+        "--folder", type=Path, help="folder to keep; default: a temporary one that is removed"
+    )
     given = parser.parse_args()
     if min(given.events, given.rate) < 1:
-        parser.error("--events and --rate are at least 1")
+        parser.error("--events and --rate must be at least 1")
     if given.folder is not None and (given.folder / "demo.toml").exists():
-        parser.error(f"{given.folder} holds an earlier demo: give another folder")
+        parser.error(f"{given.folder} contains an earlier demo; choose another folder")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="riverrun-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     demo = Demo(folder.absolute(), given.port, given.events, given.rate)
     code = 1
-    is_of_use = True
+    keeps_folder = True
     try:
         code = 0 if demo.run() else 1
-        is_of_use = code != 0
+        keeps_folder = code != 0
     except Failed as failure:
-        demo.say(f"the demo has failed: {failure}")
+        demo.say(f"the demo failed: {failure}")
     except subprocess.CalledProcessError as error:
-        demo.say(f"the demo has failed: {' '.join(error.cmd)} ended with code {error.returncode}")
+        demo.say(f"the demo failed: {' '.join(error.cmd)} exited with code {error.returncode}")
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-        is_of_use = False
+        keeps_folder = False
     finally:
         demo.stop()
-        if is_of_use or given.folder is not None:
-            print(f"tables and logs are kept in {folder}")
+        if keeps_folder or given.folder is not None:
+            print(f"tables and logs are in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     sys.exit(code)

@@ -1,8 +1,8 @@
-"""The clickstream of the demo: events at a steady rate, before a node is killed and after it.
+"""The clickstream of the demo: events at a steady rate, before and after a node is killed.
 
-How soon the node is killed depends on how fast Spark starts on the machine, so the stream has no
-fixed length: it goes on until the kill has happened and enough events after it are acknowledged.
-Waiting for a kill that does not come, it stops writing at three times the length asked for.
+The time of the kill depends on how fast Spark starts, so the stream has no fixed length. It ends
+when enough events after the kill are acknowledged. Before the kill it writes at most three times
+the requested number of events.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from riverrun.records.record import NewRecord
 TOPIC = "clicks"
 SLICES_PER_SECOND = 10
 AFTER_KILL_SECONDS = 2
-TIMES_AS_LONG_MAX = 3
-LOOK_EVERY_SECONDS = 0.05
+LENGTH_FACTOR_MAX = 3
+POLL_SECONDS = 0.05
 
 
 class Stream:
-    """Written by a thread. ``acknowledged`` events with the ids from 0 on are in the topic."""
+    """Writes from a thread. The topic has the events with ids 0 to ``acknowledged`` - 1."""
 
     def __init__(self, bootstrap: str, count: int, rate: int) -> None:
         self.acknowledged = 0
@@ -50,11 +50,11 @@ class Stream:
 
     @property
     def before_kill_max(self) -> int:
-        return self._count * TIMES_AS_LONG_MAX
+        return self._count * LENGTH_FACTOR_MAX
 
     @property
     def is_waiting(self) -> bool:
-        """All that may be written before the kill is acknowledged."""
+        """Whether all events that may be written before the kill are acknowledged."""
         return self.acknowledged >= self.before_kill_max
 
     def node_was_killed(self) -> None:
@@ -62,13 +62,13 @@ class Stream:
         self._is_killed.set()
 
     def stop(self) -> None:
-        """End at once, whatever is written by then."""
+        """End at once."""
         self._is_stopped = True
         self.has_ended(within_seconds=AFTER_KILL_SECONDS)
 
     @property
     def _end(self) -> int:
-        """How many to write, as far as is known now."""
+        """The number of events to write, as known now."""
         if not self._is_killed.is_set():
             return self.before_kill_max
         return max(self._count, self.killed_after + self._rate * AFTER_KILL_SECONDS)
@@ -78,7 +78,7 @@ class Stream:
             asyncio.run(self._write())
         except (KafkaError, OSError) as error:
             self.failure = str(error) or type(error).__name__
-        except BaseException as error:  # a bug, which whoever waits for us has to hear of as well
+        except BaseException as error:  # a bug; the demo must see it too
             self.failure = repr(error)
             raise
 
@@ -103,4 +103,4 @@ class Stream:
                 elif self._is_killed.is_set():
                     return
                 else:
-                    await asyncio.sleep(LOOK_EVERY_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)

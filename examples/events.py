@@ -1,4 +1,4 @@
-"""Events for the examples: clicks, orders with payments, changes of customers.
+"""Writes events for the examples: clicks, orders with payments, changes of customers.
 
 python examples/events.py clicks --count 10000
 python examples/events.py shop --rate 100          # until Ctrl-C
@@ -22,7 +22,7 @@ from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 
 Event = tuple[str, str, dict[str, object] | None]
-"""Topic, key, value; a value of None is a tombstone."""
+"""Topic, key and value. A value of None is a tombstone."""
 PARTITIONS = 3
 
 
@@ -31,13 +31,17 @@ def clicks(first: int, start: float) -> Iterator[Event]:
     number = first
     while True:
         user = f"user-{chance.randrange(50)}"
-        yield "clicks", user, {
-            "id": number,
-            "user": user,
-            "page": f"/products/{chance.randrange(20)}",
-            "action": chance.choices(("view", "basket", "buy"), (8, 2, 1))[0],
-            "time": _time(start + number * 0.2),
-        }  # fmt: skip
+        yield (
+            "clicks",
+            user,
+            {
+                "id": number,
+                "user": user,
+                "page": f"/products/{chance.randrange(20)}",
+                "action": chance.choices(("view", "basket", "buy"), (8, 2, 1))[0],
+                "time": _time(start + number * 0.2),
+            },
+        )
         number += 1
 
 
@@ -47,9 +51,16 @@ def shop(first: int, start: float) -> Iterator[Event]:
     while True:
         at = start + number * 0.2
         customer, amount = chance.randrange(100), round(chance.uniform(5, 500), 2)
-        yield "orders", str(number), {
-            "order_id": number, "customer": customer, "amount": amount, "ordered": _time(at),
-        }  # fmt: skip
+        yield (
+            "orders",
+            str(number),
+            {
+                "order_id": number,
+                "customer": customer,
+                "amount": amount,
+                "ordered": _time(at),
+            },
+        )
         method = chance.choice(("card", "invoice"))
         paid = _time(at + chance.uniform(1, 300))
         yield "payments", str(number), {"order_id": number, "method": method, "paid": paid}
@@ -60,13 +71,16 @@ def customers(first: int, start: float) -> Iterator[Event]:
     chance = random.Random(7)
     number = first
     while True:
-        who = chance.randrange(200)
+        customer = chance.randrange(200)
         kind = chance.choices(("c", "d", "tombstone"), (10, 1, 1))[0]
         city = chance.choice(("Oslo", "Lima", "Pune", "Kyiv"))
         change: dict[str, object] = {
-            "id": who, "name": f"customer {who}", "city": city, "operation": kind,
-        }  # fmt: skip
-        yield "customers", str(who), None if kind == "tombstone" else change
+            "id": customer,
+            "name": f"customer {customer}",
+            "city": city,
+            "operation": kind,
+        }
+        yield "customers", str(customer), None if kind == "tombstone" else change
         number += 1
 
 
@@ -82,12 +96,15 @@ async def write(bootstrap: str, kind: str, count: int, rate: float, first: int) 
     async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
         topics = tuple(
             CreatableTopic(
-                name=name, num_partitions=PARTITIONS, replication_factor=-1,
-                assignments=(), configs=(),
+                name=name,
+                num_partitions=PARTITIONS,
+                replication_factor=-1,
+                assignments=(),
+                configs=(),
             )
             for name in TOPICS[kind]
-        )  # fmt: skip
-        # Topics that exist are left as they are.
+        )
+        # The response is ignored: existing topics stay unchanged.
         await pool.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics))
         producers = {name: await Producer.open(pool, name) for name in TOPICS[kind]}
         began = time.time()
@@ -114,17 +131,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=EVENTS)
     bootstrap = os.environ.get("RIVERRUN_BOOTSTRAP", "127.0.0.1:9092")
-    parser.add_argument("--bootstrap", default=bootstrap, help="a node; else RIVERRUN_BOOTSTRAP")
-    parser.add_argument("--count", type=int, default=0, help="how many; 0 is without end")
-    parser.add_argument("--rate", type=float, default=0, help="per second; 0 is without limit")
+    parser.add_argument(
+        "--bootstrap", default=bootstrap, help="address of the cluster; default: RIVERRUN_BOOTSTRAP"
+    )
+    parser.add_argument("--count", type=int, default=0, help="number of events; 0 is unlimited")
+    parser.add_argument("--rate", type=float, default=0, help="events per second; 0 is unlimited")
     parser.add_argument("--first", type=int, default=0, help="number of the first event")
     given = parser.parse_args()
     if not given.count and not given.rate:
-        parser.error("give --count, or --rate to go on for ever")
+        parser.error("set --count, or --rate to write until Ctrl-C")
     try:
         asyncio.run(write(given.bootstrap, given.kind, given.count, given.rate, given.first))
     except (ClusterUnreachable, ValueError) as error:
-        parser.exit(3, f"cannot reach a cluster: {error}; say where it is with --bootstrap\n")
+        parser.exit(3, f"cannot reach a cluster: {error}; set its address with --bootstrap\n")
     except KeyboardInterrupt:
         parser.exit(0)
 

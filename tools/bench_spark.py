@@ -1,9 +1,8 @@
-"""`make bench-spark`: our Spark source and sink beside Spark's own Kafka connector, on one cluster.
+"""`make bench-spark`: compares our Spark source and sink with Spark's own Kafka connector.
 
-Reads, writes, streams and a topic into a table, by turns with both, against three riverrun nodes on
-this machine. Each cell is the best of its rounds. The fixed costs of a query and of a stream are
-measured apart, with a topic that holds one row, and are part of all other numbers. `--scale 0.05`
-is a quick look.
+Both read, write and stream in turn against three riverrun nodes on this machine. Each cell is the
+best of its rounds. The fixed costs of a query and of a stream are measured separately, with a topic
+of one row; all other numbers include them. `--scale 0.05` gives a quick estimate.
 """
 
 import argparse
@@ -34,7 +33,7 @@ OURS, THEIRS = "riverrun", "kafka"
 
 @dataclass(frozen=True)
 class Data:
-    """What one topic holds."""
+    """The records of one topic."""
 
     rows: int
     value_bytes: int
@@ -54,7 +53,7 @@ class Data:
 
 @dataclass
 class Cell:
-    """The best round of one thing by one source."""
+    """The best round of one measurement with one source."""
 
     seconds: float = float("inf")
     cpu_seconds: float = float("inf")
@@ -89,7 +88,7 @@ class Bench:
                 "topic": topic,
                 "kafka.batch.size": str(data.batch_bytes),
                 "kafka.compression.type": data.codec,
-                # The connector sends what it has at once; with this it fills its batches too.
+                # Lets the connector fill its batches too.
                 "kafka.linger.ms": "20",
             }
         ).save()
@@ -97,7 +96,7 @@ class Bench:
     def stream(self, source: str, data: Data, sink: str, at: Path) -> list[dict[str, Any]]:
         reader = self.spark.readStream.format(source).options(**self._from(data.topic))
         frame = reader.option("startingOffsets", "earliest").option(
-            # A few more, for both divide them among partitions and leave a rest.
+            # A few more, because both sources round down per partition.
             "maxOffsetsPerTrigger",
             str(data.rows // 4 + PARTITIONS),
         )
@@ -109,7 +108,7 @@ class Bench:
         return [json.loads(progress.json) for progress in query.recentProgress]
 
     def compare(self, what: str, about: str, work: Callable[[str], Any]) -> None:
-        """The same by each source in turn."""
+        """Measure the same work with each source in turn."""
         for _ in range(self.rounds):
             for source in self.sources:
                 cell = self.cells.setdefault((what, about, source), Cell())
@@ -133,7 +132,7 @@ class Bench:
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that it started: Spark, its Python workers and the nodes."""
+    """CPU time of this process and its descendants: Spark, its Python workers and the nodes."""
     total = 0.0
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:
@@ -223,10 +222,10 @@ def three_nodes(folder: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="part of the rows")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows")
     parser.add_argument("--rounds", type=int, default=2)
     chosen = parser.parse_args()
-    # Whoever stops us by a signal should find no nodes left over.
+    # Stop the nodes on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
     config = {"spark.driver.memory": "2g", "spark.local.dir": str(folder)}
@@ -235,7 +234,7 @@ def main() -> None:
         config["spark.jars"] = ",".join(str(jar) for jar in find_connector())
         sources.append(THEIRS)
     except MissingPeer as missing:
-        print(f"Without Spark's connector, since {missing}")
+        print(f"Without Spark's connector: {missing}")
     try:
         with three_nodes(folder) as bootstrap:
             spark = session("local[2]", "bench", ui=False, config=config)

@@ -7,10 +7,9 @@ have the same format, so that a query can move from the connector to this source
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -78,14 +77,17 @@ def read_assignment(text: str) -> Assignment:
     return tuple(dict.fromkeys(found))
 
 
-def _parsed(text: str, example: str) -> Any:
+def _parsed(text: str, example: str) -> object:
     try:
-        return json.loads(text)
+        value: object = json.loads(text)
     except ValueError as error:
         raise ValueError(f"expected JSON like {example}: {error}") from None
+    return value
 
 
-def _rows(value: object, check: Any) -> Iterable[tuple[TopicPartition, int]]:
+def _rows(
+    value: object, check: Callable[[str, str, int], None]
+) -> Iterable[tuple[TopicPartition, int]]:
     if not isinstance(value, dict):
         raise ValueError('expected numbers by topic and partition, like {"topic": {"0": 23}}')
     for topic, partitions in value.items():

@@ -79,8 +79,15 @@ REFUSED_SETTINGS: Final = {
 KAFKA_OFFSETS_MAX: Final = 2**63 - 1
 COMPRESSIONS: Final = {codec.name.lower(): codec for codec in Compression}
 _DELAY: Final = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
-_DELAY_UNITS: Final = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
-                       "d": 86400.0}  # fmt: skip
+_DELAY_UNITS: Final = {
+    "": 0.001,
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 
 
 class BadOption(ValueError):

@@ -34,11 +34,11 @@ def test_a_port_in_use_is_named_and_the_folder_too(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", port + 12)):
         done = run("--port", str(port), temporary=tmp_path)
     assert done.returncode == 1
-    assert "the demo has failed: no cluster came up:\n" in done.stdout
+    assert "the demo failed: the cluster did not start:\n" in done.stdout
     assert f"port {port + 12} for HTTP (node 2) is in use" in done.stdout
     assert "nodes are up" not in done.stdout
     [kept] = tmp_path.iterdir()
-    assert done.stdout.endswith(f"tables and logs are kept in {kept}\n")
+    assert done.stdout.endswith(f"tables and logs are in {kept}\n")
 
 
 def test_a_node_that_does_not_start_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_node_that_does_not_start_ends_the_demo_with_the_reason(tmp_path: Path
     (tmp_path / "data/node-2.toml").write_text('log.retention.hours = "soon"\n')
     done = run("--folder", str(tmp_path), temporary=tmp_path)
     assert done.returncode == 1
-    assert "failed: node 2 did not come up: Invalid value soon for configuration" in done.stdout
+    assert "failed: node 2 did not start: Invalid value soon for configuration" in done.stdout
     assert "nodes are up" not in done.stdout
 
 
@@ -54,7 +54,7 @@ def test_the_folder_of_an_earlier_demo_is_not_used_again(tmp_path: Path) -> None
     (tmp_path / "demo.toml").write_text("")
     done = run("--folder", str(tmp_path), temporary=tmp_path)
     assert done.returncode == 2
-    assert "holds an earlier demo" in done.stderr
+    assert "contains an earlier demo" in done.stderr
 
 
 def test_the_demo_finds_free_ports_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

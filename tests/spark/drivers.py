@@ -30,9 +30,12 @@ class Driver:
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [executable(), "pipeline", "run", str(file), "--ui-port", "0", *words],
-                stdout=log, stderr=log, start_new_session=True, cwd=file.parent,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=file.parent,
                 env={**os.environ, **java_environment(), **environment},
-            )  # fmt: skip
+            )
 
     def queries(self) -> dict[str, dict[str, Any]]:
         """The status of its sinks."""

@@ -85,11 +85,18 @@ def _make(archive: Path) -> None:
     dump = f"-XX:ArchiveClassesAtExit={part}"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", TRAINING, str(folder)], cwd=folder, timeout=TRAIN_SECONDS_MAX,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": f"{' '.join(QUICK)} {SILENT}",
-                 "SPARK_SUBMIT_OPTS": dump},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", TRAINING, str(folder)],
+            cwd=folder,
+            timeout=TRAIN_SECONDS_MAX,
+            env={
+                **os.environ,
+                "JAVA_TOOL_OPTIONS": f"{' '.join(QUICK)} {SILENT}",
+                "SPARK_SUBMIT_OPTS": dump,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode or not part.exists():
             raise MissingPeer(f"no archive of Spark's classes: {done.stderr[-300:]}")
         part.rename(archive)

@@ -68,9 +68,15 @@ def test_audit_names_a_missing_topic_before_spark_starts(
 
 def test_unreachable_node_is_described() -> None:
     copy = ReplicaCopy(
-        topic="t", topic_id="", partition=0, node=3, host="127.0.0.1", port=1, end=9,
+        topic="t",
+        topic_id="",
+        partition=0,
+        node=3,
+        host="127.0.0.1",
+        port=1,
+        end=9,
         is_compacted=False,
-    )  # fmt: skip
+    )
     ((row,),) = read_replica(copy)
     assert (row["kind"], row["text"]) == (ABSENT, "cannot be reached (connection refused)")
     ((row,),) = read_replica(replace(copy, host=""))

@@ -41,12 +41,22 @@ def run(folder: Path, bootstrap: str) -> None:
     log = folder / "run.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [command, "run", "--spec", str(folder / "spark-pipeline.yml"),
-             "--conf", "spark.sql.catalogImplementation=hive",
-             "--conf", "spark.ui.enabled=false"],
-            env={**os.environ, **environment}, cwd=folder, stdout=output, stderr=output,
+            [
+                command,
+                "run",
+                "--spec",
+                str(folder / "spark-pipeline.yml"),
+                "--conf",
+                "spark.sql.catalogImplementation=hive",
+                "--conf",
+                "spark.ui.enabled=false",
+            ],
+            env={**os.environ, **environment},
+            cwd=folder,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         code = process.wait(RUN_SECONDS_MAX)
     finally:

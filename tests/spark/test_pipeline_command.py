@@ -67,9 +67,15 @@ class FakeSupervisor:
 
     def status(self) -> PipelineStatus:
         return PipelineStatus(
-            name="p", pid=os.getpid(), host=os.uname().nodename, master="local", ui=None,
-            since_ms=1, now_ms=2, queries=[QueryStatus(sink="b", state=self.state)],
-        )  # fmt: skip
+            name="p",
+            pid=os.getpid(),
+            host=os.uname().nodename,
+            master="local",
+            ui=None,
+            since_ms=1,
+            now_ms=2,
+            queries=[QueryStatus(sink="b", state=self.state)],
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -277,9 +283,15 @@ def test_second_run_of_a_pipeline_is_refused(
 
 def status_with(**more: Any) -> PipelineStatus:
     fields: dict[str, Any] = {
-        "name": "p", "pid": os.getpid(), "host": os.uname().nodename, "master": "local",
-        "ui": None, "since_ms": 1, "now_ms": 1000, "queries": [],
-    }  # fmt: skip
+        "name": "p",
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "master": "local",
+        "ui": None,
+        "since_ms": 1,
+        "now_ms": 1000,
+        "queries": [],
+    }
     return PipelineStatus(**fields | more)
 
 

@@ -76,8 +76,10 @@ def test_toml_declaration_is_parsed(tmp_path: Path) -> None:
     source = pipeline.sources["orders"]
     assert isinstance(source, TopicSource)
     assert (source.topics, source.values, source.dead_letters) == (
-        ("orders",), "json", "orders.dead-letters",
-    )  # fmt: skip
+        ("orders",),
+        "json",
+        "orders.dead-letters",
+    )
     table, topic = pipeline.sinks["large_table"], pipeline.sinks["large_topic"]
     assert isinstance(table, TableSink)
     assert isinstance(topic, TopicSink)

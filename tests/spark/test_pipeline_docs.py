@@ -27,11 +27,20 @@ def test_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     with serve(tmp_path / "node") as node:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, timeout=380, check=False,
-            env={**os.environ, **java_environment(), "PATH": path, "LC_ALL": "C",
-                 "RIVERRUN_BOOTSTRAP": node.bootstrap},
-            capture_output=True, text=True,
-        )  # fmt: skip
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            timeout=380,
+            check=False,
+            env={
+                **os.environ,
+                **java_environment(),
+                "PATH": path,
+                "LC_ALL": "C",
+                "RIVERRUN_BOOTSTRAP": node.bootstrap,
+            },
+            capture_output=True,
+            text=True,
+        )
     outputs = done.stdout.split(f"{MARK}\n")
     for (command, output), printed in zip(shown, outputs, strict=False):
         assert printed == output, (command, done.stderr)

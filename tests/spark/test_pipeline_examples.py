@@ -43,10 +43,10 @@ def test_customers_merges_changes_into_the_current_state(runs: Runs) -> None:
     run_example(runs, "customers", "pipeline.yaml", 300)
     wanted: dict[int, str] = {}
     for record in read(runs.bootstrap, "customers"):
-        who = int(record.key or b"")
+        customer = int(record.key or b"")
         change = None if record.value is None else json.loads(record.value)
         if change is None or change["operation"] == "d":
-            wanted.pop(who, None)
+            wanted.pop(customer, None)
         else:
-            wanted[who] = change["city"]
+            wanted[customer] = change["city"]
     assert {row["id"]: row["city"] for row in runs.rows("tables/customers")} == wanted

@@ -26,9 +26,12 @@ def merged(path: Path, number: int, rows: list[dict[str, Any]], order: str | Non
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("_offset", pa.int64())])
     table = pa.Table.from_pylist(rows, schema=schema)
     attempt.merge(
-        table.append_column("gone", table["name"].is_null()), decision.progress,
-        keys=["id"], order=order, delete="gone",
-    )  # fmt: skip
+        table.append_column("gone", table["name"].is_null()),
+        decision.progress,
+        keys=["id"],
+        order=order,
+        delete="gone",
+    )
 
 
 def test_changes_are_merged_in_batch_order(tmp_path: Path) -> None:
@@ -70,10 +73,20 @@ def test_larger_order_wins_and_null_is_the_smallest(tmp_path: Path) -> None:
 
 def sink_with(order: str | None = None) -> TableSink:
     return TableSink(
-        name="s", input="a", format="delta", path="t", table="s", catalog=None, is_merged=True,
-        keys=("id",), order=order, delete=None, compact_every=0, trigger="1 second",
+        name="s",
+        input="a",
+        format="delta",
+        path="t",
+        table="s",
+        catalog=None,
+        is_merged=True,
+        keys=("id",),
+        order=order,
+        delete=None,
+        compact_every=0,
+        trigger="1 second",
         output="append",
-    )  # fmt: skip
+    )
 
 
 def test_newest_change_is_found_by_offset_then_by_timestamp() -> None:
@@ -106,5 +119,7 @@ def test_stale_merge_is_refused(tmp_path: Path) -> None:
             stale.merge(
                 pa.Table.from_pylist(rows, schema=schema),
                 TableProgress(sink=SINK, offsets={ZERO: 2}),
-                keys=["id"], order="_offset", delete=None,
-            )  # fmt: skip
+                keys=["id"],
+                order="_offset",
+                delete=None,
+            )

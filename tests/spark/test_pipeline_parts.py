@@ -127,9 +127,15 @@ def test_lag_is_the_difference_of_latest_and_end_offset() -> None:
 def test_status_and_stop_request_are_files(tmp_path: Path) -> None:
     assert read_status(tmp_path) is None
     status = PipelineStatus(
-        name="p", pid=1, host="h", master="local", ui=None, since_ms=1, now_ms=2,
+        name="p",
+        pid=1,
+        host="h",
+        master="local",
+        ui=None,
+        since_ms=1,
+        now_ms=2,
         queries=[QueryStatus(sink="s", lag=3)],
-    )  # fmt: skip
+    )
     write_status(tmp_path, status)
     assert read_status(tmp_path) == status
     request_stop(tmp_path)
@@ -140,9 +146,15 @@ def test_status_and_stop_request_are_files(tmp_path: Path) -> None:
 
 def test_partitions_with_lag_are_shown() -> None:
     status = PipelineStatus(
-        name="p", pid=1, host="h", master="local", ui=None, since_ms=1, now_ms=2,
+        name="p",
+        pid=1,
+        host="h",
+        master="local",
+        ui=None,
+        since_ms=1,
+        now_ms=2,
         queries=[QueryStatus(sink="s", lag=3, lags={"t-0": 0, "t-1": 3}, reason="no disk space")],
-    )  # fmt: skip
+    )
     sinks, behind, reasons = status_tables(status, is_running=True)
     assert [row[:2] for row in sinks.rows] == [["s", "starting"]]
     assert behind.rows == [["s", "t-1", 3]]

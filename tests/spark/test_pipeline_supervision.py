@@ -59,9 +59,11 @@ class FakeQuery:
 
     def progress(self, batch: int) -> None:
         self.lastProgress = {
-            "batchId": batch, "processedRowsPerSecond": 5.0, "sources": [],
+            "batchId": batch,
+            "processedRowsPerSecond": 5.0,
+            "sources": [],
             "durationMs": {"triggerExecution": 7},
-        }  # fmt: skip
+        }
 
 
 class FakeSinkQuery:

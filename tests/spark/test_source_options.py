@@ -101,9 +101,9 @@ def test_stream_rejects_ending_offsets() -> None:
 
 
 def test_unrelated_options_are_ignored() -> None:
-    strange = {"path": "x", "mergeSchema": "true", "kafka.linger.ms": "5", "kafka.retries": "3"}
-    read_options(READ | strange, is_streaming=False)
-    write_options(CLUSTER | strange | {"checkpointLocation": "y"})
+    unrelated = {"path": "x", "mergeSchema": "true", "kafka.linger.ms": "5", "kafka.retries": "3"}
+    read_options(READ | unrelated, is_streaming=False)
+    write_options(CLUSTER | unrelated | {"checkpointLocation": "y"})
 
 
 def test_writer_uses_producer_settings() -> None:

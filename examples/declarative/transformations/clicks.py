@@ -1,6 +1,4 @@
-"""Clicks of a topic as a streaming table, purchases by page as a view kept up to date, and each
-purchase as a record of another topic.
-"""
+"""A streaming table of clicks, a view of purchases by page, and a topic of purchases."""
 
 import os
 

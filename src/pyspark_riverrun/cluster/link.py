@@ -11,7 +11,7 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -64,10 +64,10 @@ class BrokerLink:
         """Run a coroutine in the background. The caller must stop it."""
         return LinkTask(self._loop, coroutine)
 
-    def call_soon(self, call: Any) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """Run a callback in the event loop. Does nothing if the link is closed."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(callback)
 
     async def stream_to(self, address: Address) -> StreamConnection:
         """An exclusive connection for large responses. Return it with ``release``."""

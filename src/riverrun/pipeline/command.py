@@ -84,10 +84,14 @@ UiPort = Annotated[
 OtherBootstrap = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE,
+        "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        envvar=BOOTSTRAP_VARIABLE,
         help="Address of the cluster. Overrides the one in the file.",
     ),
-]  # fmt: skip
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -245,8 +249,10 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
     def once() -> None:
         found = read_status(pipeline.state)
         if found is None:
-            fail(f"{pipeline.name} has never run; start it with `riverrun pipeline run {file}`",
-                 NOT_FOUND)  # fmt: skip
+            fail(
+                f"{pipeline.name} has never run; start it with `riverrun pipeline run {file}`",
+                NOT_FOUND,
+            )
         is_running = is_alive(found)
         if as_json:
             print_json({**asdict(found), "is_running": is_running})

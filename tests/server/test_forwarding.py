@@ -223,9 +223,12 @@ async def test_local_refusal_is_a_response_as_from_a_remote_controller() -> None
         name="test",
     )
     beat = BrokerHeartbeatRequest(
-        broker_id=9, broker_epoch=1, current_metadata_offset=1, want_fence=False,
+        broker_id=9,
+        broker_epoch=1,
+        current_metadata_offset=1,
+        want_fence=False,
         want_shut_down=False,
-    )  # fmt: skip
+    )
     response = await channel.ask(ApiKey.BROKER_HEARTBEAT, beat, timeout_s=5)
     assert response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
     ids = AllocateProducerIdsRequest(broker_id=9, broker_epoch=1)

@@ -128,11 +128,11 @@ class Node:
     ) -> asyncio.Future[FollowerFetchResponse]:
         """Send a follower's fetch; the future has the response."""
         body = self.call(fetch, encoded(request, wanted, forgotten), 0, VERSION)
-        answered: asyncio.Future[FollowerFetchResponse] = asyncio.get_running_loop().create_future()
+        received: asyncio.Future[FollowerFetchResponse] = asyncio.get_running_loop().create_future()
 
         def take(buffers: list[Any]) -> None:
             whole = memoryview(b"".join(bytes(buffer) for buffer in buffers))
-            answered.set_result(parse_fetch_response(whole, 0, VERSION))
+            received.set_result(parse_fetch_response(whole, 0, VERSION))
 
         if inspect.isawaitable(body):
             waiting = asyncio.ensure_future(body)
@@ -141,7 +141,7 @@ class Node:
             )
         else:
             take(body)
-        return answered
+        return received
 
     def produce(self, frame: bytes, version: int) -> Any:
         return self.call(produce, frame, 0, version)

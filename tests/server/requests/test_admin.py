@@ -176,28 +176,36 @@ def describe(node: Node, kind: int, name: str, *keys: str) -> Any:
     [
         (2, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
         (
-            2, "", ErrorCode.INVALID_TOPIC_EXCEPTION,
+            2,
+            "",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
             "Topic name is invalid: the empty string is not allowed",
         ),
         (
-            4, "7", ErrorCode.INVALID_REQUEST,
+            4,
+            "7",
+            ErrorCode.INVALID_REQUEST,
             "Unexpected broker id, expected 1 or empty string, but received 7",
         ),
         (4, "abc", ErrorCode.INVALID_REQUEST, "Broker id must be an integer, but it is: abc"),
         (8, "7", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 but received 7"),
         (8, "", ErrorCode.INVALID_REQUEST, "Broker id must not be empty"),
         (
-            16, "", ErrorCode.INVALID_REQUEST,
+            16,
+            "",
+            ErrorCode.INVALID_REQUEST,
             "Client metrics subscription name must not be empty",
         ),
         (32, "", ErrorCode.INVALID_REQUEST, "Group name must not be empty"),
         (
-            77, "x", ErrorCode.INVALID_REQUEST,
+            77,
+            "x",
+            ErrorCode.INVALID_REQUEST,
             "This most likely occurs because of a request being malformed by the client library or "
             "the message was sent to an incompatible broker. See the broker logs for more details.",
         ),
     ],
-)  # fmt: skip
+)
 def test_invalid_resources_are_refused(
     kind: int, name: str, code: ErrorCode, sentence: str
 ) -> None:
@@ -318,8 +326,8 @@ def init(
 
 def test_idempotent_producers_get_distinct_ids() -> None:
     node = Node()
-    answers = [init(node, None), init(node, None, 5, 3)]
-    assert [(one.error_code, one.producer_id, one.producer_epoch) for one in answers] == [
+    responses = [init(node, None), init(node, None, 5, 3)]
+    assert [(one.error_code, one.producer_id, one.producer_epoch) for one in responses] == [
         (ErrorCode.NONE, 0, 0),
         (ErrorCode.NONE, 1, 0),
     ]

@@ -79,8 +79,8 @@ def test_leader_changes_the_isr() -> None:
         broker_epoch=epoch(on, 2),
         topics=(alter.TopicData(topic_id=TOPIC, partitions=(wanted,)),),
     )
-    (answered,) = ask(on, ApiKey.ALTER_PARTITION, 3, request).topics
-    (response,) = answered.partitions
+    (topic,) = ask(on, ApiKey.ALTER_PARTITION, 3, request).topics
+    (response,) = topic.partitions
     assert (response.error_code, response.isr, response.partition_epoch) == (
         ErrorCode.NONE,
         (2, 3),

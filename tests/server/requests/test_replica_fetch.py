@@ -18,10 +18,10 @@ from tests.storage.machines import values_of
 
 
 async def results_of(
-    answered: asyncio.Future[FollowerFetchResponse],
+    pending: asyncio.Future[FollowerFetchResponse],
 ) -> dict[int, tuple[int, int, list[Any]]]:
     """Error, high watermark and values of every partition in a response."""
-    response = await answered
+    response = await pending
     assert response.error_code == 0
     return {
         result.partition: (

@@ -65,7 +65,7 @@ async def handle(
     keys = request.coordinator_keys if has_many else (request.key,)
     is_known = request.key_type in tuple(KeyType)
     if request.key_type == KeyType.GROUP and keys:
-        await _make_topic(services)
+        await _create_topic(services)
     found = [_find(services, context, key, request.key_type) for key in keys]
     if has_many:
         # Kafka has a message for each key only if the key type is unknown.
@@ -86,13 +86,13 @@ def failed(
     )
 
 
-async def _make_topic(services: BrokerServices) -> None:
+async def _create_topic(services: BrokerServices) -> None:
     image = services.metadata.current
     if TOPIC in image.topics_by_name:
         return
     wanted = CreateTopicsRequest(topics=(offsets_topic(services.configs, image),), timeout_ms=0)
     try:
-        # Somebody else may make it meanwhile, or it may be refused: the image tells.
+        # Errors of the topic do not matter here: the image shows whether it exists.
         await services.forwarder.create_topics(wanted)
     except KafkaError as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error

@@ -1,4 +1,4 @@
-"""A broker's life as the controller sees it, with a controller that answers as the test says."""
+"""The broker's registration and heartbeats, with a scripted controller."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ EPOCH = 40
 
 
 class FakeController:
-    """Answers registrations from a list, heartbeats by a function."""
+    """Takes its registration responses from a list, its heartbeat responses from a function."""
 
     def __init__(self) -> None:
         self.registrations: list[ErrorCode] = []
         self.beat: Callable[[Any], BrokerHeartbeatResponse] = lambda request: alive()
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     async def ask(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
         await asyncio.sleep(0)
-        self.asked.append(message)
+        self.requests.append(message)
         if key is ApiKey.BROKER_HEARTBEAT:
             return self.beat(message)
         code = self.registrations.pop(0) if self.registrations else ErrorCode.NONE
@@ -87,11 +87,9 @@ def with_lifecycle(
         lifecycle = Lifecycle(
             IDENTITY, log, channel, clock=SystemClock(), heartbeat_ms=1, session_ms=100
         )
-        beating = None
         try:
             async with asyncio.timeout(10):
-                beating = asyncio.ensure_future(scenario(lifecycle, controller, metadata))
-                await beating
+                await scenario(lifecycle, controller, metadata)
         finally:
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
@@ -100,12 +98,12 @@ def with_lifecycle(
     return controller
 
 
-def test_a_registration_says_who_we_are_and_which_life_we_continue() -> None:
+def test_registration_contains_the_identity_and_the_previous_epoch() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         await lifecycle.register()
         assert (lifecycle.epoch, lifecycle.phase) == (EPOCH, Phase.FENCED)
 
-    (request,) = with_lifecycle(scenario).asked
+    (request,) = with_lifecycle(scenario).requests
     assert (request.broker_id, request.cluster_id, request.incarnation_id) == (
         3,
         "cluster",
@@ -115,7 +113,7 @@ def test_a_registration_says_who_we_are_and_which_life_we_continue() -> None:
     assert [(at.name, at.host, at.port) for at in request.listeners] == [("PLAINTEXT", "h", 9092)]
 
 
-def test_an_older_life_that_seems_alive_is_waited_for() -> None:
+def test_registration_is_retried_while_an_older_incarnation_seems_alive() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         controller.registrations = [
             ErrorCode.REQUEST_TIMED_OUT,
@@ -123,27 +121,27 @@ def test_an_older_life_that_seems_alive_is_waited_for() -> None:
         ]
         await lifecycle.register()
 
-    assert len(with_lifecycle(scenario).asked) == 3
+    assert len(with_lifecycle(scenario).requests) == 3
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "text"),
     [
         (ErrorCode.INCONSISTENT_CLUSTER_ID, "another cluster"),
         (ErrorCode.UNSUPPORTED_VERSION, "newer riverrun"),
         (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "CLUSTER_AUTHORIZATION_FAILED"),
     ],
 )
-def test_a_refusal_for_good_is_said_in_words(code: ErrorCode, words: str) -> None:
+def test_permanent_rejection_names_the_cause(code: ErrorCode, text: str) -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         controller.registrations = [code]
-        with pytest.raises(RegistrationRefused, match=words):
+        with pytest.raises(RegistrationRefused, match=text):
             await lifecycle.register()
 
     with_lifecycle(scenario)
 
 
-def test_serving_begins_when_the_controller_and_our_own_image_say_so() -> None:
+def test_broker_serves_when_the_controller_and_its_own_image_show_it_unfenced() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, metadata: Any) -> None:
         metadata.current = image(is_fenced=True)
         beats = 0
@@ -159,16 +157,16 @@ def test_serving_begins_when_the_controller_and_our_own_image_say_so() -> None:
         await lifecycle.register()
         task = asyncio.ensure_future(lifecycle.run())
         await lifecycle.until_serving()
-        assert beats >= 4, "served before the image knew"
+        assert beats >= 4, "served before the image showed it unfenced"
         task.cancel()
 
     controller = with_lifecycle(scenario)
-    assert controller.asked[1].broker_epoch == EPOCH
-    assert controller.asked[1].current_metadata_offset == 50
+    assert controller.requests[1].broker_epoch == EPOCH
+    assert controller.requests[1].current_metadata_offset == 50
 
 
-class Hands:
-    """A clock that goes on when it is told."""
+class ManualClock:
+    """A clock that the test advances."""
 
     at = 5.0
 
@@ -176,73 +174,78 @@ class Hands:
         return self.at
 
 
-def test_a_broker_is_sure_for_the_session_that_began_when_its_heartbeat_left() -> None:
+def test_broker_is_sure_for_one_session_after_it_sent_a_heartbeat() -> None:
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
-        clock: Any = Hands()
+        clock: Any = ManualClock()
         channel: Any = controller
         lifecycle = Lifecycle(
             IDENTITY, metadata, channel, clock=clock, heartbeat_ms=1, session_ms=1000
         )
 
-        answers = [alive(is_fenced=True), alive(ErrorCode.STALE_BROKER_EPOCH), alive()]
+        responses = [alive(is_fenced=True), alive(ErrorCode.STALE_BROKER_EPOCH), alive()]
 
         def beat(_: Any) -> BrokerHeartbeatResponse:
-            clock.at += 0.4  # on the way
-            return answers.pop(0)
+            clock.at += 0.4  # network delay
+            return responses.pop(0)
 
         controller.beat = beat
         for is_sure in (False, False, True):
-            await lifecycle._beat()
+            await lifecycle._send_heartbeat()
             assert lifecycle.is_sure is is_sure
         clock.at += 0.59
         assert lifecycle.is_sure
         clock.at += 0.02
-        assert not lifecycle.is_sure, "others may lead by now"
+        assert not lifecycle.is_sure, "another broker may lead"
 
     with_lifecycle(scenario)
 
 
-def test_a_controller_is_sure_for_as_long_as_nobody_can_be_elected_instead() -> None:
+def test_controller_is_sure_only_during_its_quorum_lease() -> None:
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
-        clock: Any = Hands()
+        clock: Any = ManualClock()
         channel: Any = controller
         lifecycle = Lifecycle(
             IDENTITY, metadata, channel, clock=clock, heartbeat_ms=100, session_ms=1000
         )
         metadata.lease = clock.at + 0.3
-        await lifecycle._beat()
+        await lifecycle._send_heartbeat()
         assert lifecycle.is_sure
         clock.at += 0.31
-        await lifecycle._beat()
-        assert not lifecycle.is_sure, "it hears nobody, and answers itself"
+        await lifecycle._send_heartbeat()
+        assert not lifecycle.is_sure, "an isolated controller serves its own heartbeat"
 
         def resign(_: Any) -> BrokerHeartbeatResponse:
             metadata.lease = None
             return alive()
 
         controller.beat = resign
-        await lifecycle._beat()
+        await lifecycle._send_heartbeat()
         assert not lifecycle.is_sure
-        await lifecycle._beat()
-        assert lifecycle.is_sure, "another one has answered"
+        await lifecycle._send_heartbeat()
+        assert lifecycle.is_sure, "another controller responded"
 
     with_lifecycle(scenario)
 
 
 @pytest.mark.parametrize(("heartbeat_ms", "session_ms"), [(250, 2000), (250, 500), (2000, 9000)])
-def test_a_sound_controller_is_sure_all_the_time(heartbeat_ms: int, session_ms: int) -> None:
-    """However seldom it beats: voters fetch from it meanwhile."""
+def test_healthy_controller_is_always_sure(heartbeat_ms: int, session_ms: int) -> None:
+    """Also with a long heartbeat interval, because voters fetch from it meanwhile."""
 
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
-        clock: Any = Hands()
+        clock: Any = ManualClock()
         channel: Any = controller
         lifecycle = Lifecycle(
-            IDENTITY, metadata, channel, clock=clock,
-            heartbeat_ms=heartbeat_ms, session_ms=session_ms, overtime_ms=500,
-        )  # fmt: skip
+            IDENTITY,
+            metadata,
+            channel,
+            clock=clock,
+            heartbeat_ms=heartbeat_ms,
+            session_ms=session_ms,
+            overtime_ms=500,
+        )
         for _beat in range(10):
             metadata.lease = clock.at + 1
-            await lifecycle._beat()
+            await lifecycle._send_heartbeat()
             for _fetch in range(8):
                 clock.at += heartbeat_ms * 1.01 / 8 / 1000
                 metadata.lease = clock.at + 1
@@ -251,15 +254,20 @@ def test_a_sound_controller_is_sure_all_the_time(heartbeat_ms: int, session_ms: 
     with_lifecycle(scenario)
 
 
-def test_a_controller_that_is_cut_off_goes_on_for_a_while_and_proves_nothing_by_it() -> None:
+def test_broker_is_sure_for_less_time_because_of_an_isolated_controller() -> None:
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
-        clock: Any = Hands()
+        clock: Any = ManualClock()
         channel: Any = controller
         lifecycle = Lifecycle(
-            IDENTITY, metadata, channel, clock=clock,
-            heartbeat_ms=100, session_ms=1000, overtime_ms=300,
-        )  # fmt: skip
-        await lifecycle._beat()
+            IDENTITY,
+            metadata,
+            channel,
+            clock=clock,
+            heartbeat_ms=100,
+            session_ms=1000,
+            overtime_ms=300,
+        )
+        await lifecycle._send_heartbeat()
         clock.at += 0.69
         assert lifecycle.is_sure
         clock.at += 0.02
@@ -268,65 +276,70 @@ def test_a_controller_that_is_cut_off_goes_on_for_a_while_and_proves_nothing_by_
     with_lifecycle(scenario)
 
 
-def test_a_broker_that_was_paused_is_not_sure_by_its_next_heartbeat_alone() -> None:
-    """The controller that answers it may be itself, and deposed."""
+def test_broker_is_not_sure_right_after_a_pause() -> None:
+    """The controller that responds may be this node, already replaced."""
 
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
-        clock: Any = Hands()
+        clock: Any = ManualClock()
         channel: Any = controller
         lifecycle = Lifecycle(
             IDENTITY, metadata, channel, clock=clock, heartbeat_ms=100, session_ms=1000
         )
-        await lifecycle._beat()
+        await lifecycle._send_heartbeat()
         assert lifecycle.is_sure
         clock.at += 5
-        await lifecycle._beat()
+        await lifecycle._send_heartbeat()
         assert not lifecycle.is_sure
         for _beat in range(11):
             clock.at += 0.1
-            await lifecycle._beat()
+            await lifecycle._send_heartbeat()
         assert lifecycle.is_sure
 
     with_lifecycle(scenario)
 
 
-def test_a_broker_that_the_controller_forgot_registers_anew() -> None:
+def test_broker_unknown_to_the_controller_registers_again() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
-        answers = [alive(ErrorCode.BROKER_ID_NOT_REGISTERED), alive()]
-        controller.beat = lambda request: answers.pop(0) if len(answers) > 1 else answers[0]
+        responses = [alive(ErrorCode.BROKER_ID_NOT_REGISTERED), alive()]
+        controller.beat = lambda request: responses.pop(0) if len(responses) > 1 else responses[0]
         await lifecycle.register()
         task = asyncio.ensure_future(lifecycle.run())
         await lifecycle.until_serving()
         task.cancel()
 
-    asked = with_lifecycle(scenario).asked
-    assert [hasattr(one, "incarnation_id") for one in asked[:4]] == [True, False, True, False]
+    requests = with_lifecycle(scenario).requests
+    assert [hasattr(request, "incarnation_id") for request in requests[:4]] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
-def test_leaving_waits_until_the_controller_has_moved_what_we_lead() -> None:
+def test_leave_waits_until_the_controller_has_moved_leadership() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
-        wishes = 0
+        shutdowns = 0
 
         def beat(request: Any) -> BrokerHeartbeatResponse:
-            nonlocal wishes
-            wishes += request.want_shut_down
-            return alive(leave=wishes >= 3)
+            nonlocal shutdowns
+            shutdowns += request.want_shut_down
+            return alive(leave=shutdowns >= 3)
 
         controller.beat = beat
         await lifecycle.register()
         task = asyncio.ensure_future(lifecycle.run())
         await lifecycle.until_serving()
         assert await lifecycle.leave(5.0)
-        assert (wishes, lifecycle.phase) == (3, Phase.GONE)
+        assert (shutdowns, lifecycle.phase) == (3, Phase.GONE)
         await task
 
     with_lifecycle(scenario)
 
 
-def test_leaving_without_a_controller_ends_after_its_limit() -> None:
+def test_leave_without_a_controller_times_out() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         def beat(request: Any) -> BrokerHeartbeatResponse:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller")
 
         controller.beat = beat
         await lifecycle.register()
@@ -337,7 +350,7 @@ def test_leaving_without_a_controller_ends_after_its_limit() -> None:
     with_lifecycle(scenario)
 
 
-def test_a_silence_of_controllers_is_told_once_and_when_it_ends() -> None:
+def test_missing_controller_is_logged_once_and_when_it_is_back() -> None:
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         count = 0
 
@@ -356,12 +369,12 @@ def test_a_silence_of_controllers_is_told_once_and_when_it_ends() -> None:
 
     with capture_logs() as logs:
         with_lifecycle(scenario)
-    told = [line["event"] for line in logs if "controller answers" in line["event"]]
-    assert told == ["no controller answers", "a controller answers again"]
+    events = [line["event"] for line in logs if "controller responds" in line["event"]]
+    assert events == ["no controller responds", "a controller responds again"]
 
 
-def test_a_failed_disk_is_told_with_the_wish_to_go() -> None:
-    """One directory for each node: without it the broker is fenced, and others lead at once."""
+def test_failed_disk_is_reported_with_the_shutdown_request() -> None:
+    """A node has one directory. Without it the broker is fenced, and others lead at once."""
 
     async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
         await lifecycle.register()
@@ -372,6 +385,6 @@ def test_a_failed_disk_is_told_with_the_wish_to_go() -> None:
         assert await lifecycle.fail(5)
         await beating
 
-    last = with_lifecycle(scenario).asked[-1]
+    last = with_lifecycle(scenario).requests[-1]
     assert last.offline_log_dirs == IDENTITY.directories
     assert last.want_shut_down

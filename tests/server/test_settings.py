@@ -49,7 +49,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
         ({"seed_nodes": "a:1", "listeners": "PLAINTEXT://a:1"}, "needs a listener CONTROLLER"),
         (
             {"seed_nodes": "a:1", "listeners": "PLAINTEXT://a:1,CONTROLLER://:2"},
-            "other nodes cannot connect to that",
+            "other nodes cannot connect to a wildcard",
         ),
         ({"log_cleanup_policy": "shred"}, "one of"),
     ],

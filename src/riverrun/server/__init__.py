@@ -1,3 +1,1 @@
-"""The node: builds the services, listens, and answers requests. ``broker.py`` alone knows all
-services.
-"""
+"""The node: ``node.py`` builds and runs it, ``main.py`` is the program."""

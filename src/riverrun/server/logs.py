@@ -1,6 +1,6 @@
-"""The node's own log: events with fields, for people on a terminal or as JSON for machines.
+"""The node's own log: events with fields, as lines for a terminal or as JSON.
 
-Everything goes to standard error, so that standard output stays free for what a command answers.
+All of it goes to standard error. Standard output is for the results of commands.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ LEVELS = {
 
 
 def configure(*, format_: str, level: str, stream: TextIO = sys.stderr) -> None:
-    """Set up structlog for this process; called once by the program, never by a library."""
+    """Configure structlog for this process. Called once, by the program."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    ending: list[Processor]
+    renderers: list[Processor]
     if format_ == "json":
-        ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        ending = [
+        renderers = [
             _short_time,
             structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=28),
         ]
     structlog.configure(
-        processors=[*shared, *ending],
+        processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: _Lines(stream),
         cache_logger_on_first_use=True,
@@ -52,8 +52,8 @@ def error_text(error: BaseException) -> str:
 
 
 class _Lines:
-    """Writes lines. One that cannot be written is lost: a log on a full disk, or a terminal that
-    is gone, must not stop the work that it tells of.
+    """Writes lines and drops those that cannot be written. A log on a full disk or a closed
+    terminal must not stop the node.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,6 +68,6 @@ class _Lines:
 
 
 def _short_time(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """A person wants the time of day, not the date, on every line."""
+    """Show the time of day without the date."""
     event["timestamp"] = str(event["timestamp"])[11:23]
     return event

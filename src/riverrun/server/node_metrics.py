@@ -1,4 +1,4 @@
-"""Numbers of the node as a whole, read from its services when somebody looks."""
+"""Metrics of the broker, computed when they are read."""
 
 from __future__ import annotations
 
@@ -14,52 +14,53 @@ def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
     replicas = services.replicas
     declare_replication_metrics(metrics, replicas)
 
-    def by_partition(read: Callable[[Partition], float]) -> Callable[[], Iterator[Sample]]:
+    def by_partition(name: str, description: str, read: Callable[[Partition], float]) -> None:
         def samples() -> Iterator[Sample]:
             for partition in replicas:
                 topic, index = partition.name.topic, str(partition.name.partition)
                 yield {"topic": topic, "partition": index}, read(partition)
 
-        return samples
+        metrics.gauges(name, description, samples)
 
-    metrics.gauge("riverrun_partitions", "Replicas on this node.", lambda: sum(1 for _ in replicas))
+    def total(name: str, description: str, count: Callable[[Partition], float]) -> None:
+        metrics.gauge(name, description, lambda: sum(map(count, replicas)))
+
+    total("riverrun_partitions", "Replicas on this node.", lambda _: 1)
+    total("riverrun_leaders", "Partitions that this node leads.", lambda p: p.is_leader)
+    by_partition(
+        "riverrun_log_end_offset", "Offset of the next record.", lambda p: p.log.end_offset
+    )
+    by_partition(
+        "riverrun_log_start_offset", "First offset of the log.", lambda p: p.log.start_offset
+    )
+    by_partition(
+        "riverrun_high_watermark",
+        "First offset that consumers cannot read yet.",
+        lambda p: p.log.high_watermark,
+    )
+    by_partition("riverrun_log_size_bytes", "Size of the segments.", lambda p: p.log.size_bytes)
+    total(
+        "riverrun_waiting_produces",
+        "Batches waiting to be committed.",
+        lambda p: p.waiting_produces,
+    )
+    total(
+        "riverrun_waiting_fetches",
+        "Partitions of fetches waiting for records.",
+        lambda p: p.waiting_fetches,
+    )
     metrics.gauge(
-        "riverrun_leaders", "Partitions that this node leads.",
-        lambda: sum(1 for partition in replicas if partition.is_leader),
-    )  # fmt: skip
-    metrics.gauges(
-        "riverrun_log_end_offset", "Next offset to be written.",
-        by_partition(lambda partition: partition.log.end_offset),
-    )  # fmt: skip
-    metrics.gauges(
-        "riverrun_log_start_offset", "First offset that is kept.",
-        by_partition(lambda partition: partition.log.start_offset),
-    )  # fmt: skip
-    metrics.gauges(
-        "riverrun_high_watermark", "First offset that readers do not see.",
-        by_partition(lambda partition: partition.log.high_watermark),
-    )  # fmt: skip
-    metrics.gauges(
-        "riverrun_log_size_bytes", "Bytes of the segments.",
-        by_partition(lambda partition: partition.log.size_bytes),
-    )  # fmt: skip
-    metrics.gauge(
-        "riverrun_waiting_produces", "Batches that wait to be committed.",
-        lambda: sum(partition.waiting_produces for partition in replicas),
-    )  # fmt: skip
-    metrics.gauge(
-        "riverrun_waiting_fetches", "Partitions of fetches that wait for records.",
-        lambda: sum(partition.waiting_fetches for partition in replicas),
-    )  # fmt: skip
-    metrics.gauge(
-        "riverrun_fetch_sessions", "Incremental fetch sessions.",
+        "riverrun_fetch_sessions",
+        "Incremental fetch sessions.",
         lambda: len(services.fetch_sessions.consumers),
-    )  # fmt: skip
+    )
     metrics.gauge(
-        "riverrun_metadata_offset", "Offset of the newest metadata image.",
+        "riverrun_metadata_offset",
+        "Offset of the newest metadata image.",
         lambda: services.metadata.current.offset,
-    )  # fmt: skip
+    )
     metrics.gauge(
-        "riverrun_log_directory_online", "1 as long as the data directory can be written.",
+        "riverrun_log_directory_online",
+        "1 if the data directory is writable, else 0.",
         lambda: 0 if services.logs.is_offline else 1,
-    )  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """Group coordinators follow the leadership of ``__consumer_offsets``.
 
-Whoever leads a partition of that topic coordinates the groups that hash to it: elected, it loads
-what the log says; resigned, it sends its clients to the next one.
+The leader of a partition of that topic coordinates the groups that hash to it. When elected, it
+loads their state from the log. When it resigns, clients look for the next coordinator.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ACKS_ALL: Final = -1
 
 
 class PartitionLog:
-    """One partition of the topic, as its coordinator sees it."""
+    """One partition of the topic, as used by its coordinator."""
 
     def __init__(self, partition: Partition, runner: LogManager, clock: Clock) -> None:
         self._partition = partition
         self._runner = runner
         self._clock = clock
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
-        # What was acknowledged lies below the end, but after a restart the high watermark may still
-        # be on its way there: who reads only up to it would forget committed offsets.
+        # All acknowledged records are below the log end offset, but after a restart the high
+        # watermark may still be lower. Loading only up to it would lose committed offsets.
         self._end = partition.log.end_offset
 
     @property
@@ -41,7 +41,7 @@ class PartitionLog:
         return self._partition.log.start_offset
 
     async def append(self, batch: bytes) -> Offset:
-        """Append as this epoch's leader; returns once the in-sync replicas hold it."""
+        """Append as the leader of this epoch. Returns when the in-sync replicas have the batch."""
         partition = self._partition
         partition.check_leader(self.leader_epoch)
         appended = partition.append(
@@ -50,7 +50,7 @@ class PartitionLog:
             now_ms=self._clock.now_ms(),
             origin=AppendOrigin.COORDINATOR,
         )
-        # A batch whose fate is unknown to its writer may still be committed: a load must see it.
+        # A batch may be committed after its writer gave up, so a load must read it.
         end = self._end = Offset(appended.last_offset + 1)
         if end > partition.log.high_watermark:
             await self._committed(end, is_patient=False)
@@ -87,7 +87,7 @@ class PartitionLog:
 
 
 class OffsetsTopic:
-    """Tells the coordinators which partitions this node leads."""
+    """Elects and resigns the coordinators of the partitions that this node leads."""
 
     def __init__(self, groups: GroupCoordinators, runner: LogManager, clock: Clock) -> None:
         self._groups = groups
@@ -96,7 +96,7 @@ class OffsetsTopic:
         self._led: dict[int, LeaderEpoch] = {}
 
     def follow(self, replicas: Replicas) -> None:
-        """Compare with what we lead now, and elect or resign."""
+        """Compare with the partitions that this node leads now, and elect or resign."""
         held = replicas.by_name.get(OFFSETS_TOPIC, {})
         for index in list(self._led):
             partition = held.get(index)

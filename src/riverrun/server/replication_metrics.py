@@ -1,7 +1,7 @@
-"""Numbers about copies of partitions, as their leaders here see them.
+"""Metrics of replication, for the partitions that this node leads.
 
-Lag in bytes is estimated by the mean size of the records of the log, for nobody counts bytes by
-offset; lag in ms is the time since the follower held all that there was.
+Lag in bytes is estimated from the mean record size of the log, because bytes are not counted by
+offset. Lag in ms is the time since the follower last had all records.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from riverrun.replication.replicas import Replicas
 
 
 def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
-    def count(judge: Callable[[Partition], bool]) -> Callable[[], float]:
-        return lambda: sum(1 for partition in replicas if partition.is_leader and judge(partition))
+    def count(matches: Callable[[Partition], bool]) -> Callable[[], float]:
+        return lambda: sum(
+            1 for partition in replicas if partition.is_leader and matches(partition)
+        )
 
     def by_follower(
         read: Callable[[Partition, FollowerProgress], float],
@@ -38,30 +40,33 @@ def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
 
     metrics.gauges("riverrun_isr_size", "In-sync replicas of a partition led here.", sizes)
     metrics.gauge(
-        "riverrun_under_replicated_partitions", "Partitions led here with replicas out of sync.",
+        "riverrun_under_replicated_partitions",
+        "Partitions led here with replicas out of sync.",
         count(lambda partition: len(partition.isr) < len(partition.replicas)),
-    )  # fmt: skip
+    )
     metrics.gauge(
         "riverrun_under_min_isr_partitions",
-        "Partitions led here that refuse acks=all for want of in-sync replicas.",
+        "Partitions led here that reject acks=all: too few in-sync replicas.",
         count(lambda partition: len(partition.isr) < partition.min_in_sync()),
     )
     metrics.gauge(
         "riverrun_at_min_isr_partitions",
-        "Partitions led here that can lose no in-sync replica more.",
+        "Partitions led here with exactly min.insync.replicas in sync.",
         count(lambda partition: len(partition.isr) == partition.min_in_sync()),
     )
     metrics.gauges(
-        "riverrun_follower_lag_messages", "Records of a led partition that a follower lacks.",
+        "riverrun_follower_lag_messages",
+        "Records of a led partition that a follower lacks.",
         by_follower(_messages),
-    )  # fmt: skip
+    )
     metrics.gauges(
-        "riverrun_follower_lag_bytes", "Bytes that a follower lacks, by the mean size of records.",
+        "riverrun_follower_lag_bytes",
+        "Bytes that a follower lacks, estimated from the mean record size.",
         by_follower(_bytes),
-    )  # fmt: skip
+    )
     metrics.gauges(
         "riverrun_follower_lag_ms",
-        "Time since a follower held all that there was; -1 if that never was.",
+        "Time since a follower last had all records; -1 if it never had.",
         by_follower(
             lambda partition, follower: follower.lag_ms(
                 partition.log.end_offset, replicas.peers.now()

@@ -1,15 +1,17 @@
-"""What a node is told when it starts: identity, addresses, and the settings of every part.
+"""The settings of a node: identity, addresses, and the settings of every component.
 
-Values come, later ones first, from flags and ``--set``, the environment (``RIVERRUN_LOG_DIRS`` for
-``log.dirs``), the file, and the defaults of the declarations. A name that nobody declares is an
-error, for a misspelt setting that is silently ignored is worse than none.
+Sources in order of precedence: flags and ``--set``, the environment (``RIVERRUN_LOG_DIRS`` for
+``log.dirs``), the file, and the declared defaults. An unknown name is an error: a misspelt setting
+must not be ignored silently.
 """
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
@@ -31,11 +33,11 @@ from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSet
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 VARIABLES_OF_OTHERS = ("BOOTSTRAP", "PEERS", "TEST_PORTS", "FUZZ_EXAMPLES", "SIMULATION_SECONDS")
-"""What the command line and the tests read from the environment."""
+"""Variables that the command line and the tests read."""
 
 
 class UnreadableFile(SettingError):
-    """A file of settings that cannot be read."""
+    """A configuration file that cannot be read."""
 
     def __init__(self, path: Path, reason: str) -> None:
         ValueError.__init__(self, f"cannot read {path}: {reason}")
@@ -45,58 +47,58 @@ class UnreadableFile(SettingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings(Settings):
-    """Who the node is, where it is reached and where its data lies."""
+    """The node's id, addresses and data directory."""
 
     node_id: int = setting(
-        1, name="node.id", at_least=0, doc="The number of this node in its cluster."
+        1, name="node.id", at_least=0, doc="Id of this node, unique in its cluster."
     )
     log_dirs: tuple[str, ...] = setting(
         ("data/node-1",),
         name="log.dirs",
-        doc="The directory that holds this node's data. One directory for each node.",
+        doc="Data directory of this node. A node has one directory.",
     )
     listeners: tuple[str, ...] = setting(
         ("PLAINTEXT://127.0.0.1:9092", "CONTROLLER://127.0.0.1:9093"),
         name="listeners",
-        doc="Where the node listens, as NAME://HOST:PORT; CONTROLLER is for other nodes.",
+        doc="Addresses to listen on, as NAME://HOST:PORT. CONTROLLER is for other nodes.",
     )
     advertised_listeners: tuple[str, ...] = setting(
         (),
         name="advertised.listeners",
-        doc="Addresses that clients, and for CONTROLLER other nodes, are told to use; empty for "
-        "those in listeners.",
+        doc="Addresses that clients connect to, and other nodes in the case of CONTROLLER. Empty: "
+        "the addresses in listeners.",
     )
     http_listener: str = setting(
         "127.0.0.1:9094",
         name="http.listener",
-        doc="HOST:PORT of health and metrics over HTTP; empty for none.",
+        doc="HOST:PORT for health checks and metrics over HTTP. Empty: none.",
     )
     rack: str = setting(
-        "", name="broker.rack", doc="The rack or zone of this node; replicas are spread over racks."
+        "", name="broker.rack", doc="Rack or zone of this node. Replicas are spread over racks."
     )
     log_format: str = setting(
         "console",
         name="log.format",
         choices=("console", "json"),
-        doc="How the node writes its own log.",
+        doc="Format of the node's own log.",
     )
     log_level: str = setting(
         "info",
         name="log.level",
         choices=("debug", "info", "warning", "error"),
-        doc="The least important messages that the node's own log shows.",
+        doc="Lowest level that the node's own log shows.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults(Settings):
-    """What a topic gets when nobody says otherwise."""
+    """Defaults for new topics."""
 
     partitions: int = setting(
         1,
         name="num.partitions",
         at_least=1,
-        doc="Partitions of a topic that does not say how many.",
+        doc="Default number of partitions of a new topic.",
     )
     replication_factor: int = setting(
         1,
@@ -104,12 +106,12 @@ class TopicDefaults(Settings):
         kind=SettingKind.INT,
         at_least=1,
         at_most=32767,
-        doc="Copies of each partition of a topic that does not say how many.",
+        doc="Default replication factor of a new topic.",
     )
     auto_create: bool = setting(
         True,
         name="auto.create.topics.enable",
-        doc="Whether asking for an unknown topic creates it.",
+        doc="Whether a metadata request for an unknown topic creates it.",
     )
     delete_enable: bool = setting(
         True, name="delete.topic.enable", doc="Whether topics may be deleted."
@@ -117,7 +119,7 @@ class TopicDefaults(Settings):
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """One listener: its name, and where."""
+    """The name and address of a listener."""
 
     name: str
     host: str
@@ -136,7 +138,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """All settings of a node, by the part that reads them."""
+    """All settings of a node, by component."""
 
     identity: IdentitySettings
     topics: TopicDefaults
@@ -156,23 +158,15 @@ class NodeSettings:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
-        """Check every name and value; raises ``SettingError`` in words for the person who wrote
-        it.
-        """
+        """Validate every name and value. Raises ``SettingError``."""
         known = _names()
         for name, text in texts.items():
             if name not in known:
-                from difflib import get_close_matches
-
                 near = get_close_matches(name, known, n=1)
-                hint = (
-                    f"did you mean {near[0]}?"
-                    if near
-                    else "see docs/settings.md for those there are"
-                )
-                raise SettingError(name, text, f"there is no setting of that name; {hint}")
-        parts = {field: group.from_texts(texts) for field, group in GROUPS.items()}
-        made = cls(given=dict(texts), **parts)  # type: ignore[arg-type]
+                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md"
+                raise SettingError(name, text, f"unknown setting; {hint}")
+        groups = {field: group.from_texts(texts) for field, group in GROUPS.items()}
+        made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]
         if len(made.identity.log_dirs) != 1:
             raise SettingError(
                 "log.dirs", ",".join(made.identity.log_dirs), "a node has one data directory"
@@ -187,7 +181,7 @@ class NodeSettings:
         return made
 
     def _check_controller(self) -> None:
-        """A controller that is not alone must be reached by others."""
+        """A controller with seeds needs an address that other nodes can connect to."""
         address = self.controller_advertised()
         if address is None:
             raise SettingError(
@@ -199,7 +193,7 @@ class NodeSettings:
             raise SettingError(
                 "listeners",
                 f"{address.name}://{address.host}:{address.port}",
-                "other nodes cannot connect to that; name a host in advertised.listeners",
+                "other nodes cannot connect to a wildcard address; set advertised.listeners",
             )
 
     @property
@@ -214,7 +208,7 @@ class NodeSettings:
         return tuple(Address.parse(text, "listeners") for text in self.identity.listeners)
 
     def listening(self) -> tuple[Address, ...]:
-        """Where this node listens, for clients and for other nodes."""
+        """The addresses of all listeners."""
         return self._addresses()
 
     def client_addresses(self) -> tuple[Address, ...]:
@@ -229,14 +223,15 @@ class NodeSettings:
         return next((a for a in self._addresses() if a.name == "CONTROLLER"), None)
 
     def controller_advertised(self) -> Address | None:
-        """Where other nodes reach our controller; voters are known by it.
+        """The address of our controller for other nodes. Voters are registered with it.
 
-        On a node that listens everywhere that is where clients reach it, if nobody says otherwise.
+        If the controller listens on a wildcard address, the default host is that of the advertised
+        client listener.
         """
-        told = [a for a in self._advertised_texts() if a.name == "CONTROLLER"]
+        advertised = [a for a in self._advertised_texts() if a.name == "CONTROLLER"]
         listening = self.controller_address()
-        if told or listening is None or listening.host not in ("0.0.0.0", "::"):
-            return told[0] if told else listening
+        if advertised or listening is None or listening.host not in ("0.0.0.0", "::"):
+            return advertised[0] if advertised else listening
         to_clients = [a for a in self._advertised_texts() if a.name != "CONTROLLER"]
         if to_clients:
             return replace(listening, host=to_clients[0].host)
@@ -247,16 +242,16 @@ class NodeSettings:
         return tuple(Address.parse(text, "advertised.listeners") for text in texts)
 
     def advertised(self) -> tuple[Address, ...]:
-        """What clients are told; by default what we listen on, as long as that is an address."""
-        told = tuple(a for a in self._advertised_texts() if a.name != "CONTROLLER")
-        if told:
-            return told
+        """The client addresses that clients receive. The default is ``listeners``."""
+        advertised = tuple(a for a in self._advertised_texts() if a.name != "CONTROLLER")
+        if advertised:
+            return advertised
         for address in self.client_addresses():
             if address.host in ("0.0.0.0", "::"):
                 raise SettingError(
                     "listeners",
                     f"{address.name}://{address.host}:{address.port}",
-                    "clients cannot connect to that; name a host in advertised.listeners",
+                    "clients cannot connect to a wildcard address; set advertised.listeners",
                 )
         return self.client_addresses()
 
@@ -284,9 +279,7 @@ def declared_settings() -> tuple[Setting, ...]:
 
 
 def read_file(path: Path) -> dict[str, str]:
-    """Settings of a TOML file; dotted names may be written plainly (``node.id = 1``)."""
-    import tomllib
-
+    """The settings of a TOML file. Dotted names need no quotes (``node.id = 1``)."""
     try:
         tree = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -310,17 +303,15 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Variables with our prefix that mean nothing, each with the one that may have been meant.
+    """Variables with our prefix that are not settings, each with a similar name if there is one.
 
-    They are no errors as in a file: others may name their own variables as they like.
+    They are not errors, unlike in a file: other programs may use the prefix too.
     """
     known = [_variable(name).removeprefix(ENVIRONMENT_PREFIX) for name in _names()]
     found: list[str] = []
     for variable in sorted(environment):
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
         if name != variable and name not in known and name not in VARIABLES_OF_OTHERS:
-            from difflib import get_close_matches
-
             near = get_close_matches(name, known, n=1)
             hint = f" (did you mean {ENVIRONMENT_PREFIX}{near[0]}?)" if near else ""
             found.append(variable + hint)
@@ -332,6 +323,6 @@ def _variable(name: str) -> str:
 
 
 def _names() -> list[str]:
-    """Every name that a setting can be given by."""
+    """All names of settings, including synonyms."""
     names = {declared.name for declared in declared_settings()}
     return sorted(names.union(*SYNONYMS.values()))

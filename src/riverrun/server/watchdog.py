@@ -1,9 +1,8 @@
-"""Notices when one turn of the event loop takes too long, which every client feels.
+"""Detects event-loop iterations that take too long and delay every client.
 
-A timer that goes off late says by how much: everything runs on this loop, so whatever was late kept
-all others waiting. Stalls are counted; those that somebody should look into are logged, once a
-second at most (a machine with too few cores has short ones all the time). A stall shorter than the
-limit and an interval together may be missed; those that matter are not.
+A timer measures how late it fires. All stalls are counted. Long stalls are logged, at most once a
+second: a machine with too few cores has short stalls all the time. A stall shorter than the limit
+plus one interval may be missed.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ log = structlog.get_logger("riverrun")
 
 
 class Watchdog:
-    """Looks at the clock in short intervals, from ``start`` to ``stop``."""
+    """Checks the clock in short intervals, from ``start`` to ``stop``."""
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
         self._stalls = metrics.counter(
-            "riverrun_loop_stalls_total", "Turns of the event loop that took more than 50 ms."
+            "riverrun_loop_stalls_total", "Event-loop iterations that took more than 50 ms."
         )
         self._timer: asyncio.TimerHandle | None = None
         self._lateness = StallCredit(tolerance_seconds=STALL_SECONDS)
@@ -39,13 +38,13 @@ class Watchdog:
 
     def start(self) -> None:
         self._lateness.expect(self._clock.monotonic() + INTERVAL_SECONDS)
-        self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._look)
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._check)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         late = self._lateness.take(self._clock.monotonic())
         if late:
             self._stalls.value += 1

@@ -136,10 +136,7 @@ class LogDirectory:
         settings: DirectorySettings | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> LogDirectory:
-        """Take the directory for this process; raises ``DirectoryError`` with the remedy.
-
-        ``on_failure`` is called when the directory goes offline.
-        """
+        """Open the directory; raises ``DirectoryError``. It calls ``on_failure`` to go offline."""
         try:
             _make_durably(files, path)
             files.list_directory(path)

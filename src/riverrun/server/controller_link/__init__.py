@@ -1,1 +1,1 @@
-"""The broker's relation to the active controller: registration, heartbeats, requests."""
+"""Requests to the active controller: registration, heartbeats, producer ids."""

@@ -1,11 +1,11 @@
-"""Whether this node still has all that its last life acknowledged.
+"""Whether this node still has everything that its previous run acknowledged.
 
-A replica that lost the end of its log must not lead by what the controller remembers of it. So a
-broker that registers says which registration it continues (KIP-966), and says so only when nothing
-can be missing: after a clean stop, or when the process alone died. The kernel, and with it what was
-written and not yet synced, is the same as long as the boot id is; then recovery must have found
-every log whole. And the directory must be the one that the last life used: a copy of it, made while
-that went on and put in its place, is whole as well, and lacks what came after.
+A replica that lost the end of its log must not be elected for its identity in the ISR or ELR. So a
+broker sends the epoch of its previous registration when it registers (KIP-966), but only if nothing
+can be missing. That holds after a clean stop. It also holds if only the process died: while the
+boot id is the same, the kernel still has the unflushed data. Recovery must then have found every
+log complete. The directory must also be the one that the previous run used. A copy of it, made
+during that run and put in its identity, is complete too, but lacks the later records.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ UNKNOWN: Final = -1
 def continued_epoch(
     files: Files, directory: LogDirectory, boot_id: str, *, is_missing: bool = False
 ) -> int:
-    """The epoch of the registration that this start continues; -1 when something may be gone.
+    """The epoch of the registration that this start continues; -1 if records may be missing.
 
-    To be asked when the logs are recovered. ``is_missing``: some log was not even found.
+    Call it after recovery. ``is_missing``: a log of this broker does not exist.
     """
     if is_missing or any(log.cut_bytes or log.is_corrupt for log in directory.logs.values()):
         return UNKNOWN
     if directory.was_clean:
         known = directory.previous_broker_epoch
         return UNKNOWN if known is None else known
-    epoch, boot, place = _read(files, _path(directory))
-    is_same = boot == boot_id and place == files.identity(_witness(directory))
+    epoch, boot, identity = _read(files, _path(directory))
+    is_same = boot == boot_id and identity == files.identity(_witness(directory))
     return epoch if boot_id and is_same else UNKNOWN
 
 
 def store_epoch(files: Files, directory: LogDirectory, boot_id: str, epoch: int) -> None:
-    """Note a registration. Without room on the disk it is not noted, which is safe."""
+    """Store the epoch of a registration. On a full disk it is not stored, which is safe."""
     with contextlib.suppress(OSError):
-        place = files.identity(_witness(directory))
-        content = {"version": 0, "brokerEpoch": epoch, "bootId": boot_id, "directory": place}
+        identity = files.identity(_witness(directory))
+        content = {"version": 0, "brokerEpoch": epoch, "bootId": boot_id, "directory": identity}
         write_atomically(files, _path(directory), json.dumps(content).encode())
 
 
 def _witness(directory: LogDirectory) -> str:
-    """A file that is not written again while a node lives; put back from a copy it is another."""
+    """A file that is never rewritten while a node runs. A restored copy has another identity."""
     return os.path.join(directory.path, META_PROPERTIES)
 
 

@@ -1,8 +1,8 @@
-"""Every controller says where it is reached and what it supports (KIP-919).
+"""Registers a controller with its endpoints and supported features (KIP-919).
 
-Not needed to vote: voters know each other by the log. But who raises a feature must know that no
-controller is too old for it, and tools list the controllers by their registrations. So this runs
-beside everything else, and is repeated when the metadata does not say the same as we do.
+Voting does not need it: voters find each other through the metadata log. Feature upgrades check
+that every controller supports the new level, and tools list controllers by their registrations. It
+runs in the background and registers again when the metadata differs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from riverrun.wire.messages.controller_registration_request import (
     Listener,
 )
 
-ANSWER_SECONDS_MAX: Final = 10.0
-LOOK_SECONDS: Final = 30.0
+RESPONSE_SECONDS_MAX: Final = 10.0
+CHECK_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 1.0
 
 log = structlog.get_logger("riverrun.lifecycle")
@@ -46,7 +46,7 @@ class ControllerRegistration:
         self._address = address
         self._incarnation = incarnation
 
-    def _is_known(self, image: Image) -> bool:
+    def _is_registered(self, image: Image) -> bool:
         known = image.controllers.get(self._services.settings.node_id)
         return known is not None and known.incarnation == self._incarnation
 
@@ -54,10 +54,10 @@ class ControllerRegistration:
         """Until cancelled."""
         waits = self._services.image_waits
         while True:
-            if self._is_known(self._services.metadata.current):
-                await waits.until(lambda image: not self._is_known(image), LOOK_SECONDS)
+            if self._is_registered(self._services.metadata.current):
+                await waits.until(lambda image: not self._is_registered(image), CHECK_SECONDS)
             elif await self._register():
-                await waits.until(self._is_known, ANSWER_SECONDS_MAX)
+                await waits.until(self._is_registered, RESPONSE_SECONDS_MAX)
             else:
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -74,12 +74,12 @@ class ControllerRegistration:
             ),
         )
         try:
-            answer = await self._channel.ask(
-                ApiKey.CONTROLLER_REGISTRATION, request, timeout_s=ANSWER_SECONDS_MAX
+            response = await self._channel.ask(
+                ApiKey.CONTROLLER_REGISTRATION, request, timeout_s=RESPONSE_SECONDS_MAX
             )
         except KafkaError:
-            return False  # no controller is active: there is nobody to register with yet
-        if answer.error_code is not ErrorCode.NONE:
-            log.warning("controller not registered", reason=answer.error_code.name)
-        is_registered: bool = answer.error_code is ErrorCode.NONE
+            return False  # there is no active controller yet
+        if response.error_code is not ErrorCode.NONE:
+            log.warning("controller not registered", error=response.error_code.name)
+        is_registered: bool = response.error_code is ErrorCode.NONE
         return is_registered

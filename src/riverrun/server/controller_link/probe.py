@@ -1,8 +1,8 @@
-"""Whether a broker may still be alive, asked by the controller when its connection broke.
+"""Lets the controller probe a broker whose connection broke.
 
-Only a refused connection proves that the process is gone: its kernel is there and says so. A
-connection that opens proves nothing, for a stopped process still has its kernel accept; silence
-proves nothing either. Then the broker's session decides.
+Only a refused connection proves that the broker's process has ended. An accepted connection proves
+nothing, because the kernel also accepts for a stopped process. No response proves nothing either.
+In both cases the broker's session decides.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ class BrokerProbe:
         self._image = image
 
     async def __call__(self, node: NodeId) -> bool:
-        """False only where the death of the process is proven."""
+        """Whether the broker may be alive. False only if its process has certainly ended."""
         broker = self._image().brokers.get(node)
         if broker is None or not broker.endpoints:
             return True
-        at = next(iter(broker.endpoints.values()))
+        endpoint = next(iter(broker.endpoints.values()))
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
-                transport, _ = await loop.create_connection(asyncio.Protocol, at.host, at.port)
+                transport, _ = await loop.create_connection(
+                    asyncio.Protocol, endpoint.host, endpoint.port
+                )
         except ConnectionRefusedError:
             return False
-        except OSError:  # a timeout too
+        except OSError:  # includes a timeout
             return True
         transport.close()
         return True

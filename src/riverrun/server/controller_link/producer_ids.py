@@ -1,7 +1,7 @@
-"""Ids of idempotent producers, from blocks that the controller gives to each broker (KIP-730).
+"""Ids of idempotent producers, from blocks that the controller allocates to brokers (KIP-730).
 
-An id that was given is never given again, for a producer with the id of another would have its
-records discarded as duplicates. What is left of a block when the node stops is lost, and cheap.
+An id is never used twice: the records of a second producer would be discarded as duplicates. The
+rest of a block is lost when the node stops. There are enough ids.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ class ProducerIds:
     def __init__(self, lifecycle: Lifecycle, channel: ControllerChannel) -> None:
         self._lifecycle = lifecycle
         self._channel = channel
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._next = self._end = 0
 
     async def next(self) -> ProducerId:
-        """An id that was never given to anyone."""
-        async with self._turn:
+        """A new id."""
+        async with self._lock:
             if self._next == self._end:
                 await self._refill()
-            given = ProducerId(self._next)
+            allocated = ProducerId(self._next)
             self._next += 1
-            return given
+            return allocated
 
     async def _refill(self) -> None:
         request = AllocateProducerIdsRequest(
             broker_id=self._lifecycle.identity.node_id, broker_epoch=self._lifecycle.epoch
         )
         try:
-            answer = await self._channel.ask(
+            response = await self._channel.ask(
                 ApiKey.ALLOCATE_PRODUCER_IDS, request, timeout_s=ALLOCATION_SECONDS_MAX
             )
         except KafkaError as error:
-            # What every client tries again; a time-out would be taken for the end of it.
+            # Every client retries this code. A timeout would be fatal in some.
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error.message) from error
-        if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, answer.error_code.name)
-        self._next = answer.producer_id_start
-        self._end = answer.producer_id_start + answer.producer_id_len
+        if response.error_code is not ErrorCode.NONE:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, response.error_code.name)
+        self._next = response.producer_id_start
+        self._end = response.producer_id_start + response.producer_id_len

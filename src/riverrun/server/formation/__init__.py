@@ -1,1 +1,1 @@
-"""How a node that has never been in a cluster finds one, or founds one with its seeds."""
+"""How a blank node joins the cluster of its seeds, or founds one with them."""

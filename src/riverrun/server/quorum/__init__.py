@@ -1,1 +1,1 @@
-"""This node's member of the metadata quorum, over the network."""
+"""The metadata quorum over the network: connections and wire messages."""

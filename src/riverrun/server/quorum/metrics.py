@@ -1,4 +1,4 @@
-"""Numbers of the metadata quorum as this node sees it."""
+"""Metrics of the metadata quorum, as known to this node."""
 
 from __future__ import annotations
 
@@ -8,30 +8,36 @@ from riverrun.ports.metrics import Metrics
 
 def declare_quorum_metrics(metrics: Metrics, log: MetadataLog) -> None:
     metrics.gauge(
-        "riverrun_quorum_leader", "Node that leads the metadata quorum, -1 if none is known.",
+        "riverrun_quorum_leader",
+        "Leader of the metadata quorum, -1 if unknown.",
         lambda: -1 if log.leader is None else log.leader,
-    )  # fmt: skip
+    )
     metrics.gauge("riverrun_quorum_epoch", "Epoch of the metadata quorum.", lambda: log.epoch)
     metrics.gauge(
         "riverrun_quorum_voters", "Voters of the metadata quorum.", lambda: len(log.voters)
     )
     metrics.gauge(
-        "riverrun_quorum_high_watermark", "First metadata offset that is not committed.",
+        "riverrun_quorum_high_watermark",
+        "First metadata offset that is not committed.",
         lambda: log.high_watermark,
-    )  # fmt: skip
+    )
     metrics.gauge(
-        "riverrun_quorum_end_offset", "Next metadata offset to be written.",
+        "riverrun_quorum_end_offset",
+        "Offset of the next metadata record.",
         lambda: log.end_offset,
-    )  # fmt: skip
+    )
     metrics.gauge(
-        "riverrun_quorum_commit_lag", "Metadata records here that are not known to be committed.",
+        "riverrun_quorum_commit_lag",
+        "Metadata records on this node that are not known to be committed.",
         lambda: max(0, log.end_offset - log.high_watermark),
-    )  # fmt: skip
+    )
     metrics.gauge(
-        "riverrun_quorum_leader_changes", "Changes of leader that this node has seen.",
+        "riverrun_quorum_leader_changes",
+        "Leader changes observed by this node.",
         lambda: log.leader_changes,
-    )  # fmt: skip
+    )
     metrics.gauge(
-        "riverrun_quorum_elections_won", "Elections that this node has won.",
+        "riverrun_quorum_elections_won",
+        "Elections won by this node.",
         lambda: log.elections_won,
-    )  # fmt: skip
+    )

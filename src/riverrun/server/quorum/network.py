@@ -1,11 +1,11 @@
-"""The quorum over the network: what the core says to other members, in Kafka's messages.
+"""Connections to the other members of the quorum.
 
-Requests of one connection are answered one after the other, and a fetch at the end of the log is
-held. So each peer has one connection for fetches, one for elections, which must not wait, and one
-for changes of voters, which may take long. They are made when they are needed.
+Requests on one connection are served in order, and a fetch at the end of the log is a long poll.
+So each peer has one connection for fetches, one for elections, which must not wait, and one for
+voter changes, which may take long. They are opened on first use.
 
-A connection that breaks is tried anew at once: if that is refused, the process behind it is dead,
-and nobody need wait for a timeout to say so.
+After a connection breaks, another is opened at once. If it is refused, the peer's process is dead,
+and the quorum need not wait for a timeout.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from riverrun.model.ids import NodeId
 from riverrun.raft import messages as raft
 from riverrun.raft.settings import QuorumSettings
 from riverrun.raft.types import Endpoint
+from riverrun.server.quorum.requests import to_wire
+from riverrun.server.quorum.responses import from_wire
 
 FETCHES: Final = "fetch"
 ELECTIONS: Final = "election"
@@ -27,7 +29,7 @@ CHANGES: Final = "change"
 
 
 class QuorumNetwork:
-    """Of one node. ``close`` it when the quorum has stopped."""
+    """The connections of one node. Close it after the quorum has stopped."""
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class QuorumNetwork:
         self._cluster_id = cluster_id
         self._settings = settings
         self._name = name
-        self._links: dict[tuple[Endpoint, str], _Link] = {}
+        self._links: dict[tuple[Endpoint, str], _PeerConnection] = {}
 
     async def ask(self, peer: NodeId, endpoint: Endpoint, request: raft.Request) -> raft.Response:
         if self._before is not None:
@@ -50,7 +52,7 @@ class QuorumNetwork:
         kind = _kind(request)
         link = self._links.get((endpoint, kind))
         if link is None:
-            link = self._links[endpoint, kind] = _Link(endpoint, f"{self._name}-{kind}")
+            link = self._links[endpoint, kind] = _PeerConnection(endpoint, f"{self._name}-{kind}")
         limit_s = self._settings.request_timeout_ms / 1000
         if isinstance(request, raft.AddVoterRequest | raft.RemoveVoterRequest):
             limit_s += request.timeout_ms / 1000
@@ -62,8 +64,8 @@ class QuorumNetwork:
         self._links.clear()
 
 
-class _Link:
-    """One connection to one peer, as long as it lasts."""
+class _PeerConnection:
+    """One connection to one peer, reopened when it breaks."""
 
     def __init__(self, endpoint: Endpoint, name: str) -> None:
         self._endpoint = endpoint
@@ -74,24 +76,20 @@ class _Link:
     async def ask(
         self, request: raft.Request, cluster_id: str | None, limit_s: float
     ) -> raft.Response:
-        # A node alone never gets here, and starts without them.
-        from riverrun.server.quorum.requests import to_wire
-        from riverrun.server.quorum.responses import from_wire
-
         key, message = to_wire(request, cluster_id)
         connection = await self._connect(limit_s)
         try:
-            answer = await connection.request(key, message, timeout_s=limit_s)
+            response = await connection.request(key, message, timeout_s=limit_s)
         except TimeoutError:
             raise
         except OSError:
-            # Broken, not silent. Whoever refuses a new one is dead.
+            # The connection broke. If the peer refuses a new one, its process is dead.
             connection.close()
             await self._connect(limit_s)
             raise
         except UnsupportedApi as error:
             raise ConnectionError(str(error)) from error
-        return from_wire(answer)
+        return from_wire(response)
 
     async def _connect(self, limit_s: float) -> Connection:
         async with self._connecting:
@@ -126,7 +124,7 @@ def _kind(request: raft.Request) -> str:
 
 
 def _is_refused(error: OSError) -> bool:
-    """A name with several addresses is refused when all of them are; asyncio tells that in text."""
+    """Whether all addresses of a host refuse. For several, asyncio reports it only as text."""
     if isinstance(error, ConnectionRefusedError) or error.errno == errno.ECONNREFUSED:
         return True
     text = str(error)

@@ -1,9 +1,9 @@
-"""A voter that lost its data, on its way back among the voters (KIP-1186).
+"""A voter that lost its data rejoins the voters (KIP-1186).
 
-It first removes the vote of its lost directory and then adds the one that it has. Between the two
-it is no voter, and nothing in the metadata says that it should be one: a crash just then would
-leave the quorum one voter short for good. So the intention is made durable before the removal is
-asked for, and forgotten when the node votes again.
+It first removes the voter with its lost directory and then adds itself with the new one. In between
+it is not a voter, and the metadata does not state that it should be: a crash at that time would
+leave the quorum one voter short. So the node stores the intention durably before it requests the
+removal, and deletes it when it votes again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME: Final = "rejoins-voters"
 
 
 class Rejoining:
-    """The intention of one node. All calls but ``is_begun_by`` block on the disk."""
+    """The stored intention of one node. ``intend`` and ``forget`` block on the disk."""
 
     def __init__(self, files: Files, folder: str, node_id: NodeId) -> None:
         self._files = files
@@ -30,12 +30,12 @@ class Rejoining:
         self.is_intended = files.exists(self._path)
 
     def is_begun_by(self, request: Request) -> bool:
-        """Whether this request ends the vote of this very node."""
+        """Whether this request removes this node from the voters."""
         return isinstance(request, RemoveVoterRequest) and request.voter.id == self._node_id
 
     def intend(self) -> None:
-        """Durable when it returns. A damaged log is dropped with all that lies beside it, so what
-        was there when we were opened need not be there now.
+        """Store the intention durably. A damaged metadata log is deleted with its whole directory,
+        so the file may be gone although it existed at the start.
         """
         if not self._files.exists(self._path):
             write_atomically(self._files, self._path, b"0\n")

@@ -1,13 +1,13 @@
-"""What members of the quorum ask each other, from the terms of ``raft`` to Kafka's and back.
+"""Quorum requests: conversion between ``raft`` and Kafka's wire messages.
 
-Versions are the newest of Kafka 4.3 where both sides know them. A directory id of zeros, or none at
-all in older versions, means that it is not said.
+Versions are the newest of Kafka 4.3 that both sides support. A directory id of zeros means unknown,
+as does its absence in older versions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -42,12 +42,17 @@ from riverrun.wire.messages import (
     vote_request as voting,
 )
 
+if TYPE_CHECKING:
+    from riverrun.server.services import NodeServices
+
+R = TypeVar("R")
+
 TOPIC_ID: Final = UUID(int=1)
 PARTITION: Final = 0
 
 
 def to_wire(request: raft.Request, cluster_id: str | None) -> tuple[ApiKey, Any]:
-    """The message, and the API that it belongs to."""
+    """The API and the message of a request."""
     match request:
         case raft.VoteRequest():
             return ApiKey.VOTE, _vote(request, cluster_id)
@@ -93,7 +98,7 @@ def vote_from(message: voting.VoteRequest, me: ReplicaKey) -> raft.VoteRequest:
         epoch=LeaderEpoch(partition.replica_epoch),
         last_epoch=LeaderEpoch(partition.last_offset_epoch),
         end_offset=Offset(partition.last_offset),
-        voter=_asked(message.voter_id, partition.voter_directory_id, me),
+        voter=_addressee(message.voter_id, partition.voter_directory_id, me),
         pre_vote=partition.pre_vote,
     )
 
@@ -126,7 +131,7 @@ def begin_from(
         leader=NodeId(partition.leader_id),
         epoch=LeaderEpoch(partition.leader_epoch),
         endpoints=_endpoints(message.leader_endpoints),
-        voter=_asked(message.voter_id, partition.voter_directory_id, me),
+        voter=_addressee(message.voter_id, partition.voter_directory_id, me),
     )
 
 
@@ -202,7 +207,7 @@ def fetch_from(call: FetchCall) -> raft.FetchRequest:
         fetch_offset=Offset(partition.offset),
         last_fetched_epoch=LeaderEpoch(partition.last_fetched_epoch),
         max_wait_ms=call.max_wait_ms,
-        # Kafka's replicas leave the limit of the partition at 0, and mean the one of the request.
+        # Kafka's replicas set the partition limit to 0 and use only the limit of the request.
         max_bytes=call.max_bytes,
         high_watermark=None if high_watermark == OFFSET_MAX else Offset(high_watermark),
     )
@@ -306,9 +311,22 @@ def update_from(message: updating.UpdateRaftVoterRequest) -> raft.UpdateVoterReq
     return raft.UpdateVoterRequest(voter=voter, epoch=LeaderEpoch(message.current_leader_epoch))
 
 
-def _asked(voter_id: int, directory_id: UUID | None, me: ReplicaKey) -> ReplicaKey:
-    """Whom a request is meant for; before KIP-853 it did not say."""
+def _addressee(voter_id: int, directory_id: UUID | None, me: ReplicaKey) -> ReplicaKey:
+    """The replica that a request is addressed to. Before KIP-853 requests did not name it."""
     return me if voter_id < 0 else ReplicaKey(NodeId(voter_id), directory_id)
+
+
+def check_cluster(services: NodeServices, cluster_id: str | None) -> None:
+    """Reject requests from members of another cluster, whatever their epoch is."""
+    if cluster_id is not None and cluster_id != services.logs.cluster_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+
+
+async def ask(services: NodeServices, request: raft.Request, kind: type[R]) -> R:
+    """The response of this node's own member of the quorum."""
+    response: raft.Response = await services.metadata.receive(request)
+    assert isinstance(response, kind), f"{response} responds to {request}"
+    return response
 
 
 def _only_partition(topics: Iterable[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""What members of the quorum answer each other, from the terms of ``raft`` to Kafka's and back.
+"""Quorum responses: conversion between ``raft`` and Kafka's wire messages.
 
-An error of the whole answer is one of the request's form or of another cluster; what the quorum
-itself says lies with the partition, together with who leads.
+A top-level error concerns the form of the request or the cluster id. Errors of the quorum itself
+are in the partition, together with the current leader.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def end_to(response: raft.EndQuorumEpochResponse) -> ending.EndQuorumEpochRespon
 
 
 def fetch_to(response: raft.FetchResponse, version: int, topic_ids_from: int) -> list[Buffer]:
-    """The body of the answer."""
+    """The body of the response."""
     diverging, wanted = response.diverging, response.snapshot
     result = FetchResult(
         TOPIC_ID if version >= topic_ids_from else METADATA_TOPIC,
@@ -151,22 +151,22 @@ def _leader(response: raft.Response) -> int:
 
 
 def _known(response: raft.Response) -> list[dict[str, Any]]:
-    """Where the leader is reached, if that is known."""
+    """The leader's endpoint, if it is known."""
     if response.leader is None or response.endpoint is None:
         return []
     host, port = response.endpoint
     return [{"node_id": response.leader, "host": host, "port": port}]
 
 
-# What comes back
+# Responses from peers
 
 
 def from_wire(message: Any) -> raft.Response:
-    """The answer in the terms of ``raft``; ConnectionError for one that makes no sense."""
+    """The response as a ``raft`` message. Raises ConnectionError if it is invalid."""
     try:
         return _from_wire(message)
     except (IndexError, ValueError) as error:
-        raise ConnectionError(f"a strange answer in the quorum: {message}") from error
+        raise ConnectionError(f"invalid response in the quorum: {message}") from error
 
 
 def _from_wire(message: Any) -> raft.Response:
@@ -176,18 +176,20 @@ def _from_wire(message: Any) -> raft.Response:
                 return raft.VoteResponse(error=message.error_code)
             partition: Any = message.topics[0].partitions[0]
             return raft.VoteResponse(
-                granted=partition.vote_granted, **_answer(partition, message.node_endpoints)
+                granted=partition.vote_granted, **_leader_fields(partition, message.node_endpoints)
             )
         case beginning.BeginQuorumEpochResponse():
             if message.error_code is not ErrorCode.NONE:
                 return raft.BeginQuorumEpochResponse(error=message.error_code)
             partition = message.topics[0].partitions[0]
-            return raft.BeginQuorumEpochResponse(**_answer(partition, message.node_endpoints))
+            return raft.BeginQuorumEpochResponse(
+                **_leader_fields(partition, message.node_endpoints)
+            )
         case ending.EndQuorumEpochResponse():
             if message.error_code is not ErrorCode.NONE:
                 return raft.EndQuorumEpochResponse(error=message.error_code)
             partition = message.topics[0].partitions[0]
-            return raft.EndQuorumEpochResponse(**_answer(partition, message.node_endpoints))
+            return raft.EndQuorumEpochResponse(**_leader_fields(partition, message.node_endpoints))
         case fetching.FetchResponse():
             return _fetch_from(message)
         case snapshot.FetchSnapshotResponse():
@@ -205,7 +207,7 @@ def _from_wire(message: Any) -> raft.Response:
                 endpoint=(current.host, current.port) if current.host else None,
             )
         case _:
-            raise ValueError(f"{message} is no answer in the quorum")
+            raise ValueError(f"{message} is not a quorum response")
 
 
 def _fetch_from(message: fetching.FetchResponse) -> raft.FetchResponse:
@@ -249,7 +251,7 @@ def _fetch_snapshot_from(message: snapshot.FetchSnapshotResponse) -> raft.FetchS
     )
 
 
-def _answer(partition: Any, endpoints: Any) -> dict[str, Any]:
+def _leader_fields(partition: Any, endpoints: Any) -> dict[str, Any]:
     return {
         "error": partition.error_code,
         "leader": _node(partition.leader_id),

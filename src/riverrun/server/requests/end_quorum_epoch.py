@@ -5,8 +5,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import EndQuorumEpochResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.access import ask, check_cluster
-from riverrun.server.quorum.requests import end_from
+from riverrun.server.quorum.requests import ask, check_cluster, end_from
 from riverrun.server.quorum.responses import end_to
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.end_quorum_epoch_request import EndQuorumEpochRequest

@@ -5,8 +5,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import FetchSnapshotResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.access import ask, check_cluster
-from riverrun.server.quorum.requests import fetch_snapshot_from
+from riverrun.server.quorum.requests import ask, check_cluster, fetch_snapshot_from
 from riverrun.server.quorum.responses import fetch_snapshot_to
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.fetch_snapshot_request import FetchSnapshotRequest

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.raft.messages import FetchRequest, FetchResponse
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.access import ask, check_cluster
-from riverrun.server.quorum.requests import fetch_from
+from riverrun.server.quorum.requests import ask, check_cluster, fetch_from
 from riverrun.server.quorum.responses import fetch_to
 from riverrun.wire.fetch import TOPIC_IDS_FROM, encode_fetch_response, parse_fetch
 

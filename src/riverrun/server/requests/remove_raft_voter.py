@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from riverrun.raft.messages import ChangeVotersResponse
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.access import ask, check_cluster
-from riverrun.server.quorum.requests import remove_from
+from riverrun.server.quorum.requests import ask, check_cluster, remove_from
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.remove_raft_voter_request import RemoveRaftVoterRequest
 from riverrun.wire.messages.remove_raft_voter_response import RemoveRaftVoterResponse

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from riverrun.raft.messages import ChangeVotersResponse
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.access import ask, check_cluster
-from riverrun.server.quorum.requests import update_from
+from riverrun.server.quorum.requests import ask, check_cluster, update_from
 from riverrun.server.quorum.responses import update_to
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.update_raft_voter_request import UpdateRaftVoterRequest

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +43,7 @@ ASYNC_MODULES = (
 )
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
+FOLDER_MODULES_MAX = 22
 MODULES = sorted(
     path
     for root in (SOURCE, SPARK_SOURCE)
@@ -124,3 +127,56 @@ def test_nobody_catches_everything_to_go_on(path: Path) -> None:
             )
             reraises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
             assert not is_broad or reraises, f"line {node.lineno}"
+
+
+DIALECT = re.compile(
+    r"\b(whoever|whomever|anew|for ever|shall|be it|many a|amiss|lest|naught)\b"
+    r"|, for (it|they|there|what|who|whoever|otherwise|else|then|nobody|nothing) ",
+    re.IGNORECASE,
+)
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def prose_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The comments and strings of a module, or the lines of a document, with their numbers."""
+    if path.suffix == ".py":
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type in (tokenize.COMMENT, tokenize.STRING):
+                    yield token.start[0], token.string
+    else:
+        yield from enumerate(path.read_text().splitlines(), start=1)
+
+
+@pytest.mark.parametrize("path", [*MODULES, *TESTS, *DOCUMENTS], ids=name_of)
+def test_prose_is_plain_english(path: Path) -> None:
+    if path == Path(__file__):
+        return
+    for line, text in prose_of(path):
+        found = DIALECT.search(" ".join(text.split()))
+        assert found is None, f"{name_of(path)}:{line}: {found[0]!r} is not plain English"
+
+
+def test_a_class_name_exists_once() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name_of(path))
+    repeated = {name: found for name, found in places.items() if len(found) > 1}
+    assert not repeated
+
+
+@pytest.mark.parametrize("folder", [SOURCE, SPARK_SOURCE], ids=name_of)
+def test_a_folder_has_few_modules(folder: Path) -> None:
+    """More than this many files want sub-folders. One file per API is the exception."""
+    for path in [folder, *(each for each in folder.rglob("*") if each.is_dir())]:
+        if path.name in ("requests", "messages", "schema", "private", "__pycache__"):
+            continue
+        modules = [each for each in path.glob("*.py") if each.name != "__init__.py"]
+        assert len(modules) <= FOLDER_MODULES_MAX, f"{name_of(path)} has {len(modules)} modules"

@@ -87,44 +87,43 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
 }
 
 BEHAVIOUR = """\
-## What is missing beside these APIs
-- **Reassignment**: the replicas of a partition stay where they were placed when it was created. A
-  topic that shall lie elsewhere, or have more copies, is created anew and copied.
-- **Transactions**: a producer with a `transactional.id` is refused in words; idempotence works.
-- **TLS, SASL and ACLs**: listeners are PLAINTEXT, and everybody may do everything.
+## Missing features besides these APIs
+- **Reassignment**: the replicas of a partition stay on the brokers where they were created. To move
+  a topic or to change its replication factor, create a new topic and copy the records.
+- **Transactions**: a producer with a `transactional.id` gets an error. Idempotence works.
+- **TLS, SASL and ACLs**: listeners are PLAINTEXT, and every client may do everything.
 - **Quotas**: `throttle_time_ms` is always 0.
-- **Throttled replication** (KIP-73): a follower keeps to `follower.replication.throttled.rate`; a
-  leader does not throttle (`leader.replication.throttled.replicas` is stored and not acted upon).
+- **Throttled replication** (KIP-73): a follower respects `follower.replication.throttled.rate`; a
+  leader does not throttle (`leader.replication.throttled.replicas` is stored but has no effect).
 - **Several directories per node**: `log.dirs` names one. A machine with more disks runs more nodes,
   with the machine as `broker.rack`.
 - **Tiered storage** (KIP-405).
-- **Mixed clusters** for good: files and messages are Kafka's own, and a test lets Apache Kafka take
-  the place of one of three nodes, with its directory, and give it back. More is not tested.
+- **Permanent mixed clusters**: files and messages are Kafka's own, and a test lets Apache Kafka
+  replace one of three nodes, with its directory, and hand it back. More is not tested.
 
-## How requests are treated
-- What is advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised, for
-  older librdkafka takes their absence for a broker without compression (KAFKA-18659), and are
-  answered with UNSUPPORTED_VERSION.
-- An unknown version of ApiVersions is answered with UNSUPPORTED_VERSION in the form of version 0
-  (KIP-511). An unknown API, an unknown version of any other API and a request that cannot be parsed
-  close their connection, as in Kafka; each is counted in `riverrun_connections_refused_total`.
-- Requests of one connection are handled in order, one at a time, as in Kafka; only Produce requests
-  that follow each other overlap, while they wait for their acknowledgement.
-- Tagged fields that riverrun does not know are skipped. Bytes behind a request are ignored, as in
-  Kafka (librdkafka 2.16 sends three when it asks for all topics), but for Produce and Fetch, where
-  they close the connection.
+## How requests are handled
+- Everything advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised,
+  because older librdkafka disables compression without them (KAFKA-18659), but they get
+  UNSUPPORTED_VERSION.
+- An unknown version of ApiVersions gets UNSUPPORTED_VERSION in the form of version 0 (KIP-511). An
+  unknown API, an unknown version of any other API and a request that cannot be parsed close their
+  connection, as in Kafka; each is counted in `riverrun_connections_refused_total`.
+- Requests of one connection are handled in order, one at a time, as in Kafka. Only consecutive
+  Produce requests overlap while they wait for their acknowledgement.
+- Unknown tagged fields are skipped. Bytes after a request are ignored, as in Kafka (librdkafka 2.16
+  sends three when it requests all topics), except for Produce and Fetch, where they close the
+  connection.
 
-## What clients do by themselves
-- A consumer on librdkafka 2.16 that waits in a synchronous commit while all brokers are down at once
-  may never connect again, with any broker: it begins anew with its bootstrap servers, but waits for
-  what its application's queue holds. Commit asynchronously, and go on polling.
+## Known behaviour of clients
+- A consumer on librdkafka 2.16 that waits in a synchronous commit while all brokers are down at the
+  same time may never connect again, with any broker. Commit asynchronously, and keep polling.
 
-## What is not looked at
-- The records inside a batch are stored as they came: the header's CRC, length, count, offsets,
-  sequence and timestamps are checked, each record is not. Topics that are compacted, or that have
-  another `compression.type` than the batch, are looked at record by record.
-- Message formats before version 2 (Kafka 0.11) are refused with INVALID_RECORD; nothing is converted
-  for older readers either, as in Kafka 4.
+## What is not validated
+- The records inside a batch are stored as received: CRC, length, count, offsets, sequence and
+  timestamps of the header are validated, single records are not. For compacted topics, and where
+  `compression.type` differs from the batch, every record is read.
+- Message formats before version 2 (Kafka 0.11) get INVALID_RECORD. Nothing is converted for older
+  readers, as in Kafka 4.
 """
 
 
@@ -132,8 +131,8 @@ def compatibility() -> str:
     lines = [
         GENERATED,
         "# Compatibility\n",
-        "riverrun speaks the protocol of Apache Kafka 4.3. These APIs are served on the clients'",
-        "listener, each in every version that Kafka 4.3 has.\n",
+        "riverrun speaks the protocol of Apache Kafka 4.3. These APIs are served on the client",
+        "listener, each in every version of Kafka 4.3.\n",
         "| API | key | versions | flexible from | |",
         "|---|---|---|---|---|",
     ]

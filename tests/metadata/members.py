@@ -24,7 +24,7 @@ from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.raft.settings import QuorumSettings
 from riverrun.server.dispatch.context import CONTROLLER
-from riverrun.server.dispatch.response_cache import Answers
+from riverrun.server.dispatch.response_cache import ResponseCache
 from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings

@@ -99,8 +99,8 @@ def read_quorum_state(files: Files, folder: str) -> QuorumState | None:
         # Without this file the node could vote twice in one epoch, or lead an epoch of another
         # leader.
         raise MetadataError(
-            f"{path} cannot be read ({error}): restore it from a copy of this directory; a node "
-            "that stands alone may delete it, for its log names the epoch too"
+            f"{path} cannot be read ({error}): restore it from a copy of this directory; a "
+            "single-node cluster may delete it, because its log names the epoch too"
         ) from error
 
 

@@ -29,14 +29,14 @@ from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.quorum.network import QuorumNetwork
+from riverrun.server.requests import quorum_fetch
 from riverrun.simulation.world import Environment, World
-from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
+from riverrun.wire.apis import CONTROLLER_ROUTES, ApiKey
 from tests.metadata.opened import open_log
 
 FOLDER = "/data/__cluster_metadata-0"
 PORT = 9093
 CLUSTER = "cluster-of-tests"
-NAMES = {ApiKey.FETCH: "quorum_fetch"}
 
 
 def setting(value: int) -> list[Record]:
@@ -169,21 +169,19 @@ class Member:
             self.first_known.append(value_of(self.running.current))
 
     async def _listen(self, log: MetadataLog, environment: Environment) -> None:
-        parts = SimpleNamespace(
-            metadata=log, logs=SimpleNamespace(cluster_id=CLUSTER), answers=Answers()
+        services = SimpleNamespace(
+            metadata=log, logs=SimpleNamespace(cluster_id=CLUSTER), response_cache=ResponseCache()
         )
         metrics = Metrics()
         router = Router(
-            parts,
+            services,
             metrics=metrics,
             clock=environment.clock,
-            apis=CONTROLLER_APIS,
-            names={int(key): name for key, name in NAMES.items()},
+            apis=CONTROLLER_ROUTES,
+            modules={ApiKey.FETCH: quorum_fetch},
             on_bug=self.failures.append,
         )
-        listener = Listener(
-            router, NetworkSettings(), clock=environment.clock, metrics=metrics, routers={}
-        )
+        listener = Listener(router, NetworkSettings(), clock=environment.clock, metrics=metrics)
         await listener.start(CONTROLLER, self.name, self.port)
 
     def _published(self, delta: Delta, image: Image) -> None:

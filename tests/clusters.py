@@ -1,6 +1,6 @@
 """Three real nodes for tests, started by `riverrun up`, that can be killed, stopped and restarted.
 
-A node that was killed is started again as its owner would do it: `riverrun start --config`.
+A node is restarted as an operator does it: `riverrun start --config`.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tests.processes import (
 
 NODES = 3
 PORTS_PER_NODE = 10
-# Room for one more node, which a test may start beside the three.
+# Ports for a fourth node, which a test may start.
 PORTS = PORTS_PER_NODE * (NODES + 1)
 HEALTHY_SECONDS_MAX = 90
 
@@ -74,21 +74,21 @@ class Cluster(Server):
         return ",".join(node.bootstrap for node in self.nodes.values())
 
     def others(self, node: int) -> str:
-        """The addresses of all nodes but one."""
+        """The addresses of all nodes except one."""
         return ",".join(each.bootstrap for each in self.nodes.values() if each.id != node)
 
-    def ask(self, api: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """What the first node that answers says."""
+    def request(self, api: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """The response of the first node that responds."""
         for node in self.nodes.values():
             with contextlib.suppress(OSError, ConnectionClosed), node.client() as client:
                 return client.request(api, version, fields)
-        raise ConnectionError("no node answers")
+        raise ConnectionError("no node responds")
 
     def leader(self, topic: str, partition: int = 0) -> int:
         wanted = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
 
         def led() -> int | None:
-            rows = self.ask("metadata", 12, wanted)["topics"][0]["partitions"]
+            rows = self.request("metadata", 12, wanted)["topics"][0]["partitions"]
             found = {row["partition_index"]: row["leader_id"] for row in rows}.get(partition, -1)
             return found if found >= 0 else None
 
@@ -98,24 +98,24 @@ class Cluster(Server):
         fields = {"key_type": 0, "coordinator_keys": [group]}
 
         def found() -> int | None:
-            (row,) = self.ask("find_coordinator", 4, fields)["coordinators"]
+            (row,) = self.request("find_coordinator", 4, fields)["coordinators"]
             return row["node_id"] if row["error_code"] == "NONE" else None
 
         return int(until(found, seconds=30, what=f"group {group} has a coordinator"))
 
     def controller(self) -> int:
-        """The active controller, which is the leader of the quorum."""
+        """The active controller."""
         topic = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
 
         def found() -> int | None:
-            (row,) = self.ask("describe_quorum", 2, {"topics": [topic]})["topics"]
+            (row,) = self.request("describe_quorum", 2, {"topics": [topic]})["topics"]
             leader = row["partitions"][0]["leader_id"]
             return leader if leader >= 0 else None
 
         return int(until(found, seconds=30, what="the quorum has a leader"))
 
     def wait_healthy(self) -> None:
-        """Until every node is known to every node, and every replica is in sync."""
+        """Wait until every node sees all nodes and all replicas are in sync."""
         until(
             lambda: all(_is_healthy(node) for node in self.nodes.values()),
             seconds=HEALTHY_SECONDS_MAX,
@@ -132,7 +132,7 @@ class Cluster(Server):
         return "\n".join([super().logs(), *restarted])
 
     def bounce(self, node: int) -> None:
-        """Stops one node cleanly, starts it again, and waits until all is as before."""
+        """Restart a node cleanly and wait until the cluster is healthy."""
         self.nodes[node].kill(signal.SIGTERM)
         self.nodes[node].wait_gone(60)
         self.nodes[node].restart()
@@ -148,10 +148,10 @@ def _is_healthy(node: Member) -> bool:
 
 
 def _has_everybody(client: PlainClient) -> bool:
-    answer = client.request("metadata", 12, {"topics": None, "allow_auto_topic_creation": False})
-    if len(answer["brokers"]) < NODES:
+    response = client.request("metadata", 12, {"topics": None, "allow_auto_topic_creation": False})
+    if len(response["brokers"]) < NODES:
         return False
-    rows = [row for topic in answer["topics"] for row in topic["partitions"]]
+    rows = [row for topic in response["topics"] for row in topic["partitions"]]
     return all(
         row["leader_id"] >= 0 and len(row["isr_nodes"]) == len(row["replica_nodes"]) for row in rows
     )

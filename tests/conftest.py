@@ -1,4 +1,4 @@
-"""What all tests share: a failing test shows the end of the log of every server that it used."""
+"""Shared by all tests: a failing test shows the end of the log of every server that it used."""
 
 from collections.abc import Generator
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from tests.processes import Server
 
-# Tests do not time things: a slow machine proves nothing about an example.
+# Examples have no deadline, because the machine may be slow.
 settings.register_profile("riverrun", deadline=None)
 settings.load_profile("riverrun")
 
@@ -27,6 +27,4 @@ def pytest_runtest_makereport(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--rewrite", action="store_true", help="write the transcripts of tests/raft anew"
-    )
+    parser.addoption("--rewrite", action="store_true", help="rewrite the transcripts of tests/raft")

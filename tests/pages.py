@@ -1,15 +1,15 @@
-"""Commands that a page of docs/ shows, so that tests can run what readers type."""
+"""The commands in a page of docs/, for tests that run them."""
 
 import re
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
 MARK = "--- next command ---"
-"""Printed between two commands, so that their outputs can be told apart."""
+"""Printed between two commands, to separate their outputs."""
 
 
 def examples(page: str) -> list[tuple[str, str]]:
-    """Commands with the output that the page shows."""
+    """The commands of a page with their output."""
     found: list[tuple[str, str]] = []
     text = DOCS.joinpath(page).read_text()
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):

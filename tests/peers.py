@@ -1,8 +1,8 @@
-"""Finds the programs of others that prove us right, or installs them into a cache folder.
+"""Finds the third-party programs that tests use, or installs them into a cache folder.
 
 Apache Kafka comes from Maven Central, KafkaJS and @platformatic/kafka from npm, kcat from Debian.
-A machine that cannot have one of them skips the tests that need it, and the reason names what is
-missing and how to get it. With RIVERRUN_PEERS=required a missing peer is a failure instead.
+Tests of a missing program are skipped with a reason that names the remedy. With
+RIVERRUN_PEERS=required a missing program is a failure.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ log4j.appender.stderr.layout.ConversionPattern=[%d] %p %m%n
 
 
 class MissingPeer(Exception):
-    """A program of others that is not here, with the remedy in words."""
+    """A third-party program is missing; the message names the remedy."""
 
 
 def cache_folder() -> Path:
@@ -52,7 +52,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def one_installer() -> Iterator[None]:
-    """Two test runs at once must not install into the same folder."""
+    """Prevent two test runs from installing into the same folder."""
     with open(cache_folder() / "install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -91,7 +91,7 @@ def find_java() -> str:
 
 
 def find_jdk() -> str:
-    """A Java that can run a source file, which one without its compiler cannot."""
+    """A Java with a compiler, which can run source files."""
     java = find_java()
     remedy = "install a whole JDK (apt-get install default-jdk)"
     modules = run_installer([java, "--list-modules"], folder=cache_folder(), remedy=remedy)

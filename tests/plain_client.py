@@ -1,8 +1,8 @@
-"""A Kafka client of nothing but a socket and kio: it sends what it is told, right or wrong.
+"""A minimal Kafka client on a socket and kio, which also sends invalid requests.
 
-Requests are plain dicts in the names of Kafka's schemas (snake_case, times in milliseconds) and may
-hold the fields of all versions: those that the asked version lacks are left out. Answers are plain
-values too: error codes by name, times in milliseconds, bytes as they are.
+Requests are dicts with the field names of Kafka's schemas (snake_case, times in milliseconds). They
+may contain the fields of all versions; fields that a version lacks are left out. Responses are
+plain values: error codes by name, times in milliseconds, bytes unchanged.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ CLIENT_ID = "plain-client"
 
 
 class ConnectionClosed(Exception):
-    """The server closed the connection instead of answering."""
+    """The server closed the connection without a response."""
 
 
 def request_body(api: str, version: int, fields: dict[str, Any]) -> bytes:
@@ -39,7 +39,7 @@ def request_body(api: str, version: int, fields: dict[str, Any]) -> bytes:
 def request_frame(
     api: str, version: int, fields: dict[str, Any], *, correlation_id: int = 1
 ) -> bytes:
-    """The whole frame with its length."""
+    """A frame including its length."""
     schema = load_request_schema(API_KEYS[api], version)
     header = io.BytesIO()
     names = {"request_api_key": API_KEYS[api], "request_api_version": version}
@@ -51,13 +51,13 @@ def request_frame(
 
 
 def parse_response(api: str, version: int, frame: bytes) -> tuple[int, dict[str, Any]]:
-    """(correlation id, answer) of a frame without its length; every byte must be used."""
+    """Parse a frame without its length into (correlation id, response); no byte may be left."""
     schema = load_response_schema(API_KEYS[api], version)
     header, size = entity_reader(schema.__header_schema__)(frame, 0)
-    answer, body_size = entity_reader(schema)(frame, size)
+    response, body_size = entity_reader(schema)(frame, size)
     left = len(frame) - size - body_size
     assert left == 0, f"{left} bytes are left after the {api} response in version {version}"
-    return header.correlation_id, plain(answer)
+    return header.correlation_id, plain(response)
 
 
 class PlainClient:
@@ -77,9 +77,9 @@ class PlainClient:
 
     def request(self, api: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
         correlation_id = self.send(api, version, fields)
-        answered, answer = self.receive(api, version)
-        assert answered == correlation_id, f"asked {correlation_id}, answered {answered}"
-        return answer
+        received_id, response = self.receive(api, version)
+        assert received_id == correlation_id, f"sent {correlation_id}, received {received_id}"
+        return response
 
     def send(self, api: str, version: int, fields: dict[str, Any]) -> int:
         self._correlation_id += 1
@@ -129,7 +129,7 @@ def _entity(schema: type, fields: dict[str, Any]) -> Any:
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """The value in the type that kio's writer wants."""
+    """The value in the type that kio expects."""
     if value is None:
         return None
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -148,7 +148,7 @@ def _value(hint: Any, value: Any) -> Any:
 
 
 def _zero(hint: Any) -> Any:
-    """What Kafka's schemas give a field that names no default."""
+    """The default of a field whose schema has none."""
     if typing.get_origin(hint) is tuple:
         return ()
     if isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint):
@@ -161,7 +161,7 @@ def _zero(hint: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """kio's answer as dicts, lists, numbers, strings and bytes."""
+    """A kio message as dicts, lists, numbers, strings and bytes."""
     if dataclasses.is_dataclass(value):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)

@@ -1,8 +1,7 @@
-"""`python -m tests.prepare`: fetch the programs of others that tests compare with, before they run.
+"""`python -m tests.prepare`: fetches the third-party programs that tests use.
 
-`make test` does it while it looks at the code, which leaves one core idle, so that downloads and
-the archive of Spark's classes take no time of the tests. What cannot be had is no failure here: the
-tests that need it say so.
+`make test` runs it beside the linters, so that tests do not wait for downloads and for the archive
+of Spark's classes. A missing program is not a failure here; its tests report it.
 """
 
 import signal
@@ -13,7 +12,7 @@ from tests.spark.connector import find_connector
 from tests.spark.java import find_archive
 
 if __name__ == "__main__":
-    # When the code is not as it should be; what was started to fetch something ends with us.
+    # `make test` stops us when a linter fails; exit normally, so that child processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for find in (find_connector, find_archive, find_kafka):
         found = outcome(find)

@@ -1,8 +1,7 @@
-"""Real servers for tests: riverrun by its command line, or Apache Kafka to calibrate a test.
+"""Real servers for tests: riverrun by its command line, or Apache Kafka for comparison.
 
-`with serve(folder) as server:` starts the peer that the environment variable PEER names (riverrun
-when it is not set). Ports are free ones, logs lie in the folder, and whatever was started is gone
-at the end.
+`with serve(folder) as server:` starts the peer in the environment variable PEER (default riverrun)
+on free ports, with logs in the folder, and stops all processes at the end.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 20
 KAFKA_CLUSTER_ID = "cml2ZXJydW4tdGVzdHMtMQ"
 KAFKA_JVM = ("-Xmx512M", "-Xms512M", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=1")
-# What differs between the two by default, and would differ in the answers.
+# Settings whose defaults differ and would change responses.
 COMMON_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.replication.factor": "1",
@@ -37,7 +36,7 @@ LOG_TAIL_CHARACTERS = 6000
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody listens on, below the ephemeral range."""
+    """The first of `count` consecutive free ports, below the ephemeral range."""
     first, last = os.environ.get("RIVERRUN_TEST_PORTS", "20000-31999").split("-")
     for _ in range(200):
         port = random.randrange(int(first), int(last) - count + 1)
@@ -54,7 +53,7 @@ def free_ports(count: int) -> int:
 
 
 def until(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
-    """The first truthy value of the condition; a real process offers nothing to wait on."""
+    """Poll a condition of a real process and return its first truthy value."""
     end = time.monotonic() + seconds
     pause = threading.Event()
     while True:
@@ -67,7 +66,7 @@ def until(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
 
 
 class Server:
-    """One node as a process. `pid` is the node's own, which kill and restart act on."""
+    """One node as a process. `kill` and `restart` act on `pid`, the node's own process."""
 
     peer: str
     address: tuple[str, int]
@@ -91,7 +90,7 @@ class Server:
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Starts the node again after kill or stop, with the same data and address."""
+        """Start the node again with the same data and address."""
         raise NotImplementedError
 
     def spawn(self, arguments: list[str], *, stdout: Any = None) -> subprocess.Popen[str]:
@@ -119,10 +118,10 @@ class Server:
         return _is_running(self.pid)
 
     def wait_ready(self, seconds: float = START_SECONDS_MAX) -> None:
-        until(self._answers, seconds=seconds, what=f"{self.bootstrap} answers: {self.logs()}")
+        until(self._responds, seconds=seconds, what=f"{self.bootstrap} responds: {self.logs()}")
 
     def wait_for_coordinator(self) -> None:
-        """Until groups are served; the first one to ask makes the topic of their offsets."""
+        """Wait until groups are served; the first request creates the offsets topic."""
         with self.client() as client:
             until(
                 lambda: _serves_groups(client),
@@ -130,15 +129,15 @@ class Server:
                 what=f"{self.bootstrap} coordinates groups",
             )
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         if all(process.poll() is not None for process in self.started):
-            raise RuntimeError(f"{self.peer} ended at its start: {self.logs()}")
+            raise RuntimeError(f"{self.peer} exited during its start: {self.logs()}")
         try:
             with self.client(timeout_seconds=5) as client:
-                answer = client.request("metadata", 12, {"topics": []})
+                response = client.request("metadata", 12, {"topics": []})
         except (OSError, ConnectionClosed):
             return False
-        return bool(answer["brokers"])
+        return bool(response["brokers"])
 
     def logs(self) -> str:
         path = self.folder / "server.log"
@@ -159,7 +158,7 @@ class Server:
 
 
 def executable() -> str:
-    """The command `riverrun` of the environment that runs the tests."""
+    """The `riverrun` command of the environment that runs the tests."""
     return str(Path(sys.executable).with_name("riverrun"))
 
 
@@ -181,7 +180,7 @@ class Riverrun(Server):
         self._take(json.loads(line)["nodes"][0])
 
     def _take(self, node: Mapping[str, Any]) -> None:
-        """What `riverrun up` tells of a node."""
+        """Take the values of a node from the output of `riverrun up`."""
         host, port_text = node["client"].rsplit(":", 1)
         self.address = (host, int(port_text))
         self.http = node["http"]
@@ -239,7 +238,7 @@ PEERS: dict[str, type[Server]] = {"riverrun": Riverrun, "kafka": ApacheKafka}
 def serve(
     folder: Path, settings: Mapping[str, str] | None = None, *, peer: str | None = None
 ) -> Iterator[Any]:
-    """One running node; `peer` or else the environment variable PEER says which."""
+    """A running node of `peer`, by default of the environment variable PEER."""
     server = PEERS[peer or os.environ.get("PEER", "riverrun")](folder, settings or {})
     try:
         server.start()
@@ -256,15 +255,15 @@ def _serves_groups(client: PlainClient) -> bool:
     if found["coordinators"][0]["error_code"] != "NONE":
         return False
     fields = {"groups": [{"group_id": "any", "topics": None}]}
-    answer = client.request("offset_fetch", 8, fields)
-    return bool(answer["groups"][0]["error_code"] == "NONE")
+    response = client.request("offset_fetch", 8, fields)
+    return bool(response["groups"][0]["error_code"] == "NONE")
 
 
 def _is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie (whose parent may be another process)."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while we read
+    except (FileNotFoundError, ProcessLookupError):  # ProcessLookupError if it ends during the read
         if Path("/proc/self").exists():
             return False
         try:

@@ -64,7 +64,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_tells_one_story(path: Path) -> None:
+def test_module_has_a_docstring_and_a_limited_size(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= MODULE_LINES_MAX
     tree = ast.parse(text)
@@ -95,7 +95,7 @@ def test_only_listed_modules_of_a_pure_package_await(package: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=name_of)
-def test_nothing_unfinished_is_left_in_the_tree(path: Path) -> None:
+def test_no_unfinished_markers_are_left(path: Path) -> None:
     if path == Path(__file__):
         return
     text = path.read_text()
@@ -114,7 +114,7 @@ def test_tests_do_not_sleep(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_nobody_catches_everything_to_go_on(path: Path) -> None:
+def test_no_module_swallows_all_exceptions(path: Path) -> None:
     """The router alone turns a handler's bug into the end of a connection; the simulation, which
     stands for the interpreter's own loop, hands errors on as that does."""
     if path.is_relative_to(SOURCE / "simulation") or path.name == "router.py":

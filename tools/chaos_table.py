@@ -1,7 +1,7 @@
-"""Print a summary of chaos runs as tables for docs/reliability.md, and draw it.
+"""Prints a summary of chaos runs as tables for docs, and draws a chart.
 
-``riverrun chaos run all --json > FILE`` gives one line of JSON for each run; other lines are passed
-over. ``python -m tools.chaos_table FILE [docs/silence.svg]``
+``riverrun chaos run all --json > FILE`` prints one JSON line for each run; other lines are ignored.
+``python -m tools.chaos_table FILE [docs/silence.svg]``
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def runs_in(lines: Iterable[str]) -> list[Run]:
 
 
 def silences(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """By scenario; a run that was skipped has no clients that could wait."""
+    """The longest silences by scenario, without skipped runs."""
     found: dict[str, list[float]] = {}
     for run in runs:
         if run["acknowledged"]:
@@ -54,7 +54,7 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def picture(waits: Mapping[str, Sequence[float]]) -> str:
-    """A dot for each run, at the longest time in it without an acknowledgement."""
+    """An SVG chart with a dot for each run, at its longest silence."""
     height = TOP + ROW * len(waits) + 26
     limit = max(max(found) for found in waits.values()) * 1.05
     scale = (WIDTH - LEFT - 20) / limit

@@ -1,10 +1,10 @@
-"""Produce and consume for minutes while the node is killed every few seconds; then the verdict.
+"""Produces and consumes for minutes while the node is killed every few seconds.
 
     python -m tools.soak --minutes 10 [--kill-every 5] [--peer kafka] [--json]
 
-A fifth of the time at the end passes without kills, to see whether memory is flat. Exits 0 when
-nothing that was acknowledged is lost, doubled or reordered, the group read everything, and memory
-did not grow. Also reports how long writes were silent around a kill and how long a start took.
+The last fifth of the time has no kills, to measure the growth of memory. Exits with 0 if no
+acknowledged record is lost, duplicated or reordered, the group read everything, and memory did not
+grow. Also reports the longest pause of writes around a kill and the time of a start.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Figures:
     kills: int = 0
     start_seconds: list[float] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
-    """Resident memory while nobody is killed, a sample a second."""
+    """Resident memory without kills, one sample per second."""
 
     def memory_growth(self) -> float:
-        """The last third of the samples against the first third."""
+        """The last third of the samples compared with the first third."""
         third = max(len(self.memory_mb) // 3, 1)
         first, last = self.memory_mb[:third], self.memory_mb[-third:]
         return statistics.median(last) / statistics.median(first)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.differential.batches import batch
 from tests.differential.script import Script, versions
-from tests.differential.scripts.asking import fetch_fields, produce_fields
+from tests.differential.scripts.requests import fetch_fields, produce_fields
 from tests.differential.scripts.wire import SERVED, simple_request
 from tests.plain_client import API_KEYS, ConnectionClosed, request_frame
 from tests.processes import Server, serve

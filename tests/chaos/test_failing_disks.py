@@ -94,7 +94,7 @@ def acknowledged(cluster: Cluster, count: int, *, seconds: float = 60) -> list[o
 
 def in_sync(cluster: Cluster) -> list[int]:
     wanted = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}
-    (row,) = cluster.ask("metadata", 12, wanted)["topics"][0]["partitions"]
+    (row,) = cluster.request("metadata", 12, wanted)["topics"][0]["partitions"]
     return sorted(row["isr_nodes"])
 
 

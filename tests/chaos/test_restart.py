@@ -10,7 +10,7 @@ import pytest
 
 from tests.differential.batches import Row, batch, read_batches
 from tests.differential.script import Script
-from tests.differential.scripts.asking import (
+from tests.differential.scripts.requests import (
     commit_fields,
     fetch_fields,
     offset_fetch_fields,

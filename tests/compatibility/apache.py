@@ -12,7 +12,7 @@ from tests.peers import find_jdk, find_kafka, need
 SOURCE = Path(__file__).parent / "java" / "Tools.java"
 SECONDS_MAX = 90
 TOOLS = "org.apache.kafka.tools."
-# Words of log4j and of deprecations, which say nothing about the server.
+# Output of log4j and deprecation warnings.
 NOISE = ("Reconfiguration failed", "DEPRECATED", "deprecated", "SLF4J", "StatusLogger", "KIP-848")
 TROUBLE = ("Exception", "ERROR", "rror while", "isvalid: false", "corrupt", "mismatch")
 
@@ -23,7 +23,7 @@ class Ran:
     text: str
 
     def check(self) -> "Ran":
-        """Fails unless the tool ended well and found nothing to complain about."""
+        """Fail unless the tool exited with 0 and reported no error."""
         trouble = [line for line in self.text.splitlines() if any(w in line for w in TROUBLE)]
         assert self.code == 0 and not trouble, f"exit {self.code}: {trouble[:3]} in {self.text}"
         return self
@@ -46,8 +46,8 @@ class ApacheTools:
     def run(
         self, main: str, *arguments: object, given: str = "", seconds: float = SECONDS_MAX
     ) -> Ran:
-        """Runs a tool by its main class, under `org.apache.kafka.tools` unless it is whole, or a
-        program of our own by its file under `java/`."""
+        """Run a tool by its main class (default package `org.apache.kafka.tools`) or a source file
+        of `java/`."""
         name = _whole(main)
         if main.endswith(".java"):
             name = str(SOURCE.with_name(main))
@@ -65,7 +65,7 @@ class ApacheTools:
         return _ran(int(code), text)
 
     def run_alone(self, main: str, *arguments: object, seconds: float = SECONDS_MAX) -> Ran:
-        """In a JVM of its own, for tools that end their work when the JVM ends."""
+        """Run a tool in its own JVM, for tools that need the JVM to exit."""
         done = subprocess.run(
             [*self._java, _whole(main), *map(str, arguments)],
             text=True,

@@ -1,4 +1,4 @@
-"""Short ways to use confluent-kafka in tests: send, read, and groups that grow and shrink."""
+"""Helpers for confluent-kafka: send, read, and wait for consumer groups."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ def producer(bootstrap: str, **settings: Any) -> Producer:
 def send(
     bootstrap: str, topic: str, values: Iterable[bytes], *, partition: int = 0, **settings: Any
 ) -> list[Message]:
-    """Sends values in order and returns the delivered messages."""
+    """Send values in order and return the delivered messages."""
     delivered: list[Message] = []
     failed: list[object] = []
     sender = producer(bootstrap, **settings)
@@ -72,7 +72,7 @@ def read_partition(bootstrap: str, topic: str, count: int, *, start: int = 0) ->
 
 
 def wait_for(consumers: Iterable[Consumer], condition: Callable[[], bool], what: str) -> None:
-    """Polls all consumers, so that their groups can move, until the condition holds."""
+    """Poll all consumers, so that their groups can rebalance, until the condition holds."""
 
     def look() -> bool:
         for each in consumers:

@@ -29,7 +29,7 @@ def numbers() -> Iterator[int]:
 def make_topic(
     server: Server, numbers: Iterator[int], request: pytest.FixtureRequest
 ) -> Iterator[MakeTopic]:
-    """Creates topics with names of their own: make_topic(partitions=3, configs={...})."""
+    """Creates topics with unique names: make_topic(partitions=3, configs={...})."""
     with server.client() as client:
 
         def make(*, partitions: int = 1, configs: dict[str, str] | None = None) -> str:
@@ -58,7 +58,7 @@ def make_name(numbers: Iterator[int], request: pytest.FixtureRequest) -> Callabl
 
 @pytest.fixture(scope="package")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheTools]:
-    """One JVM for all, the tests of clusters included."""
+    """One JVM for all tests, including those of clusters."""
     opened = ApacheTools(tmp_path_factory.mktemp("tools"))
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""Records with everything that a client may send: nulls, headers, emptiness, growing sizes."""
+"""Records of many kinds: nulls, headers, empty values and growing sizes."""
 
 from typing import NamedTuple
 

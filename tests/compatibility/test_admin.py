@@ -43,7 +43,7 @@ def admin(server: Server) -> Iterator[AdminClient]:
     yield AdminClient({"bootstrap.servers": server.bootstrap})
 
 
-def test_topics_are_made_described_and_deleted(
+def test_topics_can_be_created_described_and_deleted(
     admin: AdminClient, make_name: Callable[[], str]
 ) -> None:
     name = make_name()
@@ -60,11 +60,11 @@ def test_topics_are_made_described_and_deleted(
     assert _refusal(admin.delete_topics([name])[name]) == "UNKNOWN_TOPIC_OR_PART"
 
 
-def test_wrong_topics_are_refused_one_by_one(
+def test_invalid_topics_are_rejected_individually(
     admin: AdminClient, make_name: Callable[[], str]
 ) -> None:
     good, bad_config, bad_factor = make_name(), make_name(), make_name()
-    answers = admin.create_topics(
+    responses = admin.create_topics(
         [
             NewTopic(good, 1, 1),
             NewTopic("not a name", 1, 1),
@@ -72,13 +72,13 @@ def test_wrong_topics_are_refused_one_by_one(
             NewTopic(bad_factor, 1, 7),
         ]
     )
-    answers[good].result(SECONDS_MAX)
-    assert _refusal(answers["not a name"]) == "TOPIC_EXCEPTION"
-    assert _refusal(answers[bad_config]) == "INVALID_CONFIG"
-    assert _refusal(answers[bad_factor]) == "INVALID_REPLICATION_FACTOR"
+    responses[good].result(SECONDS_MAX)
+    assert _refusal(responses["not a name"]) == "TOPIC_EXCEPTION"
+    assert _refusal(responses[bad_config]) == "INVALID_CONFIG"
+    assert _refusal(responses[bad_factor]) == "INVALID_REPLICATION_FACTOR"
 
 
-def test_a_topic_grows(admin: AdminClient, server: Server, make_topic: MakeTopic) -> None:
+def test_partitions_can_be_added(admin: AdminClient, server: Server, make_topic: MakeTopic) -> None:
     name = make_topic()
     admin.create_partitions([NewPartitions(name, 4)])[name].result(SECONDS_MAX)
     until(
@@ -90,7 +90,7 @@ def test_a_topic_grows(admin: AdminClient, server: Server, make_topic: MakeTopic
     assert _refusal(admin.create_partitions([NewPartitions(name, 2)])[name]) == "INVALID_PARTITIONS"
 
 
-def test_settings_of_a_topic_change(admin: AdminClient, make_topic: MakeTopic) -> None:
+def test_topic_settings_can_be_changed(admin: AdminClient, make_topic: MakeTopic) -> None:
     name = make_topic()
     resource = ConfigResource(ResourceType.TOPIC, name)
     before = _described(admin, resource)
@@ -126,13 +126,13 @@ def test_settings_of_the_broker_are_listed(admin: AdminClient) -> None:
     assert len(rows) > 80
 
 
-def test_deleted_records_are_gone(
+def test_deleted_records_are_not_readable(
     admin: AdminClient, server: Server, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     send(server.bootstrap, topic, [b"%d" % number for number in range(50)])
-    asked = TopicPartition(topic, 0, 30)
-    deleted = admin.delete_records([asked])[TopicPartition(topic, 0)].result(SECONDS_MAX)
+    wanted = TopicPartition(topic, 0, 30)
+    deleted = admin.delete_records([wanted])[TopicPartition(topic, 0)].result(SECONDS_MAX)
     assert deleted.low_watermark == 30
     with consumer(server.bootstrap, topic) as reader:
         assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (30, 50)
@@ -179,15 +179,15 @@ def test_groups_are_listed_described_and_deleted(
     assert _group(admin, group).state == ConsumerGroupState.EMPTY
     offsets = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 3)])
     admin.alter_consumer_group_offsets([offsets])[group].result(SECONDS_MAX)
-    asked = ConsumerGroupTopicPartitions(group)
-    found = admin.list_consumer_group_offsets([asked])[group].result(SECONDS_MAX)
+    wanted = ConsumerGroupTopicPartitions(group)
+    found = admin.list_consumer_group_offsets([wanted])[group].result(SECONDS_MAX)
     assert [(row.partition, row.offset) for row in found.topic_partitions] == [(0, 3)]
     admin.delete_consumer_groups([group])[group].result(SECONDS_MAX)
     listed = admin.list_consumer_groups().result(SECONDS_MAX).valid
     assert group not in {row.group_id for row in listed}
 
 
-def test_the_cluster_is_described(admin: AdminClient, server: Server) -> None:
+def test_cluster_can_be_described(admin: AdminClient, server: Server) -> None:
     cluster = admin.describe_cluster().result(SECONDS_MAX)
     assert cluster.cluster_id
     (node,) = cluster.nodes
@@ -195,7 +195,7 @@ def test_the_cluster_is_described(admin: AdminClient, server: Server) -> None:
 
 
 def test_compaction_keeps_the_newest_of_each_key(server: Server, make_topic: MakeTopic) -> None:
-    """The log is cleaned in the background; what is left has the newest value of each key."""
+    """The log is compacted in the background and keeps the newest value of each key."""
     topic = make_topic(
         configs={
             "cleanup.policy": "compact",
@@ -237,7 +237,7 @@ def _group(admin: AdminClient, group: str) -> Any:
 
 
 def _refusal(future: Any) -> str:
-    """The name of the error with which a request was refused."""
+    """The name of the error of a rejected request."""
     with pytest.raises(KafkaException) as failure:
         future.result(SECONDS_MAX)
     error: KafkaError = failure.value.args[0]

@@ -1,4 +1,4 @@
-"""aiokafka: its own protocol implementation, which stops at older versions of most APIs."""
+"""aiokafka, whose own protocol implementation uses older versions of most APIs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ async def _send(server: Server, topic: str, values: list[bytes], **settings: Any
         return [await future for future in waiting]
 
 
-def test_an_idempotent_producer(server: Server, make_topic: MakeTopic) -> None:
+def test_idempotent_producer(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic()
         values = [b"%d" % number for number in range(2000)]
@@ -44,7 +44,7 @@ def test_an_idempotent_producer(server: Server, make_topic: MakeTopic) -> None:
     run(story())
 
 
-def test_positions_and_times(server: Server, make_topic: MakeTopic) -> None:
+def test_positions_and_timestamps(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic()
         await _send(server, topic, [b"%d" % number for number in range(30)])
@@ -67,7 +67,7 @@ def test_positions_and_times(server: Server, make_topic: MakeTopic) -> None:
     run(story())
 
 
-def test_reading_out_of_range_is_told(server: Server, make_topic: MakeTopic) -> None:
+def test_read_out_of_range_raises(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic()
         await _send(server, topic, [b"x"])
@@ -82,7 +82,7 @@ def test_reading_out_of_range_is_told(server: Server, make_topic: MakeTopic) -> 
     run(story())
 
 
-def test_a_group_of_two_shares_and_shrinks(server: Server, make_topic: MakeTopic) -> None:
+def test_group_of_two_shares_partitions(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic(partitions=4)
         common: dict[str, Any] = {
@@ -102,7 +102,7 @@ def test_a_group_of_two_shares_and_shrinks(server: Server, make_topic: MakeTopic
     run(story())
 
 
-def test_commits_with_words_survive_the_member(server: Server, make_topic: MakeTopic) -> None:
+def test_commit_with_metadata_outlives_its_member(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic()
         await _send(server, topic, [b"%d" % number for number in range(20)])
@@ -122,7 +122,7 @@ def test_commits_with_words_survive_the_member(server: Server, make_topic: MakeT
     run(story())
 
 
-def test_a_pattern_subscribes_to_several_topics(server: Server, make_topic: MakeTopic) -> None:
+def test_pattern_subscribes_to_several_topics(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         names = [make_topic(), make_topic()]
         for name in names:
@@ -133,7 +133,7 @@ def test_a_pattern_subscribes_to_several_topics(server: Server, make_topic: Make
             auto_offset_reset="earliest",
             metadata_max_age_ms=500,
         )
-        consumer.subscribe(pattern="^test_a_pattern_subscribes_to_several_topics-.*")
+        consumer.subscribe(pattern="^test_pattern_subscribes_to_several_topics-.*")
         async with consumer:
             seen = {(await consumer.getone()).topic for _ in names}
             assert seen == set(names)
@@ -141,7 +141,7 @@ def test_a_pattern_subscribes_to_several_topics(server: Server, make_topic: Make
     run(story())
 
 
-def test_the_admin_client(server: Server, make_name: Callable[[], str]) -> None:
+def test_admin_client(server: Server, make_name: Callable[[], str]) -> None:
     async def story() -> None:
         name = make_name()
         admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
@@ -161,7 +161,7 @@ def test_the_admin_client(server: Server, make_name: Callable[[], str]) -> None:
     run(story())
 
 
-def test_a_large_batch_in_small_fetches(server: Server, make_topic: MakeTopic) -> None:
+def test_large_batch_in_small_fetches(server: Server, make_topic: MakeTopic) -> None:
     async def story() -> None:
         topic = make_topic()
         values = [b"%04d" % number * 2000 for number in range(50)]

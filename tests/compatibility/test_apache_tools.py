@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools, and so its Java client, against the server and against its files."""
+"""Apache Kafka's tools, and with them its Java client, on the server and on its files."""
 
 import json
 import random
@@ -69,7 +69,7 @@ def test_kafka_configs(tools: ApacheTools, server: Server, make_topic: MakeTopic
     tools.run(*at, "--alter", *broker, "--delete-config", "log.cleaner.backoff.ms").check()
 
 
-def test_the_java_producer_and_consumer(
+def test_java_producer_and_consumer(
     tools: ApacheTools, server: Server, make_topic: MakeTopic
 ) -> None:
     name = make_topic(partitions=3, configs={"segment.bytes": "1048576"})
@@ -135,8 +135,8 @@ def test_kafka_delete_records(
 ) -> None:
     name = make_topic()
     send(server.bootstrap, name, [b"%d" % number for number in range(10)])
-    asked = {"partitions": [{"topic": name, "partition": 0, "offset": 6}], "version": 1}
-    (tmp_path / "offsets.json").write_text(json.dumps(asked))
+    wanted = {"partitions": [{"topic": name, "partition": 0, "offset": 6}], "version": 1}
+    (tmp_path / "offsets.json").write_text(json.dumps(wanted))
     at = ("DeleteRecordsCommand", "--bootstrap-server", server.bootstrap)
     ran = tools.run(*at, "--offset-json-file", tmp_path / "offsets.json").check()
     assert f"partition: {name}-0\tlow_watermark: 6" in ran.text
@@ -153,7 +153,7 @@ def test_kafka_log_dirs(tools: ApacheTools, server: Server, make_topic: MakeTopi
     assert sizes[f"{name}-0"] > 1000
 
 
-def test_the_cluster_tools(tools: ApacheTools, server: Server) -> None:
+def test_cluster_tools(tools: ApacheTools, server: Server) -> None:
     at = ("--bootstrap-server", server.bootstrap)
     versions = tools.run("BrokerApiVersionsCommand", *at).check().text
     assert "Produce(0): 0 to 13 [usable: 13]" in versions
@@ -164,7 +164,7 @@ def test_the_cluster_tools(tools: ApacheTools, server: Server) -> None:
     assert "metadata.version" in tools.run("FeatureCommand", *at, "describe").check().text
 
 
-def test_the_console_tools(tools: ApacheTools, server: Server, make_topic: MakeTopic) -> None:
+def test_console_tools(tools: ApacheTools, server: Server, make_topic: MakeTopic) -> None:
     name = make_topic()
     at = ("--bootstrap-server", server.bootstrap, "--topic", name)
     keys = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
@@ -180,7 +180,7 @@ def test_the_console_tools(tools: ApacheTools, server: Server, make_topic: MakeT
     ]
 
 
-def test_the_verifiable_clients(tools: ApacheTools, server: Server, make_topic: MakeTopic) -> None:
+def test_verifiable_clients(tools: ApacheTools, server: Server, make_topic: MakeTopic) -> None:
     name = make_topic()
     at = ("--bootstrap-server", server.bootstrap, "--topic", name)
     sent = tools.run_alone("VerifiableProducer", *at, "--max-messages", 300).check()
@@ -198,7 +198,7 @@ def test_the_verifiable_clients(tools: ApacheTools, server: Server, make_topic: 
     assert committed[-1]["offsets"][0]["offset"] == 300
 
 
-def test_kafka_dump_log_reads_every_kind_of_file(
+def test_kafka_dump_log_reads_all_files(
     tools: ApacheTools, server: Server, make_topic: MakeTopic
 ) -> None:
     """Segments of several codecs and producers, indexes, snapshots, offsets and metadata."""
@@ -232,7 +232,7 @@ def test_kafka_dump_log_reads_every_kind_of_file(
 
 
 def _check_files(tools: ApacheTools, server: Server, topic: str) -> None:
-    """kafka-dump-log over all files of a topic, records and their CRCs included."""
+    """Run kafka-dump-log on all files of a topic, including records and CRCs."""
     paths = [
         path
         for kind in ("*.log", "*.index", "*.timeindex", "*.snapshot", "*.txnindex")

@@ -22,7 +22,7 @@ from tests.compatibility.data import TIMESTAMP
 from tests.processes import Server
 
 
-def test_a_large_record_arrives_whole(server: Server, make_topic: MakeTopic) -> None:
+def test_large_record_is_delivered(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(configs={"max.message.bytes": "12000000"})
     value = bytes(range(256)) * 4 * 8192  # 8 MiB
     send(server.bootstrap, topic, [b"small", value, b"after"], message_max_bytes=12000000)
@@ -31,7 +31,7 @@ def test_a_large_record_arrives_whole(server: Server, make_topic: MakeTopic) -> 
         assert [message.value() for message in read(reader, 3)] == [b"small", value, b"after"]
 
 
-def test_a_record_above_the_limit_is_refused(server: Server, make_topic: MakeTopic) -> None:
+def test_record_above_the_limit_is_rejected(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(configs={"max.message.bytes": "1000"})
     failed: list[KafkaError | None] = []
     sender = producer(server.bootstrap)
@@ -42,7 +42,7 @@ def test_a_record_above_the_limit_is_refused(server: Server, make_topic: MakeTop
     assert read_partition(server.bootstrap, topic, 1)[0].offset() == 0
 
 
-def test_times_of_the_sender_are_kept(server: Server, make_topic: MakeTopic) -> None:
+def test_create_time_is_kept(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     sender = producer(server.bootstrap)
     for second in (3, 1, 2):
@@ -54,7 +54,7 @@ def test_times_of_the_sender_are_kept(server: Server, make_topic: MakeTopic) -> 
     assert [message.timestamp() for message in found] == expected
 
 
-def test_the_broker_stamps_where_the_topic_says_so(server: Server, make_topic: MakeTopic) -> None:
+def test_log_append_time_is_set_by_the_broker(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(configs={"message.timestamp.type": "LogAppendTime"})
     sender = producer(server.bootstrap)
     for codec_value in (b"a", b"b"):
@@ -66,7 +66,7 @@ def test_the_broker_stamps_where_the_topic_says_so(server: Server, make_topic: M
         assert timestamp > TIMESTAMP
 
 
-def test_offsets_are_found_by_time(server: Server, make_topic: MakeTopic) -> None:
+def test_offsets_are_found_by_timestamp(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     sender = producer(server.bootstrap)
     for number in range(50):
@@ -77,8 +77,8 @@ def test_offsets_are_found_by_time(server: Server, make_topic: MakeTopic) -> Non
     with consumer(server.bootstrap, topic) as reader:
 
         def at(milliseconds: int) -> int:
-            asked = TopicPartition(topic, 0, TIMESTAMP + milliseconds)
-            found: int = reader.offsets_for_times([asked], timeout=10)[0].offset
+            wanted = TopicPartition(topic, 0, TIMESTAMP + milliseconds)
+            found: int = reader.offsets_for_times([wanted], timeout=10)[0].offset
             return found
 
         assert at(-5000) == 0
@@ -101,7 +101,7 @@ def test_seek_moves_back_and_forth(server: Server, make_topic: MakeTopic) -> Non
             assert read(reader, 1)[0].value() == b"%d" % offset
 
 
-def test_reading_beyond_the_end_resets(server: Server, make_topic: MakeTopic) -> None:
+def test_read_beyond_the_end_resets_the_position(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     send(server.bootstrap, topic, [b"a", b"b"])
     with consumer(server.bootstrap, topic) as reader:
@@ -116,7 +116,7 @@ def test_reading_beyond_the_end_resets(server: Server, make_topic: MakeTopic) ->
         assert error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
-def test_an_idempotent_producer_writes_in_order(server: Server, make_topic: MakeTopic) -> None:
+def test_idempotent_producer_writes_in_order(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     values = [b"%d" % number for number in range(20000)]
     delivered = send(server.bootstrap, topic, values, enable_idempotence=True, linger_ms=0)
@@ -148,14 +148,14 @@ def test_concurrent_producers_never_share_an_offset(server: Server, make_topic: 
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_kind_of_acknowledgement(acks: str, server: Server, make_topic: MakeTopic) -> None:
+def test_all_acks_settings(acks: str, server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     send(server.bootstrap, topic, [b"%d" % number for number in range(500)], acks=acks)
     found = read_partition(server.bootstrap, topic, 500)
     assert [message.offset() for message in found] == list(range(500))
 
 
-def test_a_key_finds_the_same_partition_as_in_java(server: Server, make_topic: MakeTopic) -> None:
+def test_murmur2_partitioner_is_consistent(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=8)
     places: dict[bytes | None, set[int]] = {}
     sender = producer(server.bootstrap, partitioner="murmur2_random")
@@ -171,12 +171,12 @@ def test_a_key_finds_the_same_partition_as_in_java(server: Server, make_topic: M
     assert len({min(partitions) for partitions in places.values()}) > 3
 
 
-def test_a_topic_is_made_when_somebody_writes_to_it(server: Server, make_name: object) -> None:
+def test_topic_is_created_by_the_first_write(server: Server, make_name: object) -> None:
     topic = make_name()  # type: ignore[operator]
     assert [message.offset() for message in send(server.bootstrap, topic, [b"first"])] == [0]
 
 
-def test_keyless_records_are_refused_by_a_compacted_topic(
+def test_compacted_topic_rejects_records_without_keys(
     server: Server, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(configs={"cleanup.policy": "compact"})
@@ -187,8 +187,8 @@ def test_keyless_records_are_refused_by_a_compacted_topic(
     assert failed[0] is not None and failed[0].code() == KafkaError.INVALID_RECORD
 
 
-def test_a_transaction_is_refused_for_good(server: Server) -> None:
-    """Before transactions exist their start must fail, and not be retried for ever."""
+def test_transaction_is_rejected_permanently(server: Server) -> None:
+    """Starting a transaction must fail and not be retried without end."""
     if server.peer == "kafka":
         pytest.skip("Apache Kafka has transactions")
     sender = producer(server.bootstrap, transactional_id="not-yet")

@@ -1,4 +1,4 @@
-"""Groups of real consumers that grow and shrink, eagerly or cooperatively, and keep their place."""
+"""Consumer groups that grow and shrink, with eager and cooperative assignors."""
 
 import contextlib
 from collections.abc import Callable
@@ -23,8 +23,8 @@ STRATEGIES = ("range", "roundrobin", "cooperative-sticky")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_group_grows_and_shrinks(strategy: str, server: Server, make_topic: MakeTopic) -> None:
-    """At rest every partition has one owner, whoever came or went."""
+def test_group_grows_and_shrinks(strategy: str, server: Server, make_topic: MakeTopic) -> None:
+    """After each rebalance every partition has one owner."""
     topic = make_topic(partitions=6)
     settings = {**FAST, "partition_assignment_strategy": strategy}
     with contextlib.ExitStack() as stack:
@@ -39,7 +39,7 @@ def test_a_group_grows_and_shrinks(strategy: str, server: Server, make_topic: Ma
         wait_for(members, _evenly_owned(members, 6), "two are left")
 
 
-def test_a_group_that_changes_reads_everything_once(server: Server, make_topic: MakeTopic) -> None:
+def test_rebalancing_group_reads_every_record_once(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=4)
     settings = {**FAST, "partition_assignment_strategy": "cooperative-sticky"}
     found: list[tuple[int, int]] = []
@@ -71,12 +71,10 @@ def test_a_group_that_changes_reads_everything_once(server: Server, make_topic: 
             wait_for([], all_read, "everything is read and shared")
     wanted = {(partition, offset) for partition in range(4) for offset in range(300)}
     assert set(found) == wanted
-    assert len(found) == len(wanted), "something was read twice though nobody failed"
+    assert len(found) == len(wanted), "a record was read twice without a failure"
 
 
-def test_committed_offsets_are_where_the_next_member_begins(
-    server: Server, make_topic: MakeTopic
-) -> None:
+def test_next_member_starts_at_the_committed_offset(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     send(server.bootstrap, topic, [b"%d" % number for number in range(100)])
     with consumer(server.bootstrap, topic, **FAST, enable_auto_commit=False) as reader:
@@ -90,27 +88,27 @@ def test_committed_offsets_are_where_the_next_member_begins(
         assert reader.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 40
 
 
-def test_the_words_of_a_commit_are_kept(server: Server, make_topic: MakeTopic) -> None:
+def test_commit_metadata_is_kept(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
-    asked = TopicPartition(topic, 0)
+    wanted = TopicPartition(topic, 0)
     with consumer(server.bootstrap, topic, **FAST) as reader:
         row = TopicPartition(topic, 0, 7, "why: ünïcode")
         reader.commit(offsets=[row], asynchronous=False)
-        found = reader.committed([asked], timeout=10)[0]
+        found = reader.committed([wanted], timeout=10)[0]
         assert (found.offset, found.metadata) == (7, "why: ünïcode")
 
 
-def test_offsets_are_committed_by_and_by(server: Server, make_topic: MakeTopic) -> None:
+def test_offsets_are_committed_automatically(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     send(server.bootstrap, topic, [b"x"] * 10)
-    asked = [TopicPartition(topic, 0)]
+    wanted = [TopicPartition(topic, 0)]
     with consumer(server.bootstrap, topic, **FAST, auto_commit_interval_ms=100) as reader:
         reader.subscribe([topic])
         read(reader, 10)
-        wait_for([reader], lambda: reader.committed(asked, timeout=10)[0].offset == 10, "a commit")
+        wait_for([reader], lambda: reader.committed(wanted, timeout=10)[0].offset == 10, "a commit")
 
 
-def test_static_members_return_without_a_rebalance(server: Server, make_topic: MakeTopic) -> None:
+def test_static_member_returns_without_a_rebalance(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=4)
     revoked: list[object] = []
     settings = {**FAST, "session_timeout_ms": 30000, "partition_assignment_strategy": "range"}
@@ -128,21 +126,21 @@ def test_static_members_return_without_a_rebalance(server: Server, make_topic: M
             back.subscribe([topic])
             wait_for([stays, back], _evenly_owned([stays, back], 4), "it is back")
             assert owned(back) == before
-            assert not revoked, "the other member was disturbed"
+            assert not revoked, "the other member was rebalanced"
 
 
-def test_a_member_that_dies_is_replaced(server: Server, make_topic: MakeTopic) -> None:
-    """A consumer that stops without a word loses its partitions when its session ends."""
+def test_member_without_heartbeats_is_replaced(server: Server, make_topic: MakeTopic) -> None:
+    """A consumer that stops without leaving loses its partitions when its session expires."""
     topic = make_topic(partitions=2)
     with consumer(server.bootstrap, topic, **FAST, max_poll_interval_ms=6000) as silent:
         silent.subscribe([topic])
         wait_for([silent], lambda: len(owned(silent)) == 2, "the first owns all")
         with consumer(server.bootstrap, topic, **FAST) as other:
             other.subscribe([topic])
-            wait_for([other], lambda: len(owned(other)) == 2, "the silent one is out")
+            wait_for([other], lambda: len(owned(other)) == 2, "the silent member is removed")
 
 
-def test_a_pattern_follows_new_topics(server: Server, make_topic: MakeTopic) -> None:
+def test_pattern_subscription_includes_new_topics(server: Server, make_topic: MakeTopic) -> None:
     first = make_topic()
     pattern = f"^{first}.*"
     settings = {**FAST, "topic_metadata_refresh_interval_ms": 300}
@@ -158,7 +156,7 @@ def test_a_pattern_follows_new_topics(server: Server, make_topic: MakeTopic) -> 
         )
 
 
-def test_two_groups_do_not_disturb_each_other(server: Server, make_topic: MakeTopic) -> None:
+def test_groups_are_independent(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     send(server.bootstrap, topic, [b"%d" % number for number in range(20)])
     for group in ("a", "b"):
@@ -168,7 +166,7 @@ def test_two_groups_do_not_disturb_each_other(server: Server, make_topic: MakeTo
 
 
 def _evenly_owned(members: list[Consumer], partitions: int) -> Callable[[], bool]:
-    """Each partition with exactly one member, and no member idle."""
+    """Whether each partition has exactly one owner and no member is idle."""
 
     def look() -> bool:
         shares = [owned(member) for member in members]

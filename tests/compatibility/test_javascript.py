@@ -1,4 +1,4 @@
-"""KafkaJS, which stops at old versions, and @platformatic/kafka, which begins at newer ones."""
+"""KafkaJS, which uses old API versions, and @platformatic/kafka, which uses newer ones."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.peer
 
 
 def run_script(script: str, folder: Path, *arguments: str) -> Any:
-    """Runs a script beside its packages, for Node.js looks for them from the script upward."""
+    """Run a script in the folder of its packages, where Node.js looks for them."""
     packages = need(find_node_packages)
     shutil.copy(SCRIPTS / script, folder / script)
     (folder / "node_modules").symlink_to(packages / "node_modules")

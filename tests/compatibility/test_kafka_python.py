@@ -22,7 +22,7 @@ from tests.compatibility.data import TIMESTAMP
 from tests.processes import Server, until
 
 SECONDS_MAX = 30
-POLL_MS = 1500  # kafka-python forgets an assignment that arrives just after a poll has ended
+POLL_MS = 1500  # kafka-python loses an assignment that arrives just after a poll has ended
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def producer(server: Server) -> Iterator[KafkaProducer]:
     opened.close()
 
 
-def test_an_idempotent_producer(server: Server, make_topic: MakeTopic) -> None:
+def test_idempotent_producer(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic()
     sender = KafkaProducer(bootstrap_servers=server.bootstrap, enable_idempotence=True)
     waiting = [sender.send(topic, b"%d" % number, partition=0) for number in range(1000)]
@@ -40,7 +40,7 @@ def test_an_idempotent_producer(server: Server, make_topic: MakeTopic) -> None:
     sender.close()
 
 
-def test_positions_and_times(
+def test_positions_and_timestamps(
     server: Server, make_topic: MakeTopic, producer: KafkaProducer
 ) -> None:
     topic = make_topic()
@@ -60,13 +60,15 @@ def test_positions_and_times(
         assert _read(consumer, 1)[0] == 0
 
 
-def test_a_record_above_the_limit(make_topic: MakeTopic, producer: KafkaProducer) -> None:
+def test_record_above_the_size_limit_is_rejected(
+    make_topic: MakeTopic, producer: KafkaProducer
+) -> None:
     topic = make_topic(configs={"max.message.bytes": "500"})
     with pytest.raises(MessageSizeTooLargeError):
         producer.send(topic, b"x" * 1000).get(SECONDS_MAX)
 
 
-def test_a_group_commits_and_resumes(
+def test_group_resumes_at_its_committed_offset(
     server: Server, make_topic: MakeTopic, producer: KafkaProducer
 ) -> None:
     topic = make_topic()
@@ -85,7 +87,7 @@ def test_a_group_commits_and_resumes(
         assert consumer.committed(place) == 10
 
 
-def test_a_group_of_two_grows_and_shrinks(server: Server, make_topic: MakeTopic) -> None:
+def test_group_of_two_grows_and_shrinks(server: Server, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=4)
     group = {"group_id": f"{topic}-group", "heartbeat_interval_ms": 200}
     with _Polled(server, topic, group) as first:
@@ -96,7 +98,7 @@ def test_a_group_of_two_grows_and_shrinks(server: Server, make_topic: MakeTopic)
         _settle(lambda: len(first.owned) == 4)
 
 
-def test_the_admin_client(server: Server, make_name: Callable[[], str]) -> None:
+def test_admin_client(server: Server, make_name: Callable[[], str]) -> None:
     name = make_name()
     admin = KafkaAdminClient(bootstrap_servers=server.bootstrap)
     try:
@@ -116,7 +118,7 @@ def _consumer(server: Server, **settings: Any) -> Any:
 
 
 class _Closing:
-    """kafka-python's consumer is no context manager."""
+    """Close the consumer, which is not a context manager."""
 
     def __init__(self, consumer: kafka.KafkaConsumer) -> None:
         self._consumer = consumer
@@ -141,7 +143,7 @@ def _read(consumer: KafkaConsumer, count: int) -> list[int]:
 
 
 class _Polled(ConsumerRebalanceListener):  # type: ignore[misc]
-    """A member in a thread of its own: its joins wait inside of poll."""
+    """A member in its own thread, because poll blocks while it joins."""
 
     def __init__(self, server: Server, topic: str, settings: dict[str, Any]) -> None:
         self.owned: set[TopicPartition] = set()

@@ -1,4 +1,4 @@
-"""kcat: the tool that people try first."""
+"""kcat, the usual command-line client."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(kcat: Callable[..., str], make_topic: MakeTopic
     assert tail.split() == ["97", "98", "99"]
 
 
-def test_the_cluster_is_listed(
+def test_kcat_lists_the_cluster(
     kcat: Callable[..., str], make_topic: MakeTopic, server: Server
 ) -> None:
     topic = make_topic(partitions=3)
@@ -59,7 +59,7 @@ def test_offsets_by_time(kcat: Callable[..., str], make_topic: MakeTopic) -> Non
     assert f"{topic} [0] offset 2" in kcat("-Q", "-t", f"{topic}:0:-1")
 
 
-def test_a_group_reads(kcat: Callable[..., str], make_topic: MakeTopic) -> None:
+def test_kcat_reads_as_a_group_member(kcat: Callable[..., str], make_topic: MakeTopic) -> None:
     topic = make_topic()
     kcat("-P", "-t", topic, "-p", "0", given="one\ntwo\nthree\n")
     group = f"{topic}-group"

@@ -1,4 +1,4 @@
-"""What one client writes in any codec, every other client reads the same."""
+"""Every client reads the records of every other client in every codec."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -153,7 +153,7 @@ READERS = (read_confluent, read_aiokafka, read_kafka_python)
 
 @pytest.fixture(scope="module")
 def written(server: Server) -> Iterator[list[str]]:
-    """A topic for each writer and codec, made by asking for it."""
+    """A topic for each writer and codec, created automatically by a metadata request."""
     topics = []
     for writer in WRITERS:
         for codec in CODECS:
@@ -162,7 +162,7 @@ def written(server: Server) -> Iterator[list[str]]:
                 until(
                     partial(_exists, client, topic),
                     seconds=15,
-                    what=f"{topic} is created by being asked for",
+                    what=f"{topic} is created automatically",
                 )
             writer(server.bootstrap, topic, codec)
             topics.append(topic)
@@ -171,13 +171,13 @@ def written(server: Server) -> Iterator[list[str]]:
 
 def _exists(client: object, topic: str) -> bool:
     fields = {"topics": [{"name": topic}], "allow_auto_topic_creation": True}
-    answer = client.request("metadata", 12, fields)  # type: ignore[attr-defined]
-    rows = answer["topics"][0]["partitions"]
+    response = client.request("metadata", 12, fields)  # type: ignore[attr-defined]
+    rows = response["topics"][0]["partitions"]
     return bool(rows) and all(row["error_code"] == "NONE" for row in rows)
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_every_client_reads_what_the_others_wrote(
+def test_every_client_reads_the_records_of_all_others(
     read: Callable[[str, list[str], str], Found],
     server: Server,
     written: list[str],
@@ -188,10 +188,10 @@ def test_every_client_reads_what_the_others_wrote(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_recompressed_records_are_read_the_same(
+def test_recompressed_records_are_unchanged(
     codec: str, server: Server, make_topic: MakeTopic
 ) -> None:
-    """The broker compresses anew when the topic names a codec, and batches stay right."""
+    """The broker recompresses batches if the topic has a codec."""
     topic = make_topic(configs={"compression.type": codec})
     write_confluent(server.bootstrap, topic, "lz4")
     write_kafka_python(server.bootstrap, topic, "none")

@@ -1,7 +1,7 @@
-"""Record batches made by hand for the differential scripts, right and wrong, and read back.
+"""Valid and invalid record batches for the differential scripts, and a parser for responses.
 
-Written apart from riverrun.records on purpose: a mistake that both sides of a comparison share
-would be invisible.
+It does not use riverrun.records on purpose: a mistake that both sides of a comparison share would
+be invisible.
 """
 
 import struct
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import cramjam
 import crc32c
 
-TIMESTAMP = 1_700_000_000_000  # any fixed moment: recorded answers must hold for years
+TIMESTAMP = 1_700_000_000_000  # fixed, because recorded responses contain it
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 TRANSACTIONAL, CONTROL = 1 << 4, 1 << 5
@@ -41,7 +41,7 @@ def batch(
     delta_of: Any = lambda index: index,
     max_timestamp: int | None = None,
 ) -> bytes:
-    """One v2 batch; the later arguments make it wrong in one way each."""
+    """A v2 batch; each of the later arguments makes it invalid in one way."""
     whole = [row if isinstance(row, Row) else Row(row) for row in rows]
     base_timestamp = whole[0].timestamp if whole else TIMESTAMP
     latest = max((row.timestamp for row in whole), default=base_timestamp)
@@ -62,15 +62,17 @@ def batch(
 
 
 def old_message(value: bytes, *, magic: int) -> bytes:
-    """A message of the formats before v2, which Kafka 4 no longer takes."""
+    """A message of the formats before v2, which Kafka 4 rejects."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", TIMESTAMP) if magic else b"")
     body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     return struct.pack(">qiI", 0, len(body) + 4, crc32c.crc32c(body)) + body
 
 
 def read_batches(data: bytes) -> list[dict[str, Any]]:
-    """What a fetch brought, readable. A part of a batch at the end means nothing: whether bytes
-    are cut inside a batch or before it is the server's choice."""
+    """The fetched batches in readable form.
+
+    An incomplete batch at the end is ignored: servers may cut inside a batch or before it.
+    """
     found, at = [], 0
     while at < len(data):
         if len(data) - at < HEADER.size:
@@ -181,7 +183,7 @@ def _compress(codec: str, data: bytes) -> bytes:
             block = bytes(cramjam.snappy.compress_raw(data))
             return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
         case "lz4":
-            compressor = cramjam.lz4.Compressor(block_linked=False)  # Java reads no linked blocks
+            compressor = cramjam.lz4.Compressor(block_linked=False)  # for Java
             compressor.compress(data)
             return bytes(compressor.finish())
         case "zstd":

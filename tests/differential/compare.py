@@ -1,4 +1,4 @@
-"""Compares two servers' answers to the same script, field by field."""
+"""Compares the responses of two servers to the same script, field by field."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def _differing(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, An
 
 
 def _matched(theirs: list[Any], ours: list[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Rows that have names of their own are compared by name, others by their place."""
+    """Match rows by name if they have one, else by position."""
     named = [_by_name(theirs), _by_name(ours)]
     if named[0] is None or named[1] is None:
         for place, (left, right) in enumerate(zip_longest(theirs, ours, fillvalue=MISSING)):
@@ -68,22 +68,22 @@ def _by_name(rows: list[Any]) -> dict[str, Any] | None:
 
 
 def _comparable(theirs: Any, ours: Any) -> tuple[Any, Any]:
-    """A broker's settings are compared where both have the setting."""
+    """Keep only broker settings that both servers have."""
     if not isinstance(theirs, dict) or not isinstance(ours, dict) or "only_known" not in theirs:
         return theirs, ours
     names = [
-        {row["name"] for result in answer["results"] for row in result["configs"]}
-        for answer in (theirs, ours)
+        {row["name"] for result in response["results"] for row in result["configs"]}
+        for response in (theirs, ours)
     ]
     return _narrowed(theirs, names[0] & names[1]), _narrowed(ours, names[0] & names[1])
 
 
-def _narrowed(answer: dict[str, Any], names: set[str]) -> dict[str, Any]:
+def _narrowed(response: dict[str, Any], names: set[str]) -> dict[str, Any]:
     results = [
         {**result, "configs": [row for row in result["configs"] if row["name"] in names]}
-        for result in answer["results"]
+        for result in response["results"]
     ]
-    return {**answer, "results": results}
+    return {**response, "results": results}
 
 
 def _short(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Where riverrun answers otherwise than Apache Kafka on purpose, each with its reason.
+"""Intended differences between responses of riverrun and Apache Kafka, with reasons.
 
-The list stays short: whatever is not in it must be equal, and what is in it must still differ.
+All other responses must be equal, and every listed difference must still exist.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ANY = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Patterns as in file names; `theirs` and `ours` are the answers where they matter."""
+    """A difference, by glob patterns and optionally by the two values."""
 
     reason: str
     script: str
@@ -35,110 +35,110 @@ class Difference:
 
 DIFFERENCES = (
     Difference(
-        reason="flush.before.ack is a setting of ours: fsync before an acknowledgement.",
+        reason="flush.before.ack is a setting of riverrun: fsync before an acknowledgement.",
         script="configs-topic",
         path="*.configs[[]flush.before.ack]",
         theirs=MISSING,
     ),
     Difference(
-        reason="riverrun.table is a setting of ours: the topic is kept as a table.",
+        reason="riverrun.table is a setting of riverrun: the topic is stored as a table.",
         script="configs-topic",
         path="*.configs[[]riverrun.table]",
         theirs=MISSING,
     ),
     Difference(
-        reason="We say why a batch was refused also where Kafka gives only the code.",
+        reason="riverrun adds an error message where Kafka sends only the error code.",
         script="produce*",
         path="*.error_message",
         theirs=None,
         ours="<words>",
     ),
     Difference(
-        reason="We do not open compressed batches; Kafka does and fails without a word of its own.",
+        reason="riverrun does not decompress batches; Kafka does and fails without a message.",
         script="produce-broken-inside",
     ),
     Difference(
-        reason="Kafka fails at an isolation level that does not exist; we read uncommitted.",
+        reason="Kafka rejects an unknown isolation level; riverrun reads uncommitted.",
         script="*",
         ask="* unknown isolation level",
     ),
     Difference(
-        reason="Kafka fails at a negative size; we take it for no bytes beyond the first batch.",
+        reason="Kafka rejects a negative size; riverrun returns the first batch only.",
         script="fetch-sizes",
         ask="* negative limit",
     ),
     Difference(
-        reason="Transactions come later: whatever needs one is refused for good.",
+        reason="riverrun rejects transactions with a permanent error.",
         script="transactions",
     ),
     Difference(
-        reason="We believe the newest time in a batch's header; Kafka opens the records for it.",
+        reason="riverrun uses the maximum timestamp of the header; Kafka reads the records.",
         script="produce-broken",
         ask="* what was taken",
         path="*.max_timestamp",
     ),
     Difference(
-        reason="A follower that stays behind leaves the in-sync replicas after 10 s, not after 30.",
+        reason="A lagging follower leaves the ISR after 10 s instead of 30 s.",
         script="configs-broker",
         path="*.configs[[]replica.lag.time.max.ms].*",
     ),
     Difference(
-        reason="Brokers are heard four times a second, so that one that dies is replaced soon.",
+        reason="Brokers send four heartbeats per second, so that failures are detected soon.",
         script="configs-broker",
         path="*.configs[[]broker.heartbeat.interval.ms].*",
     ),
     Difference(
-        reason="A silent broker is replaced after 2 s, not after 9.",
+        reason="A broker session expires after 2 s instead of 9 s.",
         script="configs-broker",
         path="*.configs[[]broker.session.timeout.ms].*",
     ),
     Difference(
-        reason="Elections of controllers are tried again sooner.",
+        reason="Quorum elections are retried sooner.",
         script="configs-broker",
         path="*.configs[[]controller.quorum.election.backoff.max.ms].*",
     ),
     Difference(
-        reason="A silent leader of the quorum is replaced after 1 s, not after 2.",
+        reason="Voters start an election after 1 s without a fetch response, instead of 2 s.",
         script="configs-broker",
         path="*.configs[[]controller.quorum.fetch.timeout.ms].*",
     ),
     Difference(
-        reason="Followers give up a silent leader after 5 s, not after 30.",
+        reason="Fetch requests of followers time out after 5 s instead of 30 s.",
         script="configs-broker",
         path="*.configs[[]replica.socket.timeout.ms].*",
     ),
     Difference(
-        reason="The number of fetchers is fixed at the start.",
+        reason="The number of fetchers cannot be changed at run time.",
         script="configs-broker",
         path="*.configs[[]num.replica.fetchers].read_only",
     ),
     Difference(
-        reason="A node has both roles by default; Kafka must be told.",
+        reason="A node has both roles by default; Kafka requires the setting.",
         script="configs-broker",
         path="*.configs[[]process.roles].*",
     ),
     Difference(
-        reason="A fetch whose topic is deleted while it waits is answered like a later one.",
+        reason="A waiting fetch of a deleted topic gets the same response as a later fetch.",
         script="fetch-waiting",
         ask="* the topic is deleted meanwhile",
     ),
     Difference(
-        reason="Listeners are fixed at the start; Kafka can change them while it runs.",
+        reason="Listeners cannot be changed at run time; in Kafka they can.",
         script="configs-broker",
         path="*.configs[[]listeners].read_only",
     ),
     Difference(
-        reason="The kernel sizes socket buffers better than a fixed number does.",
+        reason="riverrun leaves the size of socket buffers to the kernel.",
         script="configs-broker",
         path="*.configs[[]socket.*.buffer.bytes].*",
     ),
     Difference(
-        reason="Kafka names the newest record although DeleteRecords has taken it away.",
+        reason="Kafka returns the newest record although DeleteRecords has deleted it.",
         script="offsets-delete",
         ask="* no newest",
     ),
     Difference(
-        reason="Produce 0 to 2 get UNSUPPORTED_VERSION; Kafka hangs up.",
+        reason="Produce 0 to 2 get UNSUPPORTED_VERSION; Kafka closes the connection.",
         script="bad-frames",
         ask="produce 0",
     ),

@@ -1,10 +1,9 @@
-"""Takes out of an answer what two right servers may answer differently: ids, times, addresses.
+"""Normalizes responses: replaces values that may differ between two correct servers.
 
-The rules, all of them:
-- An id becomes its number of first appearance in the script, so that what was equal stays equal.
-- Times of the server's clock, addresses, paths and free space become marks.
-- Words meant for people become a mark that says that there were some.
-- The order of rows means nothing, but for records and plain numbers.
+- An id becomes the number of its first appearance in the script, so equal ids stay equal.
+- Times of the server's clock, addresses, paths and free space become placeholders.
+- Messages for people become a placeholder.
+- The order of rows is ignored, except for records and plain numbers.
 """
 
 import json
@@ -14,7 +13,7 @@ from typing import Any
 
 from tests.differential.batches import read_batches
 
-# Fields that hold an id of the server's making; what means "none" stays.
+# Fields with ids that the server assigns; values that mean "none" are kept.
 IDS = {
     "topic_id": "topic-id",
     "producer_id": "producer-id",

@@ -1,7 +1,7 @@
-"""Records Apache Kafka's answers anew: `python -m tests.differential.record [SCRIPT...]`.
+"""Records the responses of Apache Kafka: `python -m tests.differential.record [SCRIPT...]`.
 
-With --check nothing is written: a fresh Kafka is compared with the recording, which shows where an
-answer depends on chance.
+With --check nothing is written. A new run is compared with the recording, which shows responses
+that are not deterministic.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--times", action="store_true", help="print how long each script took")
     parser.add_argument("--peer", default="kafka", help="the server to run (default: kafka)")
     options = parser.parse_args()
-    asked = differing = 0
+    wanted = differing = 0
     folder = Path(tempfile.mkdtemp(prefix="riverrun-record-"))
     with serve(folder, SETTINGS, peer=options.peer) as server:
         prepare(server.address)
@@ -32,7 +32,7 @@ def main() -> None:
             eras = {era: run(server.address, name, era) for era in ERAS}
             if options.times:
                 print(f"{name}: {time.monotonic() - began:.2f} s")
-            asked += sum(map(len, eras.values()))
+            wanted += sum(map(len, eras.values()))
             for era, rows in eras.items():
                 for row in rows:
                     if row["ask"] == "the script could not go on":
@@ -45,7 +45,7 @@ def main() -> None:
                 for mismatch in mismatches(name, era, recorded[era], eras[era]):
                     differing += 1
                     print(f"{name} {mismatch}")
-    print(f"{asked} answers" + (f", {differing} fields differ" if options.check else " recorded"))
+    print(f"{wanted} answers" + (f", {differing} fields differ" if options.check else " recorded"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs scripts against a server and keeps their answers in a readable form."""
+"""Runs scripts against a server and stores the responses in readable form."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.processes import until
 RECORDED = Path(__file__).with_name("recorded")
 COMMAND = "python -m tests.differential.record"
 LINE_COLUMNS_MAX = 110
-# Settings under which both servers run the scripts.
+# Settings of both servers.
 SETTINGS = {
     "num.partitions": "2",
     "group.min.session.timeout.ms": "100",
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def prepare(address: tuple[str, int]) -> None:
-    """A young server answers some requests with "not yet", which depends on chance."""
+    """Wait until a new server is ready; before that some responses are not deterministic."""
     script = Script(address, "prepare", "newest")
     script.wait_for_coordinator()
     fields = {"transactional_id": None, "transaction_timeout": 60000}
@@ -36,8 +36,10 @@ def prepare(address: tuple[str, int]) -> None:
 
 
 def run(address: tuple[str, int], name: str, era: str) -> list[dict[str, Any]]:
-    """All answers of a script in one era, normalised. Where a server's answer leaves the script
-    unable to go on, the last entry says so."""
+    """The normalized responses of a script in one era.
+
+    If a response makes the script fail, the last entry has the error.
+    """
     script = Script(address, name, era)
     stopped = None
     try:
@@ -48,7 +50,7 @@ def run(address: tuple[str, int], name: str, era: str) -> list[dict[str, Any]]:
         script.close()
     normaliser = Normaliser.knowing(script.ids)
     rows = [
-        {"ask": exchange.ask, "answer": normaliser.normal(exchange.answer)}
+        {"ask": exchange.ask, "answer": normaliser.normal(exchange.response)}
         for exchange in script.exchanges
     ]
     if stopped is not None:
@@ -68,7 +70,7 @@ def load(name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _pretty(value: Any, indent: int = 0) -> str:
-    """JSON with everything on one line that fits on one."""
+    """JSON in which every value that fits is on one line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= LINE_COLUMNS_MAX or not isinstance(value, dict | list) or not value:
         return line

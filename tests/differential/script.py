@@ -1,8 +1,8 @@
-"""One script of requests against one server, and the answers that came.
+"""A script of requests against one server, and the recorded responses.
 
-A script is a function that takes a `Script` and asks. It runs once per era: all APIs in their
-oldest version, in their first flexible one, in their newest. What it asks is the same for every
-server, but for ids that the server gave before.
+A script is a function that takes a `Script` and sends requests. It runs once per era: with all APIs
+in their oldest version, in their first flexible version, and in their newest version. The requests
+are equal for all servers, except for ids that the server assigned.
 """
 
 import contextlib
@@ -19,10 +19,9 @@ from tests.plain_client import API_KEYS, ConnectionClosed, PlainClient, parse_re
 from tests.processes import until
 
 ERAS = ("oldest", "flexible", "newest")
-# kio knows versions that Kafka holds unstable, and does not know those that Kafka answers with an
-# error alone.
+# kio has versions that are unstable in Kafka, and lacks versions that Kafka rejects.
 NEWEST = {"init_producer_id": 5}
-ANSWER_SECONDS_MAX = 15
+RESPONSE_SECONDS_MAX = 15
 SETTLE_SECONDS_MAX = 15
 
 
@@ -49,7 +48,7 @@ def version_of(api: str, era: str) -> int:
 @dataclass(slots=True)
 class Exchange:
     ask: str
-    answer: Any
+    response: Any
 
 
 @dataclass(slots=True)
@@ -62,12 +61,12 @@ class Script:
     ids: list[tuple[str, str]] = field(default_factory=list)
 
     def note_id(self, kind: str, value: str) -> None:
-        """Ids are numbered in the order in which the script met them."""
+        """Number an id by its first appearance in the script."""
         if value and (kind, value) not in self.ids:
             self.ids.append((kind, value))
 
     def topic(self, name: str) -> str:
-        """Topics and groups are named after script and era, so that runs do not meet."""
+        """A name with script and era, so that runs do not share topics or groups."""
         return f"{self.name}-{self.era}-{name}"
 
     def version(self, api: str) -> int:
@@ -76,7 +75,7 @@ class Script:
     def at_least(self, api: str, version: int) -> bool:
         return self.version(api) >= version
 
-    def ask(
+    def request(
         self,
         label: str,
         api: str,
@@ -87,15 +86,18 @@ class Script:
         only: Callable[[Any], Any] | None = None,
         settled: Callable[[Any], bool] | None = None,
     ) -> Any:
-        """Asks, records and returns the answer. `only` picks the part that concerns this script;
-        `settled` asks again until what an earlier request changed has reached the broker."""
+        """Send a request, record and return the response.
+
+        `only` selects the part that matters for this script. `settled` repeats the request until
+        an earlier change is visible.
+        """
         chosen = self.version(api) if version is None else version
         if settled is None:
-            answer = self._exchange(api, chosen, fields, on)
+            response = self._exchange(api, chosen, fields, on)
         else:
-            answer = self._settled(api, chosen, fields, on, settled)
-        self._record(label, api, chosen, answer, only)
-        return answer
+            response = self._settled(api, chosen, fields, on, settled)
+        self._record(label, api, chosen, response, only)
+        return response
 
     def begin(
         self,
@@ -106,35 +108,35 @@ class Script:
         version: int | None = None,
         on: str = "main",
     ) -> Callable[[], Any]:
-        """Sends now; the returned function waits for the answer and records it."""
+        """Send a request; the returned function waits for the response and records it."""
         chosen = self.version(api) if version is None else version
         client = self._client(on)
         client.send(api, chosen, fields)
 
         def finish() -> Any:
-            answer = self._receive(client, api, chosen, on)
-            self._record(label, api, chosen, answer, None)
-            return answer
+            response = self._receive(client, api, chosen, on)
+            self._record(label, api, chosen, response, None)
+            return response
 
         return finish
 
     def quietly(self, api: str, fields: dict[str, Any], *, version: int | None = None) -> Any:
-        """Asks without recording: for what prepares a scene."""
+        """Send a request without recording it, to prepare a case."""
         chosen = self.version(api) if version is None else version
         return self._exchange(api, chosen, fields, "quiet")
 
     def send_raw(
-        self, label: str, frames: bytes, answers: list[tuple[str, int]], *, on: str = "raw"
+        self, label: str, frames: bytes, responses: list[tuple[str, int]], *, on: str = "raw"
     ) -> list[Any]:
-        """Sends bytes as they are and records the answers, or that the connection was closed."""
+        """Send raw bytes and record the responses, or that the connection was closed."""
         client = self._client(on)
         got = []
         with contextlib.suppress(ConnectionClosed):
             client.send_raw(frames)
-        for api, version in answers:
-            answer = self._receive(client, api, version, on)
-            self._record(label, api, version, answer, None)
-            got.append(answer)
+        for api, version in responses:
+            response = self._receive(client, api, version, on)
+            self._record(label, api, version, response, None)
+            got.append(response)
         return got
 
     def expect_closed(self, label: str, frames: bytes, *, on: str = "raw") -> None:
@@ -142,12 +144,12 @@ class Script:
         try:
             client.send_raw(frames)
             frame = client.receive_frame()
-            answer = f"{len(frame)} bytes"
+            response = f"{len(frame)} bytes"
         except ConnectionClosed:
-            answer = "closed"
+            response = "closed"
         except TimeoutError:
-            answer = "silence"
-        self.exchanges.append(Exchange(label, answer))
+            response = "silence"
+        self.exchanges.append(Exchange(label, response))
         self.hang_up(on)
 
     def hang_up(self, on: str) -> None:
@@ -158,10 +160,10 @@ class Script:
             client.close()
         self.connections.clear()
 
-    # Scenes that most scripts need; nothing of them is recorded.
+    # Preparation of topics and groups, which is not recorded
 
     def make_topic(self, name: str, *, partitions: int = 1, configs: Any = ()) -> str:
-        """Creates a topic and waits until the broker leads its partitions; returns its id."""
+        """Create a topic, wait until the broker leads its partitions, and return its id."""
         rows = [{"name": key, "value": value} for key, value in dict(configs).items()]
         fields = {"name": name, "num_partitions": partitions, "replication_factor": 1}
         made = self.quietly(
@@ -182,11 +184,11 @@ class Script:
         return topic_id
 
     def _leads(self, name: str, partitions: int) -> bool:
-        """Kafka names a leader in Metadata a moment before the leader knows that it leads."""
+        """Wait for leaders; Kafka's metadata has a leader shortly before it serves requests."""
         rows = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
         fields = {"replica_id": -1, "topics": [{"name": name, "partitions": rows}]}
-        answer = self.quietly("list_offsets", fields, version=7)
-        return all(row["error_code"] == "NONE" for row in answer["topics"][0]["partitions"])
+        response = self.quietly("list_offsets", fields, version=7)
+        return all(row["error_code"] == "NONE" for row in response["topics"][0]["partitions"])
 
     def wait_without_topic(self, name: str) -> None:
         until(
@@ -202,8 +204,8 @@ class Script:
     def wait_for_coordinator(self) -> None:
         def look() -> bool:
             fields = {"key_type": 0, "coordinator_keys": [self.topic("any")]}
-            answer = self.quietly("find_coordinator", fields, version=4)
-            if answer["coordinators"][0]["error_code"] != "NONE":
+            response = self.quietly("find_coordinator", fields, version=4)
+            if response["coordinators"][0]["error_code"] != "NONE":
                 return False
             groups = {"groups": [{"group_id": self.topic("any"), "topics": None}]}
             return bool(
@@ -223,14 +225,14 @@ class Script:
         end = time.monotonic() + SETTLE_SECONDS_MAX
 
         def look() -> list[Any] | None:
-            answer = self._exchange(api, version, fields, on)
-            return [answer] if settled(answer) or time.monotonic() > end else None
+            response = self._exchange(api, version, fields, on)
+            return [response] if settled(response) or time.monotonic() > end else None
 
         return until(look, seconds=SETTLE_SECONDS_MAX + 5, what=api)[0]
 
     def _client(self, on: str) -> PlainClient:
         if on not in self.connections:
-            self.connections[on] = PlainClient(self.address, timeout_seconds=ANSWER_SECONDS_MAX)
+            self.connections[on] = PlainClient(self.address, timeout_seconds=RESPONSE_SECONDS_MAX)
         return self.connections[on]
 
     def _exchange(self, api: str, version: int, fields: dict[str, Any], on: str) -> Any:
@@ -254,7 +256,7 @@ class Script:
         return parse_response(api, version, frame)[1]
 
     def _record(
-        self, label: str, api: str, version: int, answer: Any, only: Callable[[Any], Any] | None
+        self, label: str, api: str, version: int, response: Any, only: Callable[[Any], Any] | None
     ) -> None:
-        kept = only(answer) if only is not None and isinstance(answer, dict) else answer
+        kept = only(response) if only is not None and isinstance(response, dict) else response
         self.exchanges.append(Exchange(f"{api} v{version}: {label}", kept))

@@ -1,4 +1,4 @@
-"""riverrun's answers against those that Apache Kafka gave to the same requests."""
+"""The responses of riverrun equal those that Apache Kafka sent to the same requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +24,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def seen() -> dict[Difference, int]:
-    """How often each known difference was met, filled by the tests of this module in turn."""
+    """The number of occurrences of each known difference, filled in by the tests."""
     return {}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_answers_equal_those_of_kafka(
+def test_responses_equal_those_of_kafka(
     name: str, server: Server, seen: dict[Difference, int]
 ) -> None:
     recorded = load(name)
@@ -45,7 +45,7 @@ def test_answers_equal_those_of_kafka(
     assert not unexpected, f"{len(unexpected)} fields differ from Kafka's:\n{shown}"
 
 
-def test_every_known_difference_is_still_one(
+def test_every_known_difference_still_exists(
     request: pytest.FixtureRequest, seen: dict[Difference, int]
 ) -> None:
     ran = sum("test_answers_equal" in item.nodeid for item in request.session.items)
@@ -55,5 +55,5 @@ def test_every_known_difference_is_still_one(
     assert not stale, f"no longer different, take it off the list: {stale}"
 
 
-def test_every_recording_has_its_script() -> None:
+def test_every_recording_has_a_script() -> None:
     assert {Path(path).stem for path in RECORDED.glob("*.json")} == set(SCRIPTS)

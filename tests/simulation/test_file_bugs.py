@@ -23,6 +23,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", list(FileBug), ids=lambda bug: bug.name)
 def test_planted_bug_is_found_and_the_correct_node_passes(bug: FileBug) -> None:
     faults = parse_schedule(FAULTS[bug])

@@ -35,14 +35,14 @@ def make_name(names: Iterator[int], request: pytest.FixtureRequest) -> Callable[
 
 @pytest.fixture
 def make_topic(cluster: Cluster, make_name: Callable[[], str]) -> MakeTopic:
-    """Creates topics of three replicas, and waits until every node knows their leaders."""
+    """Creates topics with three replicas and waits until every node has their leaders."""
 
     def make(*, partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = make_name()
         rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": 3}
-        asked = {"topics": [{**topic, "configs": rows}], "timeout": 30000}
-        made = cluster.ask("create_topics", 7, asked)
+        wanted = {"topics": [{**topic, "configs": rows}], "timeout": 30000}
+        made = cluster.request("create_topics", 7, wanted)
         assert made["topics"][0]["error_code"] == "NONE", made
         wanted = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
 
@@ -54,7 +54,7 @@ def make_topic(cluster: Cluster, make_name: Callable[[], str]) -> MakeTopic:
                     return False
             return True
 
-        until(is_known, seconds=30, what=f"every node knows {name}")
+        until(is_known, seconds=30, what=f"every node has the leaders of {name}")
         return name
 
     return make

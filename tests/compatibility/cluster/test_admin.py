@@ -1,6 +1,6 @@
-"""Administration of three nodes by confluent-kafka, and by requests to each node in turn.
+"""Administration of three nodes with confluent-kafka and with requests to each node.
 
-Whichever broker is asked, the active controller decides.
+Every broker forwards changes to the active controller.
 """
 
 import signal
@@ -30,16 +30,14 @@ NODES = (1, 2, 3)
 
 @pytest.fixture
 def admins(cluster: Cluster) -> list[AdminClient]:
-    """One for each node, which knows that node alone at first."""
+    """One admin client per node, which bootstraps from that node."""
     return [
         AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
         for node in cluster.nodes.values()
     ]
 
 
-def test_the_cluster_is_described_alike_by_every_node(
-    admins: list[AdminClient], cluster: Cluster
-) -> None:
+def test_every_node_describes_the_same_cluster(admins: list[AdminClient], cluster: Cluster) -> None:
     described = [admin.describe_cluster().result(SECONDS_MAX) for admin in admins]
     assert len({each.cluster_id for each in described}) == 1
     wanted = {(node.id, node.bootstrap) for node in cluster.nodes.values()}
@@ -48,7 +46,7 @@ def test_the_cluster_is_described_alike_by_every_node(
         assert each.controller.id in NODES
 
 
-def test_topics_are_made_grown_and_deleted_by_any_node(
+def test_any_node_creates_extends_and_deletes_topics(
     admins: list[AdminClient], make_name: Callable[[], str]
 ) -> None:
     for admin in admins:
@@ -61,7 +59,7 @@ def test_topics_are_made_grown_and_deleted_by_any_node(
 def test_each_broker_forwards_to_the_controller(
     cluster: Cluster, make_name: Callable[[], str]
 ) -> None:
-    """The same requests straight to each node; a client might pick another one."""
+    """Send the same requests to each node directly, because a client may choose another node."""
     for node in cluster.nodes.values():
         name = make_name()
         with node.client() as client:
@@ -77,8 +75,8 @@ def test_each_broker_forwards_to_the_controller(
             fields = {"topics": [{"name": name, "count": 2}], "timeout": 30000}
             grown = client.request("create_partitions", 3, fields)
             assert grown["results"][0]["error_code"] == "NONE"
-            asked = {"topic": name, "partitions": [0, 1]}
-            fields = {"election_type": 0, "topic_partitions": [asked], "timeout": 30000}
+            wanted = {"topic": name, "partitions": [0, 1]}
+            fields = {"election_type": 0, "topic_partitions": [wanted], "timeout": 30000}
             elected = client.request("elect_leaders", 2, fields)["replica_election_results"]
             codes = {row["error_code"] for row in elected[0]["partition_result"]}
             assert codes == {"ELECTION_NOT_NEEDED"}
@@ -88,7 +86,7 @@ def test_each_broker_forwards_to_the_controller(
 
 
 def test_settings_of_topics_and_brokers(admins: list[AdminClient], make_topic: MakeTopic) -> None:
-    """confluent-kafka has no name for the cluster's defaults; Apache's client has."""
+    """confluent-kafka cannot set the cluster's default; the test of Apache's client does."""
     topic = make_topic()
     name = "log.cleaner.backoff.ms"
     of_topic = _change(ResourceType.TOPIC, topic, "retention.ms", "12345")
@@ -110,15 +108,15 @@ def test_settings_of_topics_and_brokers(admins: list[AdminClient], make_topic: M
     assert _refusal(admins[2].incremental_alter_configs([wrong])[wrong]) == "INVALID_REQUEST"
 
 
-def test_deleted_records_are_gone_from_every_replica(
+def test_deleted_records_are_removed_from_every_replica(
     admins: list[AdminClient], cluster: Cluster, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(partitions=3)
     for partition in range(3):
         values = [b"%d" % number for number in range(20)]
         send(cluster.bootstrap, topic, values, partition=partition, acks="all")
-    asked = [TopicPartition(topic, partition, 12) for partition in range(3)]
-    for place, future in admins[1].delete_records(asked).items():
+    wanted = [TopicPartition(topic, partition, 12) for partition in range(3)]
+    for place, future in admins[1].delete_records(wanted).items():
         assert future.result(SECONDS_MAX).low_watermark == 12, place
     with consumer(cluster.bootstrap, topic) as reader:
         reader.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
@@ -127,26 +125,28 @@ def test_deleted_records_are_gone_from_every_replica(
 
 
 @pytest.mark.timeout(240)
-def test_preferred_leaders_come_back_and_unclean_ones_are_refused(
+def test_preferred_leaders_are_elected_and_unclean_elections_rejected(
     admins: list[AdminClient],
     cluster: Cluster,
     make_topic: MakeTopic,
     make_name: Callable[[], str],
 ) -> None:
-    """A node stops and another leads; it comes back and is elected again. Nobody is elected in
-    place of a leader that lives, nor where no replica does."""
+    """A restarted node is elected again as the preferred leader.
+
+    An unclean election fails if the leader is alive or if no replica is alive.
+    """
     topic, alone = make_topic(), make_name()
     place = TopicPartition(topic, 0)
     preferred = cluster.leader(topic)
     admin = admins[preferred % 3]
     place_of = {"partition_index": 0, "broker_ids": [preferred]}
-    asked = {"name": alone, "num_partitions": -1, "replication_factor": -1}
-    fields = {"topics": [{**asked, "assignments": [place_of]}], "timeout": 30000}
-    made = cluster.ask("create_topics", 7, fields)
+    wanted = {"name": alone, "num_partitions": -1, "replication_factor": -1}
+    fields = {"topics": [{**wanted, "assignments": [place_of]}], "timeout": 30000}
+    made = cluster.request("create_topics", 7, fields)
     assert made["topics"][0]["error_code"] == "NONE"
     cluster.nodes[preferred].kill(signal.SIGTERM)
     cluster.nodes[preferred].wait_gone(60)
-    until(lambda: cluster.leader(topic) != preferred, seconds=SECONDS_MAX, what="another leads")
+    until(lambda: cluster.leader(topic) != preferred, seconds=SECONDS_MAX, what="a new leader")
     assert _election(admin, ElectionType.UNCLEAN, place) == "ELECTION_NOT_NEEDED"
     assert _election(admin, ElectionType.PREFERRED, place) == "PREFERRED_LEADER_NOT_AVAILABLE"
     dead = TopicPartition(alone, 0)
@@ -155,14 +155,18 @@ def test_preferred_leaders_come_back_and_unclean_ones_are_refused(
     cluster.wait_healthy()
     assert cluster.leader(topic) != preferred
     assert _election(admin, ElectionType.PREFERRED, place) is None
-    until(lambda: cluster.leader(topic) == preferred, seconds=SECONDS_MAX, what="it leads again")
+    until(
+        lambda: cluster.leader(topic) == preferred,
+        seconds=SECONDS_MAX,
+        what="its return",
+    )
     unknown = TopicPartition("nothing-of-that-name", 0)
     assert _election(admin, ElectionType.PREFERRED, unknown) == "UNKNOWN_TOPIC_OR_PART"
 
 
 def _make_grow_and_delete(admins: list[AdminClient], admin: AdminClient, name: str) -> None:
-    asked = NewTopic(name, 3, 3, config={"retention.ms": "60000"})
-    admin.create_topics([asked])[name].result(SECONDS_MAX)
+    wanted = NewTopic(name, 3, 3, config={"retention.ms": "60000"})
+    admin.create_topics([wanted])[name].result(SECONDS_MAX)
     until(lambda: _has(admins, name, 3), seconds=SECONDS_MAX, what="three partitions")
     again = admin.create_topics([NewTopic(name, 1, 1)])[name]
     assert _refusal(again) == "TOPIC_ALREADY_EXISTS"
@@ -174,7 +178,7 @@ def _make_grow_and_delete(admins: list[AdminClient], admin: AdminClient, name: s
         assert len(row.isr) == 3
     assert len({row.leader.id for row in described.partitions}) == 3
     admin.delete_topics([name])[name].result(SECONDS_MAX)
-    until(lambda: _has(admins, name, None), seconds=SECONDS_MAX, what="it is gone everywhere")
+    until(lambda: _has(admins, name, None), seconds=SECONDS_MAX, what="no node has the topic")
 
 
 def _election(admin: AdminClient, kind: ElectionType, place: TopicPartition) -> str | None:
@@ -183,7 +187,7 @@ def _election(admin: AdminClient, kind: ElectionType, place: TopicPartition) -> 
 
 
 def _has(admins: list[AdminClient], topic: str, partitions: int | None) -> bool:
-    """Whether every node shows that many partitions, or None for no topic."""
+    """Whether every node reports that many partitions, or None for no topic."""
     for admin in admins:
         found = admin.list_topics(timeout=SECONDS_MAX).topics.get(topic)
         if (None if found is None else len(found.partitions)) != partitions:
@@ -198,7 +202,7 @@ def _change(kind: ResourceType, of: str, name: str, value: str | None) -> Config
 
 
 def _settled(admin: AdminClient, resource: ConfigResource, name: str, value: str) -> ConfigEntry:
-    """The setting, once it has this value: brokers follow the controller a moment later."""
+    """Wait until a setting has this value; brokers apply it shortly after the controller."""
 
     def found() -> ConfigEntry | None:
         row: ConfigEntry = admin.describe_configs([resource])[resource].result(SECONDS_MAX)[name]

@@ -23,7 +23,7 @@ SHELL_ATTEMPTS_MAX = 8
 CONFIGS = "kafka.admin.ConfigCommand"
 
 
-def test_the_java_admin_client(
+def test_java_admin_client(
     tools: ApacheTools, cluster: Cluster, make_name: Callable[[], str]
 ) -> None:
     ran = tools.run("ClusterAdmin.java", cluster.bootstrap, make_name())
@@ -60,7 +60,7 @@ def test_the_java_admin_client(
 
 
 def test_kafka_metadata_quorum_describes(tools: ApacheTools, cluster: Cluster) -> None:
-    """By the address of any broker and of any controller."""
+    """It works with the address of every broker and of every controller."""
     leader = cluster.controller()
     for node in cluster.nodes.values():
         for at in (_server(node), _controller(node)):
@@ -89,11 +89,15 @@ def test_kafka_metadata_quorum_adds_and_removes_a_controller(
     at = ("MetadataQuorumCommand", *_server(cluster.nodes[1]))
     with _fourth(cluster, tmp_path / "four", roles) as (controller, data):
         name = "4" if "broker" in roles else controller
-        asked = cli.process("quorum", "add", name, "--print-properties", "--data", str(data))
-        (tmp_path / "add.properties").write_text(asked)
+        wanted = cli.process("quorum", "add", name, "--print-properties", "--data", str(data))
+        (tmp_path / "add.properties").write_text(wanted)
         add = ("--command-config", tmp_path / "add.properties", "add-controller")
         four = _directory_id(data)
-        until(lambda: four in _roles(tools, cluster), seconds=SECONDS_MAX, what="it observes")
+        until(
+            lambda: four in _roles(tools, cluster),
+            seconds=SECONDS_MAX,
+            what="node 4 is an observer",
+        )
         assert _roles(tools, cluster)[four] == "Observer"
         added = tools.run(*at, *add).check().text
         assert f"Added controller 4 with directory id {four}" in added
@@ -106,7 +110,7 @@ def test_kafka_metadata_quorum_adds_and_removes_a_controller(
         until(
             lambda: _roles(tools, cluster)[four] == "Observer",
             seconds=SECONDS_MAX,
-            what="it observes again",
+            what="node 4 is an observer again",
         )
         again = tools.run(*at, "remove-controller", *identity)
         assert again.code == 1 and "VoterNotFoundException" in again.text
@@ -127,7 +131,7 @@ def _unregister(tools: ApacheTools, cluster: Cluster) -> None:
     until(
         lambda: "4" not in _states(tools.run(*listed).text),
         seconds=SECONDS_MAX,
-        what="broker 4 is forgotten",
+        what="broker 4 is unregistered",
     )
 
 
@@ -201,7 +205,11 @@ def test_kafka_topics_and_leader_election(
     unknown = tools.run(*elect, "preferred", "--topic", f"{name}-not", "--partition", 0)
     assert unknown.code == 1 and "UnknownTopicOrPartitionException" in unknown.text
     tools.run(*at, "--delete", "--topic", name).check()
-    until(lambda: name not in tools.run(*at, "--list").text.split(), seconds=30, what="it is gone")
+    until(
+        lambda: name not in tools.run(*at, "--list").text.split(),
+        seconds=30,
+        what="deleted",
+    )
 
 
 def test_kafka_configs_through_brokers_and_controllers(
@@ -217,7 +225,7 @@ def test_kafka_configs_through_brokers_and_controllers(
             until(
                 partial(_shows, tools, f"{setting}=250", *describe),
                 seconds=SECONDS_MAX,
-                what=f"node {node.id} has the default of the cluster",
+                what=f"node {node.id} has the cluster default",
             )
         assert f"{setting}=250" in tools.run(CONFIGS, *at, "--describe", *everywhere).check().text
         tools.run(CONFIGS, *at, "--alter", *everywhere, "--delete-config", setting).check()
@@ -229,8 +237,8 @@ def test_kafka_log_dirs_and_delete_records(
     name = make_topic()
     send(cluster.bootstrap, name, [b"x" * 1000] * 10, acks="all")
     at = _server(cluster.nodes[2])
-    asked = {"partitions": [{"topic": name, "partition": 0, "offset": 6}], "version": 1}
-    (tmp_path / "offsets.json").write_text(json.dumps(asked))
+    wanted = {"partitions": [{"topic": name, "partition": 0, "offset": 6}], "version": 1}
+    (tmp_path / "offsets.json").write_text(json.dumps(wanted))
     deleted = tools.run(
         "DeleteRecordsCommand", *at, "--offset-json-file", tmp_path / "offsets.json"
     )
@@ -248,11 +256,11 @@ def test_kafka_log_dirs_and_delete_records(
     until(
         lambda: sorted(sizes()) == [1, 2, 3] and min(sizes().values()) > 10_000,
         seconds=SECONDS_MAX,
-        what="all replicas hold the records",
+        what="all replicas have the records",
     )
 
 
-def test_the_java_producer_and_consumer_groups(
+def test_java_producer_and_consumer_groups(
     tools: ApacheTools, cluster: Cluster, make_topic: MakeTopic
 ) -> None:
     name = make_topic(partitions=6)
@@ -276,7 +284,7 @@ def test_the_java_producer_and_consumer_groups(
         assert len(read(reader, 6000)) == 6000
 
 
-def test_every_node_has_metadata_that_apache_reads(
+def test_apache_tools_read_the_metadata_of_every_node(
     tools: ApacheTools, cluster: Cluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """kafka-dump-log and kafka-metadata-shell read the log and the snapshots of each node."""
@@ -318,14 +326,16 @@ def _list_in_shell(tools: ApacheTools, snapshot: Path, wanted: set[str]) -> None
 
 
 def _snapshots(folder: Path) -> list[Path]:
-    """But the one that a cluster begins with, on which Apache's own shell waits for ever."""
+    """All snapshots except the bootstrap snapshot, on which Apache's shell never ends."""
     found = sorted(folder.glob("*.checkpoint"))
     return [path for path in found if not path.name.startswith("0" * 20)]
 
 
 def _keep(folder: Path, kept: Path) -> Path:
-    """Links to the files, which the node may delete at any time. The log first: what is deleted of
-    it is in a snapshot that is there already."""
+    """Link the files, because the node may delete them at any time.
+
+    Link the log first: records deleted from it are in a snapshot that already exists.
+    """
     kept.mkdir()
     for kind in ("*.log", "*.checkpoint"):
         for path in sorted(folder.glob(kind)):
@@ -336,7 +346,7 @@ def _keep(folder: Path, kept: Path) -> Path:
 
 @contextmanager
 def _fourth(cluster: Cluster, folder: Path, roles: str) -> Iterator[tuple[str, Path]]:
-    """One more node; gives the address of its controller and its directory."""
+    """Start a fourth node; yield the address of its controller and its directory."""
     port = cluster.first_port + 3 * PORTS_PER_NODE
     folder.mkdir()
     clients = f"PLAINTEXT://127.0.0.1:{port}," if "broker" in roles else ""
@@ -363,14 +373,14 @@ def _fourth(cluster: Cluster, folder: Path, roles: str) -> Iterator[tuple[str, P
 
 
 def _roles(tools: ApacheTools, cluster: Cluster) -> dict[str, str]:
-    """By directory id: an observer that went away is shown for some minutes more."""
+    """Roles by directory id; a stopped observer is listed for some minutes."""
     at = ("MetadataQuorumCommand", *_server(cluster.nodes[1]), "describe", "--replication")
     rows = _split(tools.run(*at).check().text)
     return {row[1]: row[-1] for row in rows[1:]}
 
 
 def _states(text: str) -> dict[str, str]:
-    """State by broker, as kafka-cluster list-endpoints shows it."""
+    """The state of each broker in the output of kafka-cluster list-endpoints."""
     return {row[0]: row[4] for row in _split(text)[1:] if len(row) > 4}
 
 

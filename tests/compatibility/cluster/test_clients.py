@@ -1,4 +1,4 @@
-"""kafka-python and aiokafka over three nodes: what they write is read by groups that grow."""
+"""kafka-python and aiokafka on three nodes, with groups that grow."""
 
 import asyncio
 import collections
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.timeout(180)
 SECONDS_MAX = 60
 COUNT = 300
 PARTITIONS = 6
-POLL_MS = 500  # kafka-python may forget that it was joining when a poll ends too early
+POLL_MS = 500  # kafka-python may lose a pending join when a poll ends too early
 
 
 def test_kafka_python(cluster: Cluster, make_topic: MakeTopic) -> None:
-    """Two members share six partitions, and a third comes later and goes on after them."""
+    """Two members share six partitions, and a later member continues at their offsets."""
     topic = make_topic(partitions=PARTITIONS)
     producer = kafka.KafkaProducer(bootstrap_servers=cluster.others(1).split(","), acks="all")
     sent = [

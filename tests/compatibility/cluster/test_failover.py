@@ -1,4 +1,4 @@
-"""Clients of others while nodes die and restart: nothing is lost, and no error is shown."""
+"""Third-party clients while nodes are killed and restarted: no loss and no error."""
 
 import contextlib
 import signal
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 def _writing(
     cluster: Cluster, tools: ApacheTools, topic: str, folder: Path
 ) -> Iterator[list[Writer]]:
-    """All producers at once; at the end everything that was acknowledged is read back."""
+    """Run all producers at once; at the end read all acknowledged values back."""
     writers: list[Writer] = [
         JavaWriter(cluster.bootstrap, topic, tools=tools, folder=folder),
         ConfluentWriter(cluster.bootstrap, topic),
@@ -50,7 +50,7 @@ def _writing(
 
 
 def _check(cluster: Cluster, topic: str, writers: list[Writer]) -> None:
-    """Each acknowledged value lies at its offset, once, and each producer's in order."""
+    """Each acknowledged value is at its offset, once, and in its producer's order."""
     acked = [row for writer in writers for row in writer.acked]
     with consumer(cluster.bootstrap, f"{topic}-check") as reader:
         for partition in range(PARTITIONS):
@@ -73,10 +73,10 @@ def _read_all(reader: Consumer, topic: str, partition: int) -> dict[int, bytes]:
     return {offset_of(message): value_of(message) for message in read(reader, end)}
 
 
-def test_producers_ride_through_the_death_of_a_leader(
+def test_producers_survive_the_kill_of_a_leader(
     cluster: Cluster, tools: ApacheTools, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """First of a leader that is not the active controller, then of the controller itself."""
+    """Kill a leader that is not the active controller, then the controller itself."""
     topic = make_topic(partitions=PARTITIONS)
     with _writing(cluster, tools, topic, tmp_path) as writers:
         controller = cluster.controller()
@@ -90,7 +90,7 @@ def test_producers_ride_through_the_death_of_a_leader(
             cluster.wait_healthy()
 
 
-def test_producers_ride_through_a_rolling_restart(
+def test_producers_survive_a_rolling_restart(
     cluster: Cluster, tools: ApacheTools, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = make_topic(partitions=PARTITIONS)
@@ -101,7 +101,7 @@ def test_producers_ride_through_a_rolling_restart(
                 writer.wait_for_more(5)
 
 
-def test_a_group_goes_on_when_its_coordinator_dies(
+def test_group_survives_the_kill_of_its_coordinator(
     cluster: Cluster, make_topic: MakeTopic, make_name: Callable[[], str]
 ) -> None:
     topic = make_topic(partitions=3)
@@ -129,7 +129,7 @@ def test_a_group_goes_on_when_its_coordinator_dies(
     assert len(places) == len(set(places)) == 300
 
 
-def test_aiokafka_and_the_command_line_go_on_when_their_coordinator_dies(
+def test_aiokafka_and_cli_groups_survive_the_kill_of_their_coordinator(
     cluster: Cluster, make_topic: MakeTopic, make_name: Callable[[], str]
 ) -> None:
     topic = make_topic(partitions=PARTITIONS)
@@ -170,8 +170,8 @@ def _send_round(cluster: Cluster, topic: str, word: str) -> None:
         send(cluster.bootstrap, topic, values, partition=partition, enable_idempotence=True)
 
 
-def test_the_command_line_with_a_node_down(cluster: Cluster, make_topic: MakeTopic) -> None:
-    """produce, consume, topics and cluster, all told the address of a dead node first."""
+def test_cli_works_with_a_node_down(cluster: Cluster, make_topic: MakeTopic) -> None:
+    """produce, consume, topics and cluster work if the first address is a stopped node."""
     topic = make_topic(partitions=3)
     dead = cluster.leader(topic)
     bootstrap = f"{cluster.nodes[dead].bootstrap},{cluster.others(dead)}"
@@ -187,11 +187,13 @@ def test_the_command_line_with_a_node_down(cluster: Cluster, make_topic: MakeTop
     cluster.wait_healthy()
 
 
-def test_a_leader_that_was_paused_calls_nothing_out_of_range(
+def test_resumed_leader_does_not_return_offset_out_of_range(
     cluster: Cluster, make_topic: MakeTopic
 ) -> None:
-    """What its successor wrote is not there. Clients that send no epoch (aiokafka) would believe
-    that the log was cut, and begin anew."""
+    """A resumed leader lacks the records of its successor.
+
+    OFFSET_OUT_OF_RANGE would make clients that send no epoch (aiokafka) reset their position.
+    """
     topic = make_topic()
     send(cluster.bootstrap, topic, [b"before"] * 3, acks="all")
     paused = cluster.leader(topic)
@@ -206,7 +208,7 @@ def test_a_leader_that_was_paused_calls_nothing_out_of_range(
             client.send("fetch", 4, {"replica_id": -1, "max_bytes": 1000, "topics": [wanted]})
         finally:
             node.kill(signal.SIGCONT)
-        _, answer = client.receive("fetch", 4)
-    (row,) = answer["responses"][0]["partitions"]
+        _, response = client.receive("fetch", 4)
+    (row,) = response["responses"][0]["partitions"]
     assert row["error_code"] == "NOT_LEADER_OR_FOLLOWER"
     cluster.wait_healthy()

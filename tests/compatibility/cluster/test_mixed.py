@@ -1,6 +1,6 @@
-"""One of three nodes is Apache Kafka, on a directory of ours; then ours again, on its directory.
+"""One of three nodes is replaced by Apache Kafka on the same directory, and back.
 
-Nothing shows more of what nodes say to each other: it votes, replicates, leads and hands over.
+This covers the protocols between nodes: it votes, replicates, leads and hands over.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ SECONDS_MAX = 90
 NODE = 3
 
 
-def test_apache_kafka_takes_the_place_of_a_node(
+def test_apache_kafka_replaces_a_node(
     cluster: Cluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = make_topic(partitions=3)
@@ -50,7 +50,7 @@ def test_apache_kafka_takes_the_place_of_a_node(
 
 @contextlib.contextmanager
 def _apache(cluster: Cluster, node: Member, folder: Path) -> Iterator[None]:
-    """Apache Kafka in place of a node: its number, its ports, a copy of its directory."""
+    """Apache Kafka with the id, ports and a copy of the directory of a node."""
     libraries = need(find_kafka)
     host, port = node.address
     listeners = f"PLAINTEXT://{host}:{port},CONTROLLER://{node.controller}"
@@ -83,12 +83,12 @@ def _apache(cluster: Cluster, node: Member, folder: Path) -> Iterator[None]:
 
 
 def _elect(cluster: Cluster, topic: str, partition: int) -> None:
-    """The node leads again what it prefers to lead."""
-    asked = {"topic": topic, "partitions": [partition]}
-    fields = {"election_type": 0, "topic_partitions": [asked], "timeout": 30000}
+    """Elect the node as the preferred leader."""
+    wanted = {"topic": topic, "partitions": [partition]}
+    fields = {"election_type": 0, "topic_partitions": [wanted], "timeout": 30000}
 
     def leads() -> bool:
-        cluster.ask("elect_leaders", 2, fields)
+        cluster.request("elect_leaders", 2, fields)
         return cluster.leader(topic, partition) == NODE
 
     until(leads, seconds=SECONDS_MAX, what=f"node {NODE} leads {topic}-{partition}")

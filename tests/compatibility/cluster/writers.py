@@ -1,7 +1,7 @@
-"""Producers and a consumer that go on while nodes die, in threads or processes of their own.
+"""Producers and a consumer that run while nodes are killed, in their own threads or processes.
 
-A producer sends numbered values to all partitions of a topic, idempotent and with acks=all, and
-keeps what was acknowledged and every error that its user would have seen.
+An idempotent producer with acks=all sends numbered values to all partitions of a topic. It keeps
+the acknowledgements and every error that a user would see.
 """
 
 import asyncio
@@ -62,17 +62,17 @@ class Writer:
         raise NotImplementedError
 
     def wait_for_more(self, count: int = 60, *, seconds: float = 60) -> None:
-        """Until so many more are acknowledged on each partition, none of which it may leave out."""
+        """Wait until this many more values are acknowledged on every partition."""
         before = [*self._counts]
 
         def has_more() -> bool:
             assert not self.errors, f"{self.name}: {self.errors[:3]}"
             return all(now - old >= count for now, old in zip(self._counts, before, strict=True))
 
-        until(has_more, seconds=seconds, what=f"{self.name} goes on; acked {before} before")
+        until(has_more, seconds=seconds, what=f"{self.name} makes progress after {before}")
 
     def take(self, partition: int, offset: int, value: bytes) -> None:
-        """One more is acknowledged."""
+        """Record an acknowledgement."""
         self.acked.append(Acked(partition, offset, value))
         self._counts[partition] += 1
 
@@ -136,7 +136,7 @@ class AiokafkaWriter(Writer):
 
 
 class AiokafkaReader:
-    """A member of a group, alive in a thread between the calls, that commits what it read."""
+    """A group member in its own thread that commits its positions."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._settings = {"bootstrap_servers": bootstrap, "group_id": group}
@@ -156,7 +156,7 @@ class AiokafkaReader:
         self._loop.close()
 
     def read(self, count: int) -> list[str]:
-        """The next so many values."""
+        """The next ``count`` values."""
         return self._run(self._read(count))
 
     async def _start(self) -> None:
@@ -178,7 +178,7 @@ class AiokafkaReader:
 
 
 class JavaWriter(Writer):
-    """Apache's producer, in the JVM of the tools; it tells by a file."""
+    """Apache Kafka's producer in the JVM of the tools; it reports through a file."""
 
     name = "java"
 
@@ -200,7 +200,7 @@ class JavaWriter(Writer):
             self.errors.append(ran.text)
 
     def _read(self) -> None:
-        """What is told until the writer has ended and all of it is read."""
+        """Read the file until the producer has ended."""
         position = 0
         while True:
             is_over = not self._thread.is_alive()

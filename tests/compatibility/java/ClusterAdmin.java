@@ -1,5 +1,5 @@
-// Apache Kafka's admin client at work on a cluster. Arguments: addresses of brokers, name of a topic to
-// make. Each step prints a line; what is refused prints the name of the error.
+// Uses Apache Kafka's admin client on a cluster. Arguments: broker addresses, name of a topic to
+// create. Each step prints a line; a rejected request prints the name of its error.
 
 import java.util.Collection;
 import java.util.List;

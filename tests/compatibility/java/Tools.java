@@ -1,7 +1,7 @@
-// Runs many of Apache Kafka's command line tools in one JVM, for each start costs seconds of CPU.
-// A line on standard input is one run: standard input in base64, main class and arguments, between
-// tabs. The answer is a line with exit code and length, then what the tool printed. A main class may
-// also be a file of source, which is compiled first.
+// Runs Apache Kafka's command line tools in one JVM, because each start takes seconds of CPU.
+// A line on standard input is one run: standard input in base64, main class and arguments, separated
+// by tabs. The response is a line with exit code and length, then the output of the tool. A main
+// class may also be a source file, which is compiled first.
 
 import java.io.BufferedReader;
 import java.io.ByteArrayInputStream;
@@ -20,7 +20,7 @@ import javax.tools.ToolProvider;
 import org.apache.kafka.common.utils.Exit;
 
 public class Tools {
-    // The first exit counts: some tools catch what stands for it, complain, and exit once more.
+    // The first exit counts: some tools catch its exception, print an error and exit again.
     static class Exited extends RuntimeException {
         int code = 0;
         int printed = -1;

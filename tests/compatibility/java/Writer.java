@@ -1,6 +1,6 @@
-// Apache Kafka's producer as it is by default (idempotent, acks=all, retries without end), which sends
-// numbered values until a file appears. Arguments: addresses of brokers, topic, number of partitions,
-// file for what was acknowledged or failed, line by line, and the file that ends it.
+// Apache Kafka's producer with its defaults (idempotent, acks=all, retries without end), which sends
+// numbered values until a file appears. Arguments: broker addresses, topic, number of partitions, a
+// file for acknowledgements and failures, line by line, and the file that ends it.
 
 import java.io.PrintStream;
 import java.nio.file.Files;

@@ -1,4 +1,4 @@
-"""All scripts of the differential test by name."""
+"""All scripts of the differential tests by name."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -1,15 +1,15 @@
-"""Committed offsets: stored and found again, with and without members, right and wrong."""
+"""Committed offsets: commits and fetches with and without members, valid and invalid."""
 
 from tests.differential.script import Script
-from tests.differential.scripts.asking import (
+from tests.differential.scripts.members import Member
+from tests.differential.scripts.producing import STRANGER
+from tests.differential.scripts.requests import (
     NO_ID,
     commit,
     offset_fetch,
     offset_fetch_fields,
     sorted_offsets,
 )
-from tests.differential.scripts.members import Member
-from tests.differential.scripts.producing import STRANGER
 
 Topic = tuple[str, str]
 
@@ -70,7 +70,7 @@ def by_members(script: Script) -> None:
     commit(script, "after it left", group, row, **me)
     commit(script, "without member now", group, [(topic, 0, 8, None)])
     offset_fetch(script, "the newest", group, [(topic, [0])])
-    script.ask("deleted", "delete_groups", {"groups_names": [group]})
+    script.request("deleted", "delete_groups", {"groups_names": [group]})
     offset_fetch(script, "gone with the group", group, [(topic, [0])])
 
 
@@ -88,12 +88,12 @@ def many_groups(script: Script) -> None:
         ("", [(topic, [0])]),
     ]
     fields = offset_fetch_fields(groups)
-    script.ask("four groups", "offset_fetch", fields, only=sorted_offsets)
+    script.request("four groups", "offset_fetch", fields, only=sorted_offsets)
     twice = offset_fetch_fields([groups[0], groups[0]])
-    script.ask("a group twice", "offset_fetch", twice, only=sorted_offsets)
+    script.request("a group twice", "offset_fetch", twice, only=sorted_offsets)
     fields = offset_fetch_fields(groups[:1], member="nobody", epoch=0)
-    script.ask("as an unknown member", "offset_fetch", fields, only=sorted_offsets)
-    script.ask("no groups", "offset_fetch", {"groups": []})
+    script.request("as an unknown member", "offset_fetch", fields, only=sorted_offsets)
+    script.request("no groups", "offset_fetch", {"groups": []})
 
 
 def of_deleted_topics(script: Script) -> None:
@@ -108,13 +108,13 @@ def of_deleted_topics(script: Script) -> None:
 
 
 def offset_fetch_settled(script: Script, label: str, group: str, kept: Topic, gone: Topic) -> None:
-    """The coordinator hears of the deletion a moment later."""
+    """Wait until the coordinator has processed the deletion."""
 
-    def settled(answer: object) -> bool:
-        return '"committed_offset": 2' not in str(answer).replace("'", '"')
+    def settled(response: object) -> bool:
+        return '"committed_offset": 2' not in str(response).replace("'", '"')
 
     fields = offset_fetch_fields([(group, [(kept, [0]), (gone, [0])])])
-    script.ask(label, "offset_fetch", fields, settled=settled)
+    script.request(label, "offset_fetch", fields, settled=settled)
 
 
 def _topic(script: Script, name: str, partitions: int) -> Topic:

@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: described, set, replaced, appended to, refused."""
+"""Settings of topics and brokers: describe, set, replace, append, and rejected changes."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def change_topic(script: Script) -> None:
 def change_others(script: Script) -> None:
     def change(label: str, kind: int, name: str, *rows: tuple[str, int, str | None]) -> None:
         fields = _change_fields(kind, name, rows, validate_only=False)
-        script.ask(label, "incremental_alter_configs", fields)
+        script.request(label, "incremental_alter_configs", fields)
 
     change("unknown topic", TOPIC, script.topic("nobody"), ("retention.ms", SET, "1000"))
     change("empty topic name", TOPIC, "", ("retention.ms", SET, "1000"))
@@ -123,11 +123,13 @@ def _describe(
 ) -> None:
     fields = _describe_fields(kind, name, keys, synonyms, documentation)
     marked = {"only_known": True} if only_known else {}
-    script.ask(label, "describe_configs", fields, only=lambda answer: {**_sorted(answer), **marked})
+    script.request(
+        label, "describe_configs", fields, only=lambda response: {**_sorted(response), **marked}
+    )
 
 
 def _describe_changed(script: Script, label: str, name: str, key: str, value: str) -> None:
-    """All that the topic itself sets, once the change has arrived."""
+    """The settings of the topic itself, once the change is visible."""
     _describe_settled(script, label, TOPIC, name, key, value)
 
 
@@ -143,17 +145,17 @@ def _describe_settled(
     keys = None if kind == TOPIC else [key]
     fields = _describe_fields(kind, name, keys, synonyms, False)
 
-    def arrived(answer: Any) -> bool:
-        rows = answer["results"][0]["configs"]
+    def arrived(response: Any) -> bool:
+        rows = response["results"][0]["configs"]
         return any(row["name"] == key and row["value"] == value for row in rows)
 
-    def own(answer: Any) -> Any:
-        for result in answer["results"]:
+    def own(response: Any) -> Any:
+        for result in response["results"]:
             rows = result["configs"]
             result["configs"] = [row for row in rows if row["config_source"] in (1, 2, 3) or keys]
-        return _sorted(answer)
+        return _sorted(response)
 
-    script.ask(label, "describe_configs", fields, only=own, settled=arrived)
+    script.request(label, "describe_configs", fields, only=own, settled=arrived)
 
 
 def _describe_fields(
@@ -167,11 +169,11 @@ def _describe_fields(
     }
 
 
-def _sorted(answer: Any) -> Any:
-    """Kafka lists settings in the order of a hash table."""
-    for result in answer["results"]:
+def _sorted(response: Any) -> Any:
+    """Sort settings, which Kafka lists in the order of a hash table."""
+    for result in response["results"]:
         result["configs"].sort(key=lambda row: row["name"])
-    return answer
+    return response
 
 
 def _alter(
@@ -185,13 +187,13 @@ def _alter(
     rows = [{"name": key, "value": value} for key, value in configs.items()]
     resource = {"resource_type": kind, "resource_name": name, "configs": rows}
     fields = {"resources": [resource], "validate_only": validate_only}
-    script.ask(label, "alter_configs", fields)
+    script.request(label, "alter_configs", fields)
 
 
 def _changer(script: Script, name: str) -> Any:
     def change(label: str, *rows: tuple[str, int, str | None], validate_only: bool = False) -> None:
         fields = _change_fields(TOPIC, name, rows, validate_only)
-        script.ask(label, "incremental_alter_configs", fields)
+        script.request(label, "incremental_alter_configs", fields)
 
     return change
 

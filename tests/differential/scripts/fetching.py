@@ -1,11 +1,11 @@
-"""Fetch: from where, how much, how long, in sessions; and the errors of each."""
+"""Fetch: offsets, sizes, waits and sessions, with their errors."""
 
 from typing import Any
 
 from tests.differential.batches import Row, batch
 from tests.differential.script import Script
-from tests.differential.scripts.asking import NO_ID, fetch, fetch_fields, produce_fields
 from tests.differential.scripts.producing import STRANGER
+from tests.differential.scripts.requests import NO_ID, fetch, fetch_fields, produce_fields
 
 Topic = tuple[str, str]
 
@@ -28,8 +28,8 @@ def positions(script: Script) -> None:
     fetch(script, "unknown topic", (script.topic("nobody"), STRANGER), 0)
     fetch(script, "no topic id", (topic[0], NO_ID), 0)
     fetch(script, "no topics of a full fetch", topic, 0, session_epoch=-1)
-    script.ask("nothing asked", "fetch", fetch_fields([]))
-    script.ask("no partitions", "fetch", fetch_fields([(topic, [])]))
+    script.request("nothing asked", "fetch", fetch_fields([]))
+    script.request("no partitions", "fetch", fetch_fields([(topic, [])]))
 
 
 def sizes(script: Script) -> None:
@@ -45,13 +45,13 @@ def sizes(script: Script) -> None:
     row = {"partition": 0, "fetch_offset": 0}
     for limit in (10, 1100, 2300, 100000):
         fields = fetch_fields([(topic, [row]), (second, [row])], max_bytes=limit)
-        script.ask(f"two topics, {limit} bytes", "fetch", fields)
+        script.request(f"two topics, {limit} bytes", "fetch", fields)
     small = {**row, "partition_max_bytes": 5}
     fields = fetch_fields([(topic, [small]), (second, [small])])
-    script.ask("two topics, small partitions", "fetch", fields)
+    script.request("two topics, small partitions", "fetch", fields)
     at_end = {"partition": 0, "fetch_offset": 4}
     fields = fetch_fields([(topic, [at_end]), (second, [row])], max_bytes=10)
-    script.ask("the first is at its end", "fetch", fields)
+    script.request("the first is at its end", "fetch", fields)
 
 
 def epochs(script: Script) -> None:
@@ -99,7 +99,7 @@ def sessions(script: Script) -> None:
     first = _filled(script, "first", [1, 1], partitions=2)
     second = _filled(script, "second", [1])
     rows = [{"partition": 0, "fetch_offset": 0}, {"partition": 1, "fetch_offset": 0}]
-    made = script.ask("opened", "fetch", fetch_fields([(first, rows)], session_epoch=0))
+    made = script.request("opened", "fetch", fetch_fields([(first, rows)], session_epoch=0))
     session = made["session_id"]
     assert session > 0, made
 
@@ -110,7 +110,7 @@ def sessions(script: Script) -> None:
             session_epoch=epoch,
             forgotten=list(forgotten),
         )
-        return script.ask(label, "fetch", fields)
+        return script.request(label, "fetch", fields)
 
     go_on("the same again", 1)
     advanced = [{"partition": 0, "fetch_offset": 2}]
@@ -134,7 +134,7 @@ def sessions(script: Script) -> None:
     go_on("after the end", 13)
     unknown = [(("nobody", STRANGER), rows)]
     go_on("opened with an unknown topic", 0, unknown)
-    two = script.ask("with no topics", "fetch", fetch_fields([], session_epoch=0))
+    two = script.request("with no topics", "fetch", fetch_fields([], session_epoch=0))
     if two["session_id"]:
         go_on("grows", 1, [(first, rows)], who=two["session_id"])
 

@@ -1,10 +1,10 @@
-"""Consumer groups: members that join, share, fall silent, return and leave."""
+"""Consumer groups: members that join, sync, time out, return and leave."""
 
 from typing import Any
 
 from tests.differential.script import Script
-from tests.differential.scripts.asking import commit, offset_fetch
 from tests.differential.scripts.members import Member
+from tests.differential.scripts.requests import commit, offset_fetch
 
 CONSUMER = "consumer"
 # ConsumerProtocolSubscription v0 of the topic "t-subscribed", without user data.
@@ -34,7 +34,7 @@ def one_member(script: Script) -> None:
     member.leave("leaves twice")
     member.heartbeat("after it left")
     _describe(script, "empty", group)
-    script.ask("deleted", "delete_groups", {"groups_names": [group]})
+    script.request("deleted", "delete_groups", {"groups_names": [group]})
     _describe(script, "gone", group)
 
 
@@ -43,7 +43,7 @@ def joins_refused(script: Script) -> None:
 
     def refuse(label: str, **other: Any) -> None:
         member = Member(script, script.topic("refused"), "a")
-        script.ask(label, "join_group", member.join_fields(**other))
+        script.request(label, "join_group", member.join_fields(**other))
 
     refuse("empty group", group_id="")
     refuse("unknown member", member_id="nobody")
@@ -68,13 +68,13 @@ def two_members(script: Script) -> None:
     first.join("the first joins")
     first.sync("the first shares", {first.member_id: b"1"})
     joining = second.begin_join("the second joins")
-    script.ask("seen in the list", "list_groups", {"states_filter": []}, only=_own(script))
+    script.request("seen in the list", "list_groups", {"states_filter": []}, only=_own(script))
     _until_rebalance(first)
     first.heartbeat("told to join again")
     _describe(script, "preparing", group)
     rejoining = first.begin_join("the first joins again")
-    answers = sorted([rejoining(), joining()], key=lambda answer: len(answer["members"]))
-    leader = first if answers[1]["leader"] == first.member_id else second
+    responses = sorted([rejoining(), joining()], key=lambda response: len(response["members"]))
+    leader = first if responses[1]["leader"] == first.member_id else second
     other = second if leader is first else first
     waiting = other.begin_sync("the follower waits")
     shares = {first.member_id: b"one half", second.member_id: b"other half"}
@@ -89,7 +89,7 @@ def two_members(script: Script) -> None:
     leader.join("alone again")
     leader.heartbeat("before it shares")
     leader.sync("shares with itself", {leader.member_id: b"all"})
-    script.ask("not empty", "delete_groups", {"groups_names": [group, script.topic("nobody")]})
+    script.request("not empty", "delete_groups", {"groups_names": [group, script.topic("nobody")]})
     leader.leave("the last leaves")
 
 
@@ -108,14 +108,14 @@ def falls_silent(script: Script) -> None:
     joining = slow.begin_join("another joins")
     _until_rebalance(loud)
     rejoin = loud.begin_join("in time for it")
-    answers = [rejoin(), joining()]
-    assert {answer["generation_id"] for answer in answers} == {loud.generation}, answers
+    responses = [rejoin(), joining()]
+    assert {response["generation_id"] for response in responses} == {loud.generation}, responses
     loud.leave("one leaves")
     slow.leave("the other leaves")
 
 
 def left_behind(script: Script) -> None:
-    """A member that does not join again within the rebalance timeout is out."""
+    """A member that does not rejoin within the rebalance timeout is removed."""
     if not script.at_least("join_group", 1):
         return
     script.wait_for_coordinator()
@@ -166,7 +166,7 @@ def static_members(script: Script) -> None:
     wrong.join("with a member id of its own making")
     unknown = Member(script, group, "c", instance="two", member_id="nobody")
     unknown.join("unknown instance with a member id")
-    script.ask(
+    script.request(
         "removed by instance",
         "leave_group",
         {
@@ -191,7 +191,7 @@ def leaves(script: Script) -> None:
 
     def leave(label: str, who: list[dict[str, Any]], group_id: str = group) -> None:
         fields = {"group_id": group_id, "members": who, "member_id": who[0]["member_id"]}
-        script.ask(label, "leave_group", fields)
+        script.request(label, "leave_group", fields)
 
     leave("unknown member", [{"member_id": "nobody"}])
     leave("unknown group", [{"member_id": "nobody"}], script.topic("nobody"))
@@ -214,7 +214,7 @@ def lists(script: Script) -> None:
 
     def ask(label: str, states: list[str], types: list[str]) -> None:
         fields = {"states_filter": states, "types_filter": types}
-        script.ask(label, "list_groups", fields, only=_own(script))
+        script.request(label, "list_groups", fields, only=_own(script))
 
     ask("all", [], [])
     ask("stable ones", ["Stable"], [])
@@ -225,12 +225,12 @@ def lists(script: Script) -> None:
     ask("unknown type", [], ["modern"])
     everyone = [script.topic(name) for name in ("stable", "waiting", "simple", "nobody")]
     fields = {"groups": [*everyone, ""], "include_authorized_operations": True}
-    script.ask("described at once", "describe_groups", fields)
-    script.ask("none described", "describe_groups", {"groups": []})
+    script.request("described at once", "describe_groups", fields)
+    script.request("none described", "describe_groups", {"groups": []})
     member.leave("leaves")
     waiting.leave("leaves too")
-    script.ask("deleted at once", "delete_groups", {"groups_names": [*everyone, ""]})
-    script.ask("none deleted", "delete_groups", {"groups_names": []})
+    script.request("deleted at once", "delete_groups", {"groups_names": [*everyone, ""]})
+    script.request("none deleted", "delete_groups", {"groups_names": []})
     ask("all gone", [], [])
 
 
@@ -245,7 +245,7 @@ def offset_deletion(script: Script) -> None:
 
     def forget(label: str, topic: str, partition: int, group_id: str = group) -> None:
         rows = [{"name": topic, "partitions": [{"partition_index": partition}]}]
-        script.ask(label, "offset_delete", {"group_id": group_id, "topics": rows})
+        script.request(label, "offset_delete", {"group_id": group_id, "topics": rows})
 
     forget("unknown group", first, 0)
     forget("empty group", first, 0, "")
@@ -271,7 +271,7 @@ def coordinators(script: Script) -> None:
 
     def find(label: str, keys: list[str], kind: int = 0) -> None:
         fields = {"key": keys[0] if keys else "", "key_type": kind, "coordinator_keys": keys}
-        script.ask(label, "find_coordinator", fields)
+        script.request(label, "find_coordinator", fields)
 
     find("of a group", [script.topic("g")])
     find("of an empty group id", [""])
@@ -291,12 +291,12 @@ def _wrong_syncs(script: Script, member: Member) -> None:
         ("other protocol", {"protocol_name": "roundrobin"}),
     ]
     for label, other in cases:
-        script.ask(f"sync: {label}", "sync_group", {**fields, **other}, on=member.name)
+        script.request(f"sync: {label}", "sync_group", {**fields, **other}, on=member.name)
 
 
 def _until_rebalance(member: Member) -> None:
-    """The join of another has reached the coordinator when heartbeats say so."""
-    member.script.ask(
+    """Wait until heartbeats report the rebalance that another join started."""
+    member.script.request(
         "waits for the rebalance",
         "heartbeat",
         {
@@ -306,24 +306,24 @@ def _until_rebalance(member: Member) -> None:
             "group_instance_id": member.instance,
         },
         on=member.name,
-        settled=lambda answer: answer["error_code"] == "REBALANCE_IN_PROGRESS",
+        settled=lambda response: response["error_code"] == "REBALANCE_IN_PROGRESS",
     )
 
 
 def _describe(script: Script, label: str, group: str, only: Any = None) -> None:
     fields = {"groups": [group], "include_authorized_operations": False}
-    script.ask(label, "describe_groups", fields, only=only)
+    script.request(label, "describe_groups", fields, only=only)
 
 
-def _sorted_members(answer: Any) -> Any:
-    for group in answer["groups"]:
+def _sorted_members(response: Any) -> Any:
+    for group in response["groups"]:
         group["members"].sort(key=lambda row: (row["member_assignment"], row["member_id"]))
-    return answer
+    return response
 
 
 def _own(script: Script) -> Any:
-    def own(answer: Any) -> Any:
-        mine = [row for row in answer["groups"] if row["group_id"].startswith(script.topic(""))]
-        return {**answer, "groups": sorted(mine, key=lambda row: row["group_id"])}
+    def own(response: Any) -> Any:
+        mine = [row for row in response["groups"] if row["group_id"].startswith(script.topic(""))]
+        return {**response, "groups": sorted(mine, key=lambda row: row["group_id"])}
 
     return own

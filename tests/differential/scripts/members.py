@@ -1,4 +1,4 @@
-"""A member of a consumer group for the scripts, on a connection of its own."""
+"""A member of a consumer group for the scripts, on its own connection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.differential.script import Script
 
-# ConsumerProtocolSubscription v0 of the topic "t", with user data. It must be right: Kafka never
-# answers a join whose subscription it cannot read.
+# ConsumerProtocolSubscription v0 of the topic "t", with user data. It must be valid: Kafka never
+# responds to a join whose subscription it cannot parse.
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x04"
 PROTOCOLS = {"range": SUBSCRIPTION + b"rnge", "roundrobin": SUBSCRIPTION + b"rrob"}
 
@@ -41,22 +41,22 @@ class Member:
         }
 
     def join(self, label: str) -> Any:
-        """Joins as clients do: where the server asks for it, once more with the id it gave."""
+        """Join like clients do: again with the assigned member id if the server requires it."""
         return self.begin_join(label)()
 
     def begin_join(self, label: str) -> Callable[[], Any]:
         if not self.member_id and self.instance is None and self.script.at_least("join_group", 4):
             fields = self.join_fields()
-            answer = self.script.ask(f"{label}, first", "join_group", fields, on=self.name)
-            self._is_called(answer["member_id"])
+            response = self.script.request(f"{label}, first", "join_group", fields, on=self.name)
+            self._is_called(response["member_id"])
         finish = self.script.begin(label, "join_group", self.join_fields(), on=self.name)
 
         def joined() -> Any:
-            answer = finish()
-            if answer["error_code"] == "NONE":
-                self._is_called(answer["member_id"])
-                self.generation = answer["generation_id"]
-            return answer
+            response = finish()
+            if response["error_code"] == "NONE":
+                self._is_called(response["member_id"])
+                self.generation = response["generation_id"]
+            return response
 
         return joined
 
@@ -95,7 +95,7 @@ class Member:
             "group_instance_id": self.instance,
             **other,
         }
-        return self.script.ask(label, "heartbeat", fields, on=self.name)
+        return self.script.request(label, "heartbeat", fields, on=self.name)
 
     def leave(self, label: str) -> Any:
         member = {"member_id": self.member_id, "group_instance_id": self.instance}
@@ -104,4 +104,4 @@ class Member:
             "member_id": self.member_id,
             "members": [{**member, "reason": "done"}],
         }
-        return self.script.ask(label, "leave_group", fields, on=self.name)
+        return self.script.request(label, "leave_group", fields, on=self.name)

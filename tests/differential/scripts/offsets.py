@@ -1,10 +1,10 @@
-"""Offsets by time, by epoch, and the start of a log that moves."""
+"""Offsets by timestamp and by epoch, and a log start offset that moves."""
 
 from typing import Any
 
 from tests.differential.batches import TIMESTAMP, Row, batch
 from tests.differential.script import Script
-from tests.differential.scripts.asking import fetch, list_offsets, produce_fields
+from tests.differential.scripts.requests import fetch, list_offsets, produce_fields
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
@@ -47,8 +47,8 @@ def by_time(script: Script) -> None:
     list_offsets(script, "as a debug tool", name, LATEST, replica_id=-2)
     row = {"partition_index": 0, "timestamp": LATEST}
     twice = {"replica_id": -1, "topics": [{"name": name, "partitions": [row, row]}]}
-    script.ask("a partition twice", "list_offsets", twice)
-    script.ask("nothing asked", "list_offsets", {"replica_id": -1, "topics": []})
+    script.request("a partition twice", "list_offsets", twice)
+    script.request("nothing asked", "list_offsets", {"replica_id": -1, "topics": []})
 
 
 def of_an_empty_log(script: Script) -> None:
@@ -71,7 +71,7 @@ def by_epoch(script: Script) -> None:
     def ask(label: str, name: str, epoch: int, current: int = -1, partition: int = 0) -> None:
         row = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
         fields = {"replica_id": -1, "topics": [{"topic": name, "partitions": [row]}]}
-        script.ask(label, "offset_for_leader_epoch", fields)
+        script.request(label, "offset_for_leader_epoch", fields)
 
     for epoch in (0, 1, 5, -1):
         ask(f"epoch {epoch}", topic[0], epoch)
@@ -79,7 +79,7 @@ def by_epoch(script: Script) -> None:
         ask(f"current epoch {current}", topic[0], 0, current)
     ask("unknown topic", script.topic("nobody"), 0)
     ask("unknown partition", topic[0], 0, partition=3)
-    script.ask("nothing asked", "offset_for_leader_epoch", {"replica_id": -1, "topics": []})
+    script.request("nothing asked", "offset_for_leader_epoch", {"replica_id": -1, "topics": []})
 
 
 def delete_records(script: Script) -> None:
@@ -89,7 +89,7 @@ def delete_records(script: Script) -> None:
     def ask(label: str, offset: int, partition: int = 0, name: str = name) -> Any:
         row = {"partition_index": partition, "offset": offset}
         fields = {"topics": [{"name": name, "partitions": [row]}], "timeout": 10000}
-        return script.ask(label, "delete_records", fields)
+        return script.request(label, "delete_records", fields)
 
     ask("before three", 3)
     fetch(script, "below the start", topic, 1)
@@ -116,8 +116,8 @@ def delete_records(script: Script) -> None:
     ask("compacted and deleted", 0, name=both)
     row = {"partition_index": 0, "offset": 0}
     twice = {"topics": [{"name": both, "partitions": [row, row]}], "timeout": 10000}
-    script.ask("a partition twice", "delete_records", twice)
-    script.ask("nothing asked", "delete_records", {"topics": [], "timeout": 10000})
+    script.request("a partition twice", "delete_records", twice)
+    script.request("nothing asked", "delete_records", {"topics": [], "timeout": 10000})
 
 
 def _timed(script: Script, name: str) -> tuple[str, str]:

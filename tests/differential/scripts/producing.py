@@ -1,11 +1,11 @@
-"""Produce: good batches in every codec, and batches that are wrong in one way each."""
+"""Produce: valid batches in every codec, and batches that are invalid in one way each."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.differential.batches import CONTROL, TIMESTAMP, TRANSACTIONAL, Row, batch, old_message
 from tests.differential.script import Script
-from tests.differential.scripts.asking import NO_ID, fetch, produce, produce_fields
+from tests.differential.scripts.requests import NO_ID, fetch, produce, produce_fields
 
 STRANGER = "11111111-2222-3333-4444-555555555555"
 GOOD = batch([Row(b"v", b"k"), Row(None, b"k"), Row(b"w", None, (("h", b"1"), ("n", None)))])
@@ -25,7 +25,7 @@ def good(script: Script) -> None:
     several = produce_fields(
         [((first, topic[1]), [(0, GOOD), (1, GOOD)]), (second, [(0, GOOD), (7, GOOD)])]
     )
-    script.ask("several partitions, one unknown", "produce", several)
+    script.request("several partitions, one unknown", "produce", several)
     quiet = produce_fields([(topic, [(1, GOOD)])], acks=0)
     script.connections["main"].send("produce", script.version("produce"), quiet)
     produce(script, "after one that is not answered", topic, GOOD, partition=1)
@@ -42,8 +42,8 @@ def unknown(script: Script) -> None:
         produce(script, f"partition {partition}", topic, GOOD, partition=partition)
     for acks in (2, -2):
         produce(script, f"acks={acks}", topic, GOOD, acks=acks)
-    script.ask("no topics", "produce", produce_fields([]))
-    script.ask("no partitions", "produce", produce_fields([(topic, [])]))
+    script.request("no topics", "produce", produce_fields([]))
+    script.request("no partitions", "produce", produce_fields([(topic, [])]))
     script.wait_for_coordinator()
     internal = script.wait_for_topic("__consumer_offsets", 50)
     produce(script, "internal topic", ("__consumer_offsets", internal), GOOD)
@@ -90,13 +90,13 @@ def broken(script: Script) -> None:
     for label, records in cases.items():
         produce(script, label, topic, records)
     fields = produce_fields([(topic, [(0, batch(rows, crc_xor=1))])])
-    script.ask("a good one goes on", "produce", produce_fields([(topic, [(0, good)])]))
-    script.ask("a bad one again", "produce", fields)
+    script.request("a good one goes on", "produce", produce_fields([(topic, [(0, good)])]))
+    script.request("a bad one again", "produce", fields)
     fetch(script, "what was taken", topic, 0)
 
 
 def broken_inside(script: Script) -> None:
-    """What only shows when a batch is decompressed; what follows must not suffer."""
+    """Batches that are invalid only after decompression; later batches must be accepted."""
     rows = [b"one", b"two", b"three"]
     cases = {
         "unknown codec": batch(rows, attributes=5),
@@ -164,8 +164,8 @@ def recompressed(script: Script) -> None:
 def idempotent(script: Script) -> None:
     topic = _topic(script, "once")
     fields = {"transactional_id": None, "transaction_timeout": 60000}
-    given = script.ask("a producer id", "init_producer_id", fields)
-    other = script.ask("another producer id", "init_producer_id", fields)
+    given = script.request("a producer id", "init_producer_id", fields)
+    other = script.request("another producer id", "init_producer_id", fields)
     assert given["producer_id"] != other["producer_id"], "producer ids are given once"
 
     def send(label: str, sequence: int, count: int = 2, epoch: int = 0, who: int = -1) -> None:
@@ -211,7 +211,7 @@ def idempotent(script: Script) -> None:
 def producer_ids(script: Script) -> None:
     def ask(label: str, **fields: object) -> None:
         base: dict[str, object] = {"transactional_id": None, "transaction_timeout": 60000}
-        script.ask(label, "init_producer_id", {**base, **fields})
+        script.request(label, "init_producer_id", {**base, **fields})
 
     ask("no transactional id")
     ask("timeout of zero", transaction_timeout=0)
@@ -225,24 +225,24 @@ def producer_ids(script: Script) -> None:
 
 
 def transactions(script: Script) -> None:
-    """Until we have transactions, a client that asks for one must hear it, and not wait for it."""
+    """A client that starts a transaction must get an error and not wait."""
     soon = ("COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS")
     name = script.topic("id")
     find = {"key": name, "key_type": 1, "coordinator_keys": [name]}
-    script.ask("of a transaction", "find_coordinator", find, settled=_not_soon(soon))
+    script.request("of a transaction", "find_coordinator", find, settled=_not_soon(soon))
     fields = {"transactional_id": name, "transaction_timeout": 60000}
-    script.ask("transactional", "init_producer_id", fields, settled=_not_soon(soon))
+    script.request("transactional", "init_producer_id", fields, settled=_not_soon(soon))
 
 
 def _not_soon(codes: tuple[str, ...]) -> Callable[[Any], bool]:
-    return lambda answer: not any(code in str(answer) for code in codes)
+    return lambda response: not any(code in str(response) for code in codes)
 
 
 def _topic(
     script: Script, name: str, configs: Mapping[str, str] | None = None, *, partitions: int = 1
 ) -> tuple[str, str]:
     full = script.topic(name)
-    return full, script.make_topic(full, partitions=partitions, configs=configs)
+    return full, script.make_topic(full, partitions=partitions, configs=configs or {})
 
 
 def _at(*seconds: int) -> list[Row]:

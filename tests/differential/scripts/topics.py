@@ -1,9 +1,9 @@
-"""Topics: made, looked up, grown, described and deleted, with right and wrong arguments."""
+"""Topics: create, look up, add partitions, describe and delete, valid and invalid."""
 
 from typing import Any
 
 from tests.differential.script import Script
-from tests.differential.scripts.asking import (
+from tests.differential.scripts.requests import (
     create_topic,
     delete_topics,
     metadata_fields,
@@ -54,11 +54,11 @@ def create(script: Script) -> None:
         ],
         "timeout": 10000,
     }
-    script.ask("some good, some bad", "create_topics", fields, only=_sorted_topics)
+    script.request("some good, some bad", "create_topics", fields, only=_sorted_topics)
     twice = [new_topic(script.topic("twice")), new_topic(script.topic("twice"), partitions=2)]
     fields = {"topics": [*twice, new_topic(script.topic("once"))], "timeout": 10000}
-    script.ask("a name twice", "create_topics", fields, only=_sorted_topics)
-    script.ask("no topics", "create_topics", {"topics": [], "timeout": 10000})
+    script.request("a name twice", "create_topics", fields, only=_sorted_topics)
+    script.request("no topics", "create_topics", {"topics": [], "timeout": 10000})
 
 
 def create_with_assignments(script: Script) -> None:
@@ -128,44 +128,48 @@ def look_up(script: Script) -> None:
     name = script.topic("known")
     topic_id = script.make_topic(name, partitions=2)
     script.make_topic(script.topic("other"))
-    ask = script.ask
-    ask("one topic", "metadata", metadata_fields([name]))
-    ask("with operations", "metadata", metadata_fields([name], operations=True))
-    ask("all topics", "metadata", metadata_fields(_every(script)), only=_own_topics(script))
-    ask("no topics", "metadata", metadata_fields([]), only=_own_topics(script))
-    ask("unknown topic", "metadata", metadata_fields([script.topic("nobody")]), only=_first_error)
-    ask("known and unknown", "metadata", metadata_fields([name, "bad name!"]), only=_sorted_topics)
-    ask("a topic twice", "metadata", metadata_fields([name, name]))
+    request = script.request
+    request("one topic", "metadata", metadata_fields([name]))
+    request("with operations", "metadata", metadata_fields([name], operations=True))
+    request("all topics", "metadata", metadata_fields(_every(script)), only=_own_topics(script))
+    request("no topics", "metadata", metadata_fields([]), only=_own_topics(script))
+    request(
+        "unknown topic", "metadata", metadata_fields([script.topic("nobody")]), only=_first_error
+    )
+    request(
+        "known and unknown", "metadata", metadata_fields([name, "bad name!"]), only=_sorted_topics
+    )
+    request("a topic twice", "metadata", metadata_fields([name, name]))
     for bad in ("", ".", "a/b", "x" * 250):
         fields = metadata_fields([bad], auto_create=True)
-        ask(f"bad name {bad[:3]!r}", "metadata", fields)
+        request(f"bad name {bad[:3]!r}", "metadata", fields)
     if script.at_least("metadata", 12):
-        ask("by id", "metadata", metadata_fields([], ids=[topic_id]))
-        ask("unknown id", "metadata", metadata_fields([], ids=[STRANGER]))
-        ask("id and name apart", "metadata", metadata_fields([name], ids=[topic_id]))
+        request("by id", "metadata", metadata_fields([], ids=[topic_id]))
+        request("unknown id", "metadata", metadata_fields([], ids=[STRANGER]))
+        request("id and name apart", "metadata", metadata_fields([name], ids=[topic_id]))
         both = {"topics": [{"name": name, "topic_id": topic_id}]}
-        ask("id and name together", "metadata", both)
+        request("id and name together", "metadata", both)
         wrong = {"topics": [{"name": name, "topic_id": STRANGER}]}
-        ask("name with a stranger's id", "metadata", wrong)
-        ask("null name, no id", "metadata", {"topics": [{"name": None, "topic_id": None}]})
+        request("name with a stranger's id", "metadata", wrong)
+        request("null name, no id", "metadata", {"topics": [{"name": None, "topic_id": None}]})
     if script.version("metadata") == 9:
-        ask("version 10 by id", "metadata", metadata_fields([], ids=[topic_id]), version=10)
-        ask("version 11 null name", "metadata", {"topics": [{"name": None}]}, version=11)
+        request("version 10 by id", "metadata", metadata_fields([], ids=[topic_id]), version=10)
+        request("version 11 null name", "metadata", {"topics": [{"name": None}]}, version=11)
 
 
 def auto_create(script: Script) -> None:
     name = script.topic("made")
     fields = metadata_fields([name], auto_create=True)
-    script.ask("first asked", "metadata", fields, only=_first_error)
+    script.request("first asked", "metadata", fields, only=_first_error)
     script.wait_for_topic(name, 2)
-    script.ask("then known", "metadata", metadata_fields([name]))
+    script.request("then known", "metadata", metadata_fields([name]))
     if script.at_least("metadata", 4):
         fields = metadata_fields([script.topic("refused")], auto_create=False)
-        script.ask("switched off in the request", "metadata", fields)
+        script.request("switched off in the request", "metadata", fields)
     collide = script.topic("a.b")
     script.make_topic(collide)
     fields = metadata_fields([script.topic("a_b")], auto_create=True)
-    script.ask("collides", "metadata", fields, only=_first_error)
+    script.request("collides", "metadata", fields, only=_first_error)
 
 
 def delete(script: Script) -> None:
@@ -176,7 +180,7 @@ def delete(script: Script) -> None:
     script.wait_without_topic(first)
     delete_topics(script, "again", [first])
     again_id = script.make_topic(first)
-    script.ask("made again", "metadata", metadata_fields([first]))
+    script.request("made again", "metadata", metadata_fields([first]))
     assert again_id != first_id, "a topic that is made again has a new id"
     delete_topics(script, "known and unknown", [first, script.topic("nobody")])
     delete_topics(script, "none", [])
@@ -184,9 +188,9 @@ def delete(script: Script) -> None:
     if script.at_least("delete_topics", 6):
         delete_topics(script, "unknown id", [], [STRANGER])
         both = {"topics": [{"name": second, "topic_id": second_id}], "timeout": 10000}
-        script.ask("id and name", "delete_topics", both)
+        script.request("id and name", "delete_topics", both)
         neither = {"topics": [{"name": None, "topic_id": None}], "timeout": 10000}
-        script.ask("neither id nor name", "delete_topics", neither)
+        script.request("neither id nor name", "delete_topics", neither)
         delete_topics(script, "by id", [], [second_id])
         script.wait_without_topic(second)
         delete_topics(script, "by id again", [], [second_id])
@@ -198,29 +202,29 @@ def grow(script: Script) -> None:
     name = script.topic("small")
     script.make_topic(name, partitions=2)
 
-    def ask(label: str, *rows: dict[str, Any], validate_only: bool = False) -> None:
+    def request(label: str, *rows: dict[str, Any], validate_only: bool = False) -> None:
         fields = {"topics": list(rows), "timeout": 10000, "validate_only": validate_only}
-        script.ask(label, "create_partitions", fields, only=_sorted_results)
+        script.request(label, "create_partitions", fields, only=_sorted_results)
 
-    ask("validate only", {"name": name, "count": 5, "assignments": None}, validate_only=True)
-    ask("to three", {"name": name, "count": 3, "assignments": None})
+    request("validate only", {"name": name, "count": 5, "assignments": None}, validate_only=True)
+    request("to three", {"name": name, "count": 3, "assignments": None})
     script.wait_for_topic(name, 3)
-    script.ask("three partitions", "metadata", metadata_fields([name]))
+    script.request("three partitions", "metadata", metadata_fields([name]))
     for count in (3, 2, 0, -1):
-        ask(f"to {count}", {"name": name, "count": count, "assignments": None})
-    ask("unknown topic", {"name": script.topic("nobody"), "count": 3, "assignments": None})
-    ask("assigned", {"name": name, "count": 4, "assignments": [{"broker_ids": [1]}]})
+        request(f"to {count}", {"name": name, "count": count, "assignments": None})
+    request("unknown topic", {"name": script.topic("nobody"), "count": 3, "assignments": None})
+    request("assigned", {"name": name, "count": 4, "assignments": [{"broker_ids": [1]}]})
     script.wait_for_topic(name, 4)
     two = [{"broker_ids": [1]}, {"broker_ids": [1]}]
-    ask("too many assignments", {"name": name, "count": 5, "assignments": two})
-    ask("unknown broker", {"name": name, "count": 5, "assignments": [{"broker_ids": [99]}]})
-    ask("other factor", {"name": name, "count": 5, "assignments": [{"broker_ids": [1, 2]}]})
-    ask("empty assignment", {"name": name, "count": 5, "assignments": [{"broker_ids": []}]})
-    ask("no assignments", {"name": name, "count": 5, "assignments": []})
+    request("too many assignments", {"name": name, "count": 5, "assignments": two})
+    request("unknown broker", {"name": name, "count": 5, "assignments": [{"broker_ids": [99]}]})
+    request("other factor", {"name": name, "count": 5, "assignments": [{"broker_ids": [1, 2]}]})
+    request("empty assignment", {"name": name, "count": 5, "assignments": [{"broker_ids": []}]})
+    request("no assignments", {"name": name, "count": 5, "assignments": []})
     row = {"name": name, "count": 9, "assignments": None}
-    ask("a topic twice", row, row)
+    request("a topic twice", row, row)
     script.make_topic(script.topic("second"))
-    ask(
+    request(
         "good and bad",
         {"name": script.topic("second"), "count": 2, "assignments": None},
         {"name": script.topic("nobody"), "count": 2, "assignments": None},
@@ -232,54 +236,54 @@ def describe_partitions(script: Script) -> None:
     script.make_topic(first, partitions=3)
     script.make_topic(second, partitions=2)
 
-    def ask(label: str, names: list[str], limit: int = 2000, cursor: Any = None) -> None:
+    def request(label: str, names: list[str], limit: int = 2000, cursor: Any = None) -> None:
         fields = {
             "topics": [{"name": name} for name in names],
             "response_partition_limit": limit,
             "cursor": cursor,
         }
-        script.ask(label, "describe_topic_partitions", fields)
+        script.request(label, "describe_topic_partitions", fields)
 
-    ask("two topics", [second, first])
-    ask("unknown", [script.topic("nobody")])
-    ask("bad name", ["bad name"])
-    ask("limited", [first, second], limit=2)
-    ask("limit at a border", [first, second], limit=3)
-    ask("goes on", [first, second], cursor={"topic_name": first, "partition_index": 2})
-    ask(
+    request("two topics", [second, first])
+    request("unknown", [script.topic("nobody")])
+    request("bad name", ["bad name"])
+    request("limited", [first, second], limit=2)
+    request("limit at a border", [first, second], limit=3)
+    request("goes on", [first, second], cursor={"topic_name": first, "partition_index": 2})
+    request(
         "goes on in the second",
         [first, second],
         cursor={"topic_name": second, "partition_index": 1},
     )
-    ask("negative cursor", [first], cursor={"topic_name": first, "partition_index": -1})
-    ask("limit of zero", [first], limit=0)
-    ask("a topic twice", [first, first])
+    request("negative cursor", [first], cursor={"topic_name": first, "partition_index": -1})
+    request("limit of zero", [first], limit=0)
+    request("a topic twice", [first, first])
 
 
 def _every(script: Script) -> list[str | None] | None:
-    """Null means all, but the first version knows no null and takes an empty list for it."""
+    """Null means all topics; in the first version an empty list does."""
     return [] if script.version("metadata") == 0 else None
 
 
-def _first_error(answer: Any) -> Any:
-    """A topic that is being made is unknown, or known without its leader, for a moment."""
+def _first_error(response: Any) -> Any:
+    """Wait for a topic; while it is created it is unknown or has no leader."""
     wait = ("UNKNOWN_TOPIC_OR_PARTITION", "LEADER_NOT_AVAILABLE", "NONE")
-    codes = [topic["error_code"] for topic in answer["topics"]]
+    codes = [topic["error_code"] for topic in response["topics"]]
     return ["unknown or not ready" if code in wait else code for code in codes]
 
 
 def _own_topics(script: Script) -> Any:
-    def own(answer: Any) -> Any:
-        mine = [topic for topic in answer["topics"] if topic["name"].startswith(script.topic(""))]
-        return {**answer, "topics": sorted(mine, key=lambda topic: topic["name"])}
+    def own(response: Any) -> Any:
+        mine = [topic for topic in response["topics"] if topic["name"].startswith(script.topic(""))]
+        return {**response, "topics": sorted(mine, key=lambda topic: topic["name"])}
 
     return own
 
 
-def _sorted_topics(answer: Any) -> Any:
-    topics = sorted(answer["topics"], key=lambda topic: topic["name"])
-    return without_defaults({**answer, "topics": topics})
+def _sorted_topics(response: Any) -> Any:
+    topics = sorted(response["topics"], key=lambda topic: topic["name"])
+    return without_defaults({**response, "topics": topics})
 
 
-def _sorted_results(answer: Any) -> Any:
-    return {**answer, "results": sorted(answer["results"], key=lambda row: row["name"])}
+def _sorted_results(response: Any) -> Any:
+    return {**response, "results": sorted(response["results"], key=lambda row: row["name"])}

@@ -1,11 +1,12 @@
-"""The protocol itself: versions, order of answers, headers, and frames that are not right."""
+"""The protocol: versions, order of responses, headers and invalid frames."""
 
 import struct
 from typing import Any
 
 from tests.differential.batches import batch
 from tests.differential.script import Script, versions
-from tests.differential.scripts.asking import (
+from tests.differential.scripts.members import Member
+from tests.differential.scripts.requests import (
     commit_fields,
     fetch_fields,
     metadata_fields,
@@ -15,10 +16,9 @@ from tests.differential.scripts.asking import (
     sorted_offsets,
     without_defaults,
 )
-from tests.differential.scripts.members import Member
 from tests.plain_client import API_KEYS, request_body, request_frame
 
-METRICS = 16  # client metrics, which nobody sets here
+METRICS = 16  # client metrics
 SOFTWARE = {"client_software_name": "plain", "client_software_version": "1.0"}
 SERVED = (
     *("produce", "fetch", "list_offsets", "metadata", "offset_commit", "offset_fetch"),
@@ -32,48 +32,48 @@ SERVED = (
 
 
 def api_versions(script: Script) -> None:
-    ask = script.ask
-    ask("all", "api_versions", SOFTWARE, only=_served)
+    request = script.request
+    request("all", "api_versions", SOFTWARE, only=_served)
     if script.at_least("api_versions", 3):
         for name, version in [("", "1"), ("with space", "1"), ("x", ""), ("-x", "1"), ("x", "!")]:
             fields = {"client_software_name": name, "client_software_version": version}
-            ask(f"software {name!r} {version!r}", "api_versions", fields, only=_served)
+            request(f"software {name!r} {version!r}", "api_versions", fields, only=_served)
     body = request_body("api_versions", 3, SOFTWARE)
     frame = _frame(API_KEYS["api_versions"], 99, body, tags=b"\0")
-    (answer,) = script.send_raw("unknown version", frame, [("api_versions", 0)])
-    assert answer["error_code"] == "UNSUPPORTED_VERSION", answer
-    script.exchanges[-1].answer = _served(answer)
-    ask("the connection still serves", "api_versions", SOFTWARE, only=_served, on="raw")
+    (response,) = script.send_raw("unknown version", frame, [("api_versions", 0)])
+    assert response["error_code"] == "UNSUPPORTED_VERSION", response
+    script.exchanges[-1].response = _served(response)
+    request("the connection still serves", "api_versions", SOFTWARE, only=_served, on="raw")
 
 
 def every_version(script: Script) -> None:
-    """One good request of each API in each version between oldest and newest."""
+    """One valid request of each API in each version."""
     if script.era != "newest":
         return
     script.wait_for_coordinator()
     for api in SERVED:
         for version in versions(api):
             fields, only = simple_request(script, api, version)
-            script.ask("a good request", api, fields, version=version, only=only)
+            script.request("a good request", api, fields, version=version, only=only)
 
 
 def cluster(script: Script) -> None:
-    ask = script.ask
-    ask("cluster", "describe_cluster", {"include_cluster_authorized_operations": False})
-    ask("operations", "describe_cluster", {"include_cluster_authorized_operations": True})
+    request = script.request
+    request("cluster", "describe_cluster", {"include_cluster_authorized_operations": False})
+    request("operations", "describe_cluster", {"include_cluster_authorized_operations": True})
     if script.at_least("describe_cluster", 1):
         for kind in (2, 0, 9):
             fields = {"include_cluster_authorized_operations": False, "endpoint_type": kind}
-            ask(f"endpoint type {kind}", "describe_cluster", fields)
+            request(f"endpoint type {kind}", "describe_cluster", fields)
     if script.at_least("describe_cluster", 2):
-        ask("fenced too", "describe_cluster", {"include_fenced_brokers": True})
+        request("fenced too", "describe_cluster", {"include_fenced_brokers": True})
     name = script.topic("dirs")
     topic_id = script.make_topic(name, partitions=2)
     two: list[tuple[int, bytes | None]] = [(0, batch([b"x" * 100])), (1, batch([b"y"]))]
     script.quietly("produce", produce_fields([((name, topic_id), two)]))
 
     def dirs(label: str, topics: Any) -> None:
-        ask(label, "describe_log_dirs", {"topics": topics}, only=_own_dirs(script))
+        request(label, "describe_log_dirs", {"topics": topics}, only=_own_dirs(script))
 
     dirs("all directories", None)
     dirs("two partitions", [{"topic": name, "partitions": [0, 1]}])
@@ -85,12 +85,12 @@ def cluster(script: Script) -> None:
 
 
 def quorum(script: Script) -> None:
-    """The quorum is described by every broker, and the resources that have settings are listed."""
-    ask = script.ask
-    ask("the metadata", "describe_quorum", _quorum("__cluster_metadata", 0), only=_voters)
-    ask("another partition", "describe_quorum", _quorum("__cluster_metadata", 1), only=_voters)
-    ask("another topic", "describe_quorum", _quorum("other", 0), only=_voters)
-    ask("nothing", "describe_quorum", {"topics": []}, only=_voters)
+    """DescribeQuorum on a broker, and the resources that have settings."""
+    request = script.request
+    request("the metadata", "describe_quorum", _quorum("__cluster_metadata", 0), only=_voters)
+    request("another partition", "describe_quorum", _quorum("__cluster_metadata", 1), only=_voters)
+    request("another topic", "describe_quorum", _quorum("other", 0), only=_voters)
+    request("nothing", "describe_quorum", {"topics": []}, only=_voters)
     if script.at_least("list_config_resources", 1):
         name = script.topic("t")
         script.make_topic(name)
@@ -104,11 +104,11 @@ def quorum(script: Script) -> None:
             ("all kinds", []),
         ]:
             fields = {"resource_types": kinds}
-            ask(label, "list_config_resources", fields, only=_own_resources(script))
+            request(label, "list_config_resources", fields, only=_own_resources(script))
 
 
 def pipelined(script: Script) -> None:
-    """Answers come in the order of the requests, also when an early one has to wait."""
+    """Responses come in the order of requests, even if an early one waits."""
     name = script.topic("t")
     topic = (name, script.make_topic(name))
     version = script.version("fetch")
@@ -125,11 +125,11 @@ def pipelined(script: Script) -> None:
     version = script.version("api_versions")
     frame = request_frame("api_versions", version, SOFTWARE, correlation_id=-5)
     script.send_raw("negative correlation id", frame, [("api_versions", version)])
-    script.exchanges[-1].answer = _served(script.exchanges[-1].answer)
+    script.exchanges[-1].response = _served(script.exchanges[-1].response)
 
 
 def headers(script: Script) -> None:
-    """Headers that are unusual, yet right: no client id, tags that nobody knows."""
+    """Unusual but valid headers: no client id, unknown tags."""
     if script.era != "newest":
         return
     name = script.topic("t")
@@ -174,7 +174,7 @@ def bad_frames(script: Script) -> None:
             if served[0] and api != "produce":
                 closed(f"{api} one version too old", _frame(key, served[0] - 1, b""))
     closed("produce 0", _frame(0, 0, struct.pack(">hii", 1, 1000, 0)))
-    script.ask("others are served", "metadata", metadata_fields([name]), only=_names)
+    script.request("others are served", "metadata", metadata_fields([name]), only=_names)
 
 
 def _frame(
@@ -224,7 +224,7 @@ def simple_request(script: Script, api: str, version: int) -> tuple[dict[str, An
         case "describe_groups":
             return {"groups": [group]}, None
         case "list_groups":
-            return {}, lambda answer: {"error_code": answer["error_code"]}
+            return {}, lambda response: {"error_code": response["error_code"]}
         case "api_versions":
             return SOFTWARE, _served
         case "create_topics":
@@ -269,11 +269,11 @@ def simple_request(script: Script, api: str, version: int) -> tuple[dict[str, An
     raise KeyError(api)
 
 
-def _served(answer: Any) -> Any:
-    """Only the APIs of this comparison; what else Kafka serves is in the list of differences."""
+def _served(response: Any) -> Any:
+    """Keep only the APIs that the scripts cover."""
     keys = {API_KEYS[api] for api in SERVED}
-    rows = [row for row in answer["api_keys"] if row["api_key"] in keys]
-    kept = {name: value for name, value in answer.items() if "features" not in name}
+    rows = [row for row in response["api_keys"] if row["api_key"] in keys]
+    kept = {name: value for name, value in response.items() if "features" not in name}
     return {**kept, "api_keys": sorted(rows, key=lambda row: row["api_key"])}
 
 
@@ -281,39 +281,39 @@ def _quorum(topic: str, partition: int) -> dict[str, Any]:
     return {"topics": [{"topic_name": topic, "partitions": [{"partition_index": partition}]}]}
 
 
-def _voters(answer: Any) -> Any:
-    """Who votes and who leads; how far a log has come, and when, is nobody's concern here."""
-    for topic in answer["topics"]:
+def _voters(response: Any) -> Any:
+    """Keep voters and leader; offsets and timestamps depend on timing."""
+    for topic in response["topics"]:
         for row in topic["partitions"]:
             row["current_voters"] = [voter["replica_id"] for voter in row["current_voters"]]
             for name in ("high_watermark", "leader_epoch"):
                 del row[name]
-    return answer
+    return response
 
 
 def _own_resources(script: Script) -> Any:
-    """Brokers, and the topics of this script."""
+    """Keep the brokers and the topics of this script."""
 
-    def own(answer: Any) -> Any:
-        rows = answer["config_resources"]
+    def own(response: Any) -> Any:
+        rows = response["config_resources"]
         mine = [row for row in rows if row["resource_name"].startswith(script.topic(""))]
         brokers = [row for row in rows if row["resource_type"] in (4, 8)]
-        return {**answer, "config_resources": [*brokers, *mine]}
+        return {**response, "config_resources": [*brokers, *mine]}
 
     return own
 
 
-def _names(answer: Any) -> Any:
-    return [topic["name"] for topic in answer["topics"]]
+def _names(response: Any) -> Any:
+    return [topic["name"] for topic in response["topics"]]
 
 
 def _own_dirs(script: Script) -> Any:
-    def own(answer: Any) -> Any:
-        for result in answer["results"]:
+    def own(response: Any) -> Any:
+        for result in response["results"]:
             topics = [row for row in result["topics"] if row["name"].startswith(script.topic(""))]
             for topic in topics:
                 topic["partitions"].sort(key=lambda row: row["partition_index"])
             result["topics"] = topics
-        return answer
+        return response
 
     return own

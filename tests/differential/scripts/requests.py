@@ -1,4 +1,4 @@
-"""Short ways to ask what many scripts ask. Each gives the fields of all versions at once."""
+"""Requests that many scripts send, with the fields of all versions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def produce(
     version: int | None = None,
 ) -> Any:
     fields = produce_fields([(topic, [(partition, records)])], acks, transactional_id)
-    return script.ask(label, "produce", fields, version=version)
+    return script.request(label, "produce", fields, version=version)
 
 
 def produce_fields(
@@ -58,7 +58,7 @@ def fetch_fields(
     forgotten: list[tuple[tuple[str, str], list[int]]] | None = None,
     replica_id: int = -1,
 ) -> dict[str, Any]:
-    """Partitions are dicts with `partition`, `fetch_offset` and whatever else matters."""
+    """Partitions are dicts with `partition`, `fetch_offset` and other fields."""
     return {
         "max_wait": max_wait,
         "min_bytes": min_bytes,
@@ -94,7 +94,7 @@ def fetch(
     **options: Any,
 ) -> Any:
     row = {"partition": partition, "fetch_offset": offset, **(more or {})}
-    return script.ask(label, "fetch", fetch_fields([(topic, [row])], **options))
+    return script.request(label, "fetch", fetch_fields([(topic, [row])], **options))
 
 
 def list_offsets(
@@ -117,7 +117,7 @@ def list_offsets(
         "topics": [{"name": topic, "partitions": [row]}],
         "timeout": 5000,
     }
-    return script.ask(label, "list_offsets", fields, version=version)
+    return script.request(label, "list_offsets", fields, version=version)
 
 
 def create_topic(
@@ -139,16 +139,16 @@ def create_topic(
         configs=configs,
     )
     fields = {"topics": [topic], "timeout": 10000, "validate_only": validate_only}
-    return script.ask(label, "create_topics", fields, only=without_defaults)
+    return script.request(label, "create_topics", fields, only=without_defaults)
 
 
-def without_defaults(answer: Any) -> Any:
-    """Without the settings that have their defaults: the scripts on settings look at each."""
-    for topic in answer["topics"]:
+def without_defaults(response: Any) -> Any:
+    """Remove settings with default values, which other scripts cover."""
+    for topic in response["topics"]:
         if topic.get("configs"):
             rows = topic["configs"]
             topic["configs"] = [row for row in rows if row["config_source"] != DEFAULT_CONFIG]
-    return answer
+    return response
 
 
 def new_topic(
@@ -174,11 +174,11 @@ def new_topic(
 def delete_topics(
     script: Script, label: str, names: list[str | None], ids: list[str] | None = None
 ) -> Any:
-    """By name in all versions; `ids` are added where the version knows them."""
+    """Delete topics by name, and by id where the version has ids."""
     by_name = [{"name": name, "topic_id": None} for name in names]
     by_id = [{"name": None, "topic_id": topic_id} for topic_id in ids or []]
     fields = {"topic_names": names, "topics": by_name + by_id, "timeout": 10000}
-    return script.ask(label, "delete_topics", fields)
+    return script.request(label, "delete_topics", fields)
 
 
 def metadata_fields(
@@ -238,7 +238,7 @@ def commit(
     rows: Sequence[tuple[tuple[str, str], int, int, str | None]],
     **who: Any,
 ) -> Any:
-    return script.ask(label, "offset_commit", commit_fields(group, rows, **who))
+    return script.request(label, "offset_commit", commit_fields(group, rows, **who))
 
 
 def offset_fetch_fields(
@@ -276,14 +276,14 @@ def offset_fetch(
     **options: Any,
 ) -> Any:
     fields = offset_fetch_fields([(group, topics)], **options)
-    return script.ask(label, "offset_fetch", fields, only=sorted_offsets)
+    return script.request(label, "offset_fetch", fields, only=sorted_offsets)
 
 
-def sorted_offsets(answer: Any) -> Any:
-    """All offsets of a group come in the order of a hash table."""
-    for owner in [answer, *answer.get("groups", [])]:
+def sorted_offsets(response: Any) -> Any:
+    """Sort the offsets of a group, which come in the order of a hash table."""
+    for owner in [response, *response.get("groups", [])]:
         if isinstance(owner.get("topics"), list):
             owner["topics"].sort(key=lambda row: row.get("name") or row.get("topic_id") or "")
             for topic in owner["topics"]:
                 topic["partitions"].sort(key=lambda row: row["partition_index"])
-    return answer
+    return response

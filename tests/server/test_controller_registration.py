@@ -1,4 +1,4 @@
-"""A controller registers, and does so again when the metadata forgets it."""
+"""A controller registers in the metadata."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.server.requests.admin_node import Node
 INCARNATION = UUID(int=77)
 
 
-def test_a_controller_is_in_the_metadata_with_its_address() -> None:
+def test_controller_registers_with_its_address_and_features() -> None:
     node = Node()
 
-    async def story() -> None:
+    async def scenario() -> None:
         services = node.services
         services.image_waits = ImageWaits(lambda: node.log.current)
         channel = ControllerChannel(node.log, SystemRandomness(), router=node.router, name="test")
@@ -33,8 +33,9 @@ def test_a_controller_is_in_the_metadata_with_its_address() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await running
 
-    asyncio.run(asyncio.wait_for(story(), 10))
-    known = node.log.current.controllers[NodeId(1)]
-    assert known.incarnation == INCARNATION
-    assert (known.endpoints["CONTROLLER"].host, known.endpoints["CONTROLLER"].port) == ("c1", 9093)
-    assert "metadata.version" in known.features
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    registered = node.log.current.controllers[NodeId(1)]
+    assert registered.incarnation == INCARNATION
+    endpoint = registered.endpoints["CONTROLLER"]
+    assert (endpoint.host, endpoint.port) == ("c1", 9093)
+    assert "metadata.version" in registered.features

@@ -1,4 +1,4 @@
-"""The derived documentation is what its generator would write now."""
+"""The generated documentation is up to date."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def generator() -> ModuleType:
 def test_docs_are_up_to_date(generator: ModuleType) -> None:
     for name, text in generator.generate().items():
         written = (ROOT / "docs" / name).read_text()
-        assert text == written, f"docs/{name} is old: run python tools/generate_docs.py"
+        assert text == written, f"docs/{name} is outdated: run python tools/generate_docs.py"
 
 
-def test_every_served_api_has_its_module_and_its_line(generator: ModuleType) -> None:
+def test_every_served_api_has_a_module_and_a_line_in_the_docs(generator: ModuleType) -> None:
     text = generator.compatibility()
     for api in generator.APIS.values():
-        assert (generator.REQUESTS / f"{api.name}.py").exists(), f"nothing serves {api.title}"
+        assert (generator.REQUESTS / f"{api.name}.py").exists(), f"no module serves {api.title}"
         assert f"| {api.title} | {int(api.key)} |" in text

@@ -1,4 +1,4 @@
-"""Both halves of replication together: our followers, and our leader's side of Fetch."""
+"""Replication end to end: our follower fetchers against our own Fetch handler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHIN_SECONDS = 30.0
 
 
 class RealLeader(Leader):
-    """The product's handler of Fetch behind the connections of the test."""
+    """A leader that serves fetches with the real Fetch handler."""
 
     def __init__(self, loop: NetworkLoop, node: Node) -> None:
         super().__init__(loop, "node1")
@@ -47,21 +47,21 @@ class RealLeader(Leader):
         view = memoryview(bytearray(frame))
         found = fetch.handle_frame(self.node.services, context, view, at)
         if isinstance(found, list):
-            self._reply(pipe, header.correlation_id, found)
+            self._send_response(pipe, header.correlation_id, found)
         else:
             waiting = asyncio.ensure_future(found)
             waiting.add_done_callback(
-                lambda done: self._reply(pipe, header.correlation_id, done.result())
+                lambda done: self._send_response(pipe, header.correlation_id, done.result())
             )
 
-    def _reply(self, pipe: Pipe, correlation_id: int, buffers: list[Any]) -> None:
+    def _send_response(self, pipe: Pipe, correlation_id: int, buffers: list[Any]) -> None:
         body = b"".join(bytes(buffer) for buffer in buffers)
         if not pipe.is_gone:
             pipe.respond(response_start(correlation_id, len(body), is_flexible=True) + body)
 
 
 class FollowingNode:
-    """Node 2 or 3, which follows node 1."""
+    """Node 2 or 3, a follower of node 1."""
 
     def __init__(self, loop: NetworkLoop, clock: LoopClock, node_id: NodeId, image: Image) -> None:
         self.machine = Machine(node_id)
@@ -90,7 +90,9 @@ class FollowingNode:
         return self.replicas.get("topic", index)
 
 
-class Cluster:
+class ReplicatedPartitions:
+    """Node 1 and its two followers in one event loop."""
+
     def __init__(self, partitions: int) -> None:
         self.clock = LoopClock()
         self.loop = self.clock.loop = NetworkLoop(self.clock)
@@ -103,12 +105,12 @@ class Cluster:
         image = self.node.image
         self.followers = [FollowingNode(self.loop, self.clock, n, image) for n in (TWO, THREE)]
 
-    def tell(self, story: Any) -> None:
+    def run(self, scenario: Any) -> None:
         async def whole() -> None:
             tasks = [asyncio.ensure_future(f.fetchers.run()) for f in self.followers]
             try:
                 async with asyncio.timeout(WITHIN_SECONDS):
-                    await story()
+                    await scenario()
             finally:
                 for follower in self.followers:
                     await follower.fetchers.stop()
@@ -120,20 +122,20 @@ class Cluster:
             self.loop.close()
 
     async def committed(self, end: int, index: int = 0) -> float:
-        """Wait for acks=all; how long it took."""
+        """Wait until offsets below ``end`` are committed. Returns the seconds that it took."""
         began = self.loop.time()
         partition = self.node.partition(index)
         if partition.log.high_watermark < end:
-            told: asyncio.Future[ErrorCode] = self.loop.create_future()
-            partition.when_committed(Offset(end), told.set_result)
-            assert await told is ErrorCode.NONE
+            committed: asyncio.Future[ErrorCode] = self.loop.create_future()
+            partition.when_committed(Offset(end), committed.set_result)
+            assert await committed is ErrorCode.NONE
         return self.loop.time() - began
 
 
-def test_what_is_produced_is_committed_when_both_followers_have_it_within_milliseconds() -> None:
-    cluster = Cluster(1)
+def test_records_are_committed_within_milliseconds_when_both_followers_have_them() -> None:
+    cluster = ReplicatedPartitions(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         for number in range(20):
             end = cluster.node.append(b"%d" % number, bytes(2000), acks=-1)
             took = await cluster.committed(end)
@@ -145,26 +147,26 @@ def test_what_is_produced_is_committed_when_both_followers_have_it_within_millis
             log.high_watermark = log.end_offset
             assert read_all(log) == read_all(cluster.node.partition().log)
 
-    cluster.tell(story)
+    cluster.run(scenario)
 
 
-def test_a_thousand_idle_partitions_cost_a_busy_one_nothing() -> None:
-    cluster = Cluster(1000)
+def test_idle_partitions_do_not_delay_a_busy_one() -> None:
+    cluster = ReplicatedPartitions(1000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         cluster.node.append(b"first", index=500)
         await cluster.committed(1, 500)
         for number in range(1, 10):
             cluster.node.append(b"next", index=500)
             assert await cluster.committed(number + 1, 500) < 0.01
 
-    cluster.tell(story)
+    cluster.run(scenario)
 
 
-def test_histories_that_diverged_are_made_one_by_the_real_leader() -> None:
-    cluster = Cluster(1)
+def test_diverged_follower_truncates_to_the_leaders_log() -> None:
+    cluster = ReplicatedPartitions(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         cluster.node.append(b"a", b"b")
         await cluster.committed(2)
         stray = cluster.followers[0].partition().log
@@ -180,4 +182,4 @@ def test_histories_that_diverged_are_made_one_by_the_real_leader() -> None:
         assert stray.end_offset == 3
         assert stray.epochs.entries == [(0, 0), (3, 2)]
 
-    cluster.tell(story)
+    cluster.run(scenario)

@@ -1,4 +1,4 @@
-"""The node's log on a disk that is full."""
+"""The lines of the node's own log, also on a full disk."""
 
 import errno
 import io
@@ -15,7 +15,7 @@ class FullDisk(io.StringIO):
 
 
 @pytest.mark.parametrize("format_", ["json", "console"])
-def test_a_line_that_cannot_be_written_stops_nothing(format_: str) -> None:
+def test_line_that_cannot_be_written_is_dropped(format_: str) -> None:
     before = structlog.get_config()
     try:
         logs.configure(format_=format_, level="info", stream=FullDisk())
@@ -24,14 +24,14 @@ def test_a_line_that_cannot_be_written_stops_nothing(format_: str) -> None:
         structlog.configure(**before)
 
 
-def test_lines_are_written() -> None:
+def test_log_level_selects_lines() -> None:
     before = structlog.get_config()
     stream = io.StringIO()
     try:
         logs.configure(format_="json", level="info", stream=stream)
-        structlog.get_logger("test").warning("said", number=7)
-        structlog.get_logger("test").debug("not said")
+        structlog.get_logger("test").warning("shown", number=7)
+        structlog.get_logger("test").debug("hidden")
     finally:
         structlog.configure(**before)
-    assert '"event": "said"' in stream.getvalue()
-    assert "not said" not in stream.getvalue()
+    assert '"event": "shown"' in stream.getvalue()
+    assert "hidden" not in stream.getvalue()

@@ -1,4 +1,4 @@
-"""What members of the quorum say survives the way over the wire, in Kafka's own messages."""
+"""Quorum messages survive the conversion to Kafka's wire messages and back."""
 
 from typing import Any
 from uuid import UUID
@@ -62,7 +62,7 @@ READERS: dict[type[Any], Any] = {
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
-def test_a_request_arrives_as_it_was_sent(request_: raft.Request) -> None:
+def test_request_round_trip(request_: raft.Request) -> None:
     key, message = requests.to_wire(request_, "cluster")
     version = ALL_APIS[key].max_version
     arrived = decode_request(key, version, memoryview(encode_request(key, version, message)), 0)
@@ -71,7 +71,7 @@ def test_a_request_arrives_as_it_was_sent(request_: raft.Request) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 14, 15, 16, 17, 18])
-def test_a_fetch_arrives_as_far_as_its_version_can_say_it(version: int) -> None:
+def test_fetch_round_trip_keeps_what_its_version_can_express(version: int) -> None:
     sent = raft.FetchRequest(
         replica=PEER,
         epoch=LeaderEpoch(5),
@@ -92,8 +92,8 @@ def test_a_fetch_arrives_as_far_as_its_version_can_say_it(version: int) -> None:
     assert arrived.high_watermark == (90 if version >= 18 else None)
 
 
-def test_a_fetch_of_apache_kafka_limits_the_request_and_not_the_partition() -> None:
-    """Its replicas leave partition_max_bytes at 0; taken by its word they would never catch up."""
+def test_fetch_of_apache_kafka_uses_the_limit_of_the_request() -> None:
+    """Its replicas send partition_max_bytes=0. Taken literally, they would never catch up."""
     sent = raft.FetchRequest(
         replica=PEER,
         epoch=LeaderEpoch(5),
@@ -138,7 +138,7 @@ RESPONSES: list[tuple[ApiKey, raft.Response, Any]] = [
 
 
 @pytest.mark.parametrize(("key", "sent", "write"), RESPONSES)
-def test_an_answer_arrives_as_it_was_given(key: ApiKey, sent: raft.Response, write: Any) -> None:
+def test_response_round_trip(key: ApiKey, sent: raft.Response, write: Any) -> None:
     version = ALL_APIS[key].max_version
     body = encode_response(key, version, write(sent))
     assert responses.from_wire(decode_response(key, version, body, 0)) == sent
@@ -163,9 +163,7 @@ FETCHED = [
 
 @pytest.mark.parametrize("sent", FETCHED)
 @pytest.mark.parametrize("version", [12, 13, 17, 18])
-def test_an_answer_to_a_fetch_arrives_as_it_was_given(
-    sent: raft.FetchResponse, version: int
-) -> None:
+def test_fetch_response_round_trip(sent: raft.FetchResponse, version: int) -> None:
     body = b"".join(responses.fetch_to(sent, version, TOPIC_IDS_FROM))
     arrived: Any = responses.from_wire(decode_response(ApiKey.FETCH, version, body, 0))
     if version < 16:
@@ -183,7 +181,7 @@ def test_an_answer_to_a_fetch_arrives_as_it_was_given(
     assert arrived == sent
 
 
-def test_what_is_not_of_the_metadata_log_is_refused() -> None:
+def test_other_partitions_than_the_metadata_log_are_rejected() -> None:
     key, message = requests.to_wire(REQUESTS[0], None)
     version = ALL_APIS[key].max_version
     body = encode_request(key, version, message)
@@ -194,8 +192,8 @@ def test_what_is_not_of_the_metadata_log_is_refused() -> None:
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_who_does_not_say_whom_it_asks_asks_us() -> None:
-    """Vote 0 names no voter (KIP-853)."""
+def test_request_without_a_voter_is_addressed_to_this_node() -> None:
+    """Version 0 of Vote names no voter (KIP-853)."""
     key, message = requests.to_wire(REQUESTS[0], None)
     arrived = decode_request(key, 0, memoryview(encode_request(key, 0, message)), 0)
     assert requests.vote_from(arrived, ME).voter == ME

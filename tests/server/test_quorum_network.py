@@ -1,4 +1,4 @@
-"""The quorum's network on real sockets: answers, other clusters, and who is proven to be dead."""
+"""The quorum's network on real sockets: responses, other clusters, and dead peers."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -44,13 +44,13 @@ FETCH = raft.FetchRequest(
 
 
 class FakeMember:
-    """Grants every vote, and holds every fetch until it is told."""
+    """Grants every vote and holds every fetch until the test completes it."""
 
     def __init__(self) -> None:
         self.me = SimpleNamespace(key=ReplicaKey(NodeId(1), UUID(int=1)))
         self.current = Image()
         self.held: list[asyncio.Future[raft.Response]] = []
-        self.asked = asyncio.Event()
+        self.fetched = asyncio.Event()
 
     def receive(self, request: raft.Request) -> asyncio.Future[raft.Response]:
         future: asyncio.Future[raft.Response] = asyncio.get_running_loop().create_future()
@@ -58,7 +58,7 @@ class FakeMember:
             future.set_result(raft.VoteResponse(granted=True, epoch=LeaderEpoch(5)))
         else:
             self.held.append(future)
-            self.asked.set()
+            self.fetched.set()
         return future
 
 
@@ -82,45 +82,45 @@ async def serve(member: FakeMember) -> tuple[Listener, int]:
     return listener, await listener.start(CONTROLLER, HOST, 0)
 
 
-def test_a_vote_does_not_wait_for_a_fetch_that_is_held() -> None:
+def test_vote_does_not_wait_for_a_held_fetch() -> None:
     async def main() -> None:
         member = FakeMember()
         listener, port = await serve(member)
         network = QuorumNetwork("ours", QuorumSettings(), name="test")
         fetch = asyncio.ensure_future(network.ask(NodeId(1), (HOST, port), FETCH))
-        await member.asked.wait()
+        await member.fetched.wait()
         vote = await network.ask(NodeId(1), (HOST, port), VOTE)
         assert isinstance(vote, raft.VoteResponse) and vote.granted
         assert not fetch.done()
-        given = raft.FetchResponse(epoch=LeaderEpoch(5), high_watermark=Offset(9), data=b"xyz")
-        member.held[0].set_result(given)
-        assert await fetch == given
+        response = raft.FetchResponse(epoch=LeaderEpoch(5), high_watermark=Offset(9), data=b"xyz")
+        member.held[0].set_result(response)
+        assert await fetch == response
         network.close()
         await listener.stop()
 
     run(main())
 
 
-def test_a_member_of_another_cluster_is_not_listened_to() -> None:
+def test_requests_of_another_cluster_are_rejected() -> None:
     async def main() -> None:
         listener, port = await serve(FakeMember())
         network = QuorumNetwork("theirs", QuorumSettings(), name="test")
         for request in (VOTE, FETCH):
-            answer = await network.ask(NodeId(1), (HOST, port), request)
-            assert answer.error is ErrorCode.INCONSISTENT_CLUSTER_ID
+            response = await network.ask(NodeId(1), (HOST, port), request)
+            assert response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
         network.close()
         await listener.stop()
 
     run(main())
 
 
-def test_a_broken_connection_that_is_refused_anew_proves_death() -> None:
+def test_refused_reconnection_reports_a_dead_peer() -> None:
     async def main() -> None:
         member = FakeMember()
         listener, port = await serve(member)
         network = QuorumNetwork("ours", QuorumSettings(), name="test")
         fetch = asyncio.ensure_future(network.ask(NodeId(1), (HOST, port), FETCH))
-        await member.asked.wait()
+        await member.fetched.wait()
         stopping = asyncio.ensure_future(listener.stop())
         for connection in list(listener._connections.values()):
             connection.abort()
@@ -134,13 +134,13 @@ def test_a_broken_connection_that_is_refused_anew_proves_death() -> None:
     run(main())
 
 
-def test_a_broken_connection_alone_proves_nothing() -> None:
+def test_broken_connection_alone_does_not_report_a_dead_peer() -> None:
     async def main() -> None:
         member = FakeMember()
         listener, port = await serve(member)
         network = QuorumNetwork("ours", QuorumSettings(), name="test")
         fetch = asyncio.ensure_future(network.ask(NodeId(1), (HOST, port), FETCH))
-        await member.asked.wait()
+        await member.fetched.wait()
         for connection in list(listener._connections.values()):
             connection.abort()
         with pytest.raises(OSError) as failed:
@@ -152,7 +152,7 @@ def test_a_broken_connection_alone_proves_nothing() -> None:
     run(main())
 
 
-def test_silence_is_no_proof_of_death() -> None:
+def test_timeout_does_not_report_a_dead_peer() -> None:
     async def main() -> None:
         listener, port = await serve(FakeMember())
         network = QuorumNetwork("ours", QuorumSettings(request_timeout_ms=50), name="test")

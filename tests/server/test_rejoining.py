@@ -1,4 +1,4 @@
-"""The intention to vote again survives whatever happens to the log that it lies beside."""
+"""The stored intention of a voter to rejoin."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from riverrun.ports.files import OsFiles
 from riverrun.server.quorum.rejoining import NAME, Rejoining
 
 
-def test_an_intention_is_there_for_the_next_life_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_intention_survives_a_restart_until_it_is_deleted(tmp_path: Path) -> None:
     Rejoining(OsFiles(), str(tmp_path), NodeId(3)).intend()
     again = Rejoining(OsFiles(), str(tmp_path), NodeId(3))
     assert again.is_intended
@@ -15,7 +15,7 @@ def test_an_intention_is_there_for_the_next_life_until_it_is_forgotten(tmp_path:
     assert not Rejoining(OsFiles(), str(tmp_path), NodeId(3)).is_intended
 
 
-def test_an_intention_that_went_with_a_damaged_log_is_renewed_and_forgotten(tmp_path: Path) -> None:
+def test_intention_is_stored_again_after_its_directory_was_deleted(tmp_path: Path) -> None:
     Rejoining(OsFiles(), str(tmp_path), NodeId(3)).intend()
     again = Rejoining(OsFiles(), str(tmp_path), NodeId(3))
     (tmp_path / NAME).unlink()

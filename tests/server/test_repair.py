@@ -1,4 +1,4 @@
-"""Three real nodes with rot on their disks: found by the scrub, fetched again, nothing lost."""
+"""Damaged files on three real nodes: scrubbing finds them, and the replicas are fetched again."""
 
 import json
 import shutil
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.clusters import Cluster, Member, serve_three
 from tests.processes import executable, until
@@ -48,12 +49,12 @@ def produce(cluster: Cluster, start: int, count: int = RECORDS) -> None:
         }
     )
 
-    def told(error: object, _: object) -> None:
+    def delivered(error: object, _: object) -> None:
         if error is not None:
             failures.append(error)
 
     for number in range(start, start + count):
-        producer.produce(TOPIC, b"record %06d" % number, partition=0, callback=told)
+        producer.produce(TOPIC, b"record %06d" % number, partition=0, callback=delivered)
         producer.poll(0)
     assert producer.flush(60) == 0
     assert not failures
@@ -75,7 +76,9 @@ def read(cluster: Cluster, count: int) -> list[bytes]:
         message = consumer.poll(30)
         assert message is not None, f"only {len(found)} of {count}"
         assert message.error() is None, message.error()
-        found.append(message.value())
+        value = message.value()
+        assert isinstance(value, bytes)
+        found.append(value)
     consumer.close()
     return found
 
@@ -85,7 +88,7 @@ def segment(node: Member) -> Path:
 
 
 def flip(node: Member, *, where: float) -> None:
-    """A byte in the middle of the file is another one."""
+    """Flip bits of one byte of the segment."""
     with segment(node).open("r+b") as file:
         file.seek(int(segment(node).stat().st_size * where))
         byte = file.read(1)
@@ -94,14 +97,14 @@ def flip(node: Member, *, where: float) -> None:
 
 
 def metric(node: Member, name: str) -> float:
-    with urllib.request.urlopen(f"http://{node.http}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+    with urllib.request.urlopen(f"http://{node.http}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + " "))
 
 
 def health(node: Member) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://{node.http}/health/ready", timeout=10) as answer:
-        return dict(json.loads(answer.read()))
+    with urllib.request.urlopen(f"http://{node.http}/health/ready", timeout=10) as response:
+        return dict(json.loads(response.read()))
 
 
 def in_sync(cluster: Cluster) -> list[int]:
@@ -125,7 +128,7 @@ def are_equal(cluster: Cluster) -> bool:
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
-def test_rot_is_found_and_repaired(cluster: Cluster, role: str) -> None:
+def test_damaged_replica_is_found_and_repaired(cluster: Cluster, role: str) -> None:
     start = 0 if role == "follower" else RECORDS
     produce(cluster, start)
     leader = cluster.leader(TOPIC)
@@ -135,7 +138,7 @@ def test_rot_is_found_and_repaired(cluster: Cluster, role: str) -> None:
     flip(node, where=0.4)
     wait_repaired(cluster, node, repaired)
     if role == "leader":
-        assert cluster.leader(TOPIC) != leader, "who was damaged does not lead"
+        assert cluster.leader(TOPIC) != leader, "the damaged replica still leads"
     written = [b"record %06d" % n for n in range(start + RECORDS)]
     assert read(cluster, len(written)) == written
     until(lambda: are_equal(cluster), seconds=30, what="equal replicas")
@@ -143,8 +146,8 @@ def test_rot_is_found_and_repaired(cluster: Cluster, role: str) -> None:
     assert health(node)["replicas"] == {"damaged": {}, "is_disk_full": False}
 
 
-def again(node: Member) -> None:
-    """Without waiting until it serves: alone it may not."""
+def restart(node: Member) -> None:
+    """Start a node without waiting until it serves: it may need its peers."""
     node.pid = node.spawn([executable(), "start", "--config", str(node.config)]).pid
 
 
@@ -153,25 +156,25 @@ def stop(node: Member) -> None:
     node.wait_gone(60)
 
 
-def test_rot_behind_the_last_sync_keeps_a_replica_from_leading(cluster: Cluster) -> None:
-    """All are stopped, and who stops last is damaged meanwhile: by its memory it would lead."""
+def test_replica_with_a_damaged_end_does_not_lead(cluster: Cluster) -> None:
+    """All nodes stop. The last one, the only eligible leader, is damaged before it starts again."""
     start = 2 * RECORDS
     produce(cluster, start)
     for node in cluster.nodes.values():
         stop(node)
-    rotten = cluster.nodes[3]
-    size = segment(rotten).stat().st_size
-    flip(rotten, where=(size - 10) / size)
-    again(rotten)
+    damaged = cluster.nodes[3]
+    size = segment(damaged).stat().st_size
+    flip(damaged, where=(size - 10) / size)
+    restart(damaged)
     for node in (cluster.nodes[1], cluster.nodes[2]):
-        again(node)
+        restart(node)
     cluster.wait_healthy()
     written = [b"record %06d" % n for n in range(start + RECORDS)]
     assert read(cluster, len(written)) == written
     until(lambda: are_equal(cluster), seconds=30, what="equal replicas")
 
 
-def test_a_replica_whose_files_are_gone_is_fetched_again(cluster: Cluster) -> None:
+def test_replica_with_missing_files_is_fetched_again(cluster: Cluster) -> None:
     node = cluster.nodes[cluster.leader(TOPIC)]
     stop(node)
     shutil.rmtree(segment(node).parent)
@@ -182,7 +185,7 @@ def test_a_replica_whose_files_are_gone_is_fetched_again(cluster: Cluster) -> No
     assert metric(node, "riverrun_corrupt_replicas") == 0
 
 
-def test_a_replica_without_copies_says_what_is_wrong_and_serves_the_rest(cluster: Cluster) -> None:
+def test_damaged_single_replica_is_reported_and_the_node_serves_the_rest(cluster: Cluster) -> None:
     name = "alone"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(30)
@@ -198,8 +201,8 @@ def test_a_replica_without_copies_says_what_is_wrong_and_serves_the_rest(cluster
         file.seek(-1, 2)
         file.write(bytes([byte[0] ^ 1]))
     until(lambda: metric(node, "riverrun_corrupt_replicas") == 1, seconds=30, what="found")
-    told = health(node)["replicas"]
-    assert isinstance(told, dict)
-    assert list(told["damaged"]) == [f"{name}-0"]
-    assert health(node)["ready"], "the others are served as ever"
+    replicas = health(node)["replicas"]
+    assert isinstance(replicas, dict)
+    assert list(replicas["damaged"]) == [f"{name}-0"]
+    assert health(node)["ready"], "other partitions are served"
     assert cluster.leader(name) == node.id

@@ -21,7 +21,7 @@ def refused(**texts: str) -> str:
     return str(caught.value)
 
 
-def test_the_defaults_are_usable() -> None:
+def test_defaults_are_valid() -> None:
     settings = NodeSettings.from_texts({})
     assert [a.port for a in settings.client_addresses()] == [9092]
     controller = settings.controller_address()
@@ -29,12 +29,12 @@ def test_the_defaults_are_usable() -> None:
     assert controller.port == 9093
 
 
-def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
+def test_unknown_setting_is_rejected_with_the_nearest_name() -> None:
     assert "did you mean num.partitions?" in refused(num_partition="3")
 
 
 @pytest.mark.parametrize(
-    ("texts", "words"),
+    ("texts", "error"),
     [
         ({"num_partitions": "0"}, "at least 1"),
         ({"num_partitions": "many"}, "Not a number"),
@@ -54,11 +54,11 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
         ({"log_cleanup_policy": "shred"}, "one of"),
     ],
 )
-def test_bad_values_are_refused_in_words(texts: dict[str, str], words: str) -> None:
-    assert words in refused(**texts)
+def test_invalid_value_is_rejected_with_the_reason(texts: dict[str, str], error: str) -> None:
+    assert error in refused(**texts)
 
 
-def test_a_file_may_write_names_plainly_or_quoted(tmp_path: Path) -> None:
+def test_names_in_a_file_may_be_quoted(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text('node.id = 7\n"log.retention.ms" = 5\nlog.flush.before.ack = true\n')
     texts = read_file(path)
@@ -67,7 +67,7 @@ def test_a_file_may_write_names_plainly_or_quoted(tmp_path: Path) -> None:
     assert (settings.node_id, settings.log.flush_before_ack) == (7, True)
 
 
-def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"^cannot read .*missing.toml: no such file$"):
         read_file(tmp_path / "missing.toml")
     with pytest.raises(SettingError, match="is a directory"):
@@ -80,18 +80,18 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
         read_file(tmp_path / "bytes.toml")
 
 
-def test_the_environment_names_settings_in_capitals() -> None:
+def test_environment_variable_sets_a_setting() -> None:
     given = from_environment({"RIVERRUN_MIN_INSYNC_REPLICAS": "2", "HOME": "/", "RIVERRUN_X": "1"})
     assert given == {"min.insync.replicas": "2"}
 
 
-def test_the_environment_knows_the_coarse_names_too() -> None:
+def test_environment_variable_may_use_a_synonym() -> None:
     texts = from_environment({"RIVERRUN_LOG_RETENTION_HOURS": "2"})
     assert texts == {"log.retention.hours": "2"}
     assert NodeSettings.from_texts(texts).log.retention_ms == 2 * 3600 * 1000
 
 
-def test_variables_that_mean_nothing_are_named_with_what_may_be_meant() -> None:
+def test_unknown_variables_are_listed_with_the_nearest_name() -> None:
     environment = {
         "RIVERRUN_LOG_DIR": "x",
         "RIVERRUN_BOOTSTRAP": "x",
@@ -118,7 +118,7 @@ HOUR_MS = 3600 * 1000
         ("ms = 5", "", {"log.retention.hours": "2"}, 2 * HOUR_MS),
     ],
 )
-def test_a_coarse_name_of_a_stronger_source_wins(
+def test_synonym_from_a_source_of_higher_precedence_wins(
     file: str,
     environment: str,
     flags: dict[str, str],
@@ -135,18 +135,18 @@ def test_a_coarse_name_of_a_stronger_source_wins(
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "99999999999999999999"])
-def test_an_error_names_the_setting_that_was_given(text: str) -> None:
+def test_error_names_the_synonym_that_was_used(text: str) -> None:
     assert f"Invalid value {text} for configuration log.retention.hours" in refused(
         log_retention_hours=text
     )
 
 
-def test_coarse_names_of_kafka_are_understood() -> None:
+def test_synonyms_of_kafka_are_accepted() -> None:
     settings = NodeSettings.from_texts({"log.retention.hours": "2"})
     assert settings.log.retention_ms == 2 * 3600 * 1000
 
 
-def test_every_setting_has_one_name_and_says_what_it_is_for() -> None:
+def test_every_setting_has_a_unique_name_a_description_and_a_valid_default() -> None:
     names = [declared.name for declared in declared_settings()]
     assert len(names) == len(set(names))
     assert all(declared.doc for declared in declared_settings())

@@ -1,4 +1,4 @@
-"""A turn of the loop that takes too long is counted, one that does not is not."""
+"""Long event-loop iterations are counted, and very long ones logged."""
 
 import asyncio
 
@@ -20,8 +20,8 @@ class Clock:
         return self._loop.time() + self.stalled_seconds
 
 
-def test_late_turns_are_counted() -> None:
-    async def story() -> None:
+def test_stalls_are_counted() -> None:
+    async def scenario() -> None:
         clock, metrics = Clock(asyncio.get_running_loop()), Metrics()
         watchdog = Watchdog(clock, metrics)
         stalls = metrics.counter("riverrun_loop_stalls_total", "")
@@ -33,17 +33,17 @@ def test_late_turns_are_counted() -> None:
         watchdog.stop()
         clock.stalled_seconds += 10
         await asyncio.sleep(INTERVAL_SECONDS * 2)
-        assert stalls.value == counted, "nobody looks any more"
+        assert stalls.value == counted, "counted after the stop"
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_a_short_one_is_counted_and_not_told() -> None:
-    async def story() -> list[float]:
+def test_short_stall_is_counted_but_not_logged() -> None:
+    async def scenario() -> list[float]:
         clock, metrics = Clock(asyncio.get_running_loop()), Metrics()
         watchdog = Watchdog(clock, metrics)
         stalls = metrics.counter("riverrun_loop_stalls_total", "")
-        counts = []
+        counts: list[float] = []
         for seconds in (LOGGED_STALL_SECONDS / 2, LOGGED_STALL_SECONDS * 4):
             watchdog.start()
             clock.stalled_seconds += seconds
@@ -53,7 +53,7 @@ def test_a_short_one_is_counted_and_not_told() -> None:
         return counts
 
     with capture_logs() as lines:
-        counts = asyncio.run(story())
+        counts = asyncio.run(scenario())
     assert counts[0] >= 1
     assert counts[1] > counts[0]
     assert [line["event"] for line in lines] == ["event loop stalled"]

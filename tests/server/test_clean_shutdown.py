@@ -1,4 +1,4 @@
-"""A node continues its last life only if nothing of that can be missing."""
+"""A broker continues its previous registration only if no acknowledged record can be missing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def started(machine: Machine) -> tuple[LogManager, LogDirectory]:
     return runner, directory
 
 
-async def lived(machine: Machine, *, is_clean: bool) -> None:
-    """A life with some records, the first of them synced."""
+async def run_once(machine: Machine, *, is_clean: bool) -> None:
+    """Run a node that appends some records, then stop or kill it."""
     runner, directory = await started(machine)
     store_epoch(machine.files, directory, BOOT, EPOCH)
     log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
@@ -48,71 +48,76 @@ async def lived(machine: Machine, *, is_clean: bool) -> None:
     machine.kill()
 
 
-def epoch_after(*, is_clean: bool, rots: bool = False, boot: str = BOOT, starts: int = 1) -> int:
+def epoch_after(
+    *, is_clean: bool, is_damaged: bool = False, boot: str = BOOT, starts: int = 1
+) -> int:
     machine = Machine()
     found: list[int] = []
 
-    async def story(_: VirtualLoop) -> None:
-        await lived(machine, is_clean=is_clean)
-        if rots:
+    async def scenario(_: VirtualLoop) -> None:
+        await run_once(machine, is_clean=is_clean)
+        if is_damaged:
             machine.find(LOG)[-1] ^= 1
-        for _ in range(starts):
-            _, directory = await started(machine)
+        for _start in range(starts):
+            _runner, directory = await started(machine)
             found.append(continued_epoch(machine.files, directory, boot))
             machine.kill()
             await asyncio.sleep(0)
 
-    run(machine.clock, story)
+    run(machine.clock, scenario)
     return found[-1]
 
 
-def test_a_clean_stop_is_continued() -> None:
+def test_registration_is_continued_after_a_clean_stop() -> None:
     assert epoch_after(is_clean=True) == EPOCH
     assert epoch_after(is_clean=True, boot="boot-2") == EPOCH
 
 
-def test_a_killed_process_is_continued_as_long_as_the_kernel_lives() -> None:
+def test_registration_is_continued_after_a_kill_within_the_same_boot() -> None:
     assert epoch_after(is_clean=False) == EPOCH
     assert epoch_after(is_clean=False, boot="boot-2") == UNKNOWN
 
 
-def test_a_log_that_rotted_is_not_continued_however_clean_the_stop_was() -> None:
-    assert epoch_after(is_clean=True, rots=True) == UNKNOWN
-    assert epoch_after(is_clean=False, rots=True) == UNKNOWN
+def test_registration_is_not_continued_with_a_damaged_log() -> None:
+    assert epoch_after(is_clean=True, is_damaged=True) == UNKNOWN
+    assert epoch_after(is_clean=False, is_damaged=True) == UNKNOWN
 
 
-def test_a_second_crash_before_anybody_heard_of_the_loss_does_not_hide_it() -> None:
-    assert epoch_after(is_clean=True, rots=True, starts=2) == UNKNOWN
-    assert epoch_after(is_clean=False, rots=True, starts=3) == UNKNOWN
+def test_second_crash_does_not_hide_a_loss() -> None:
+    assert epoch_after(is_clean=True, is_damaged=True, starts=2) == UNKNOWN
+    assert epoch_after(is_clean=False, is_damaged=True, starts=3) == UNKNOWN
 
 
-def test_a_log_that_is_gone_is_not_continued() -> None:
+def test_registration_is_not_continued_with_a_missing_log() -> None:
     machine = Machine()
 
-    async def story(_: VirtualLoop) -> None:
-        await lived(machine, is_clean=True)
-        _, directory = await started(machine)
+    async def scenario(_: VirtualLoop) -> None:
+        await run_once(machine, is_clean=True)
+        _runner, directory = await started(machine)
         known = continued_epoch(machine.files, directory, BOOT, is_missing=True)
         assert known == UNKNOWN
 
-    run(machine.clock, story)
+    run(machine.clock, scenario)
 
 
-def test_a_copy_that_was_put_in_its_place_continues_nothing(tmp_path: Path) -> None:
+def test_registration_is_not_continued_with_a_restored_copy(tmp_path: Path) -> None:
     def opened(path: Path) -> LogDirectory:
         return LogDirectory.open(
-            OsFiles(), str(path), node_id=NodeId(1), clock=SystemClock(),
+            OsFiles(),
+            str(path),
+            node_id=NodeId(1),
+            clock=SystemClock(),
             randomness=SystemRandomness(),
-        )  # fmt: skip
+        )
 
-    path, kept = tmp_path / "data", tmp_path / "copy"
+    path, copy = tmp_path / "data", tmp_path / "copy"
     with contextlib.closing(opened(path)) as directory:
         store_epoch(OsFiles(), directory, BOOT, EPOCH)
         assert continued_epoch(OsFiles(), directory, BOOT) == EPOCH
     with contextlib.closing(opened(path)) as directory:
         assert continued_epoch(OsFiles(), directory, BOOT) == EPOCH, "killed and started again"
-    shutil.copytree(path, kept)
+    shutil.copytree(path, copy)
     shutil.rmtree(path)
-    shutil.copytree(kept, path)
+    shutil.copytree(copy, path)
     with contextlib.closing(opened(path)) as directory:
         assert continued_epoch(OsFiles(), directory, BOOT) == UNKNOWN

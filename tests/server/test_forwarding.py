@@ -143,7 +143,7 @@ async def test_request_is_retried_at_the_next_controller() -> None:
 async def test_request_times_out_without_a_controller() -> None:
     _, channel = broker(Quorum())
     with pytest.raises(KafkaError) as refused:
-        await channel.ask(ApiKey.ENVELOPE, object(), timeout_s=0.05)
+        await channel.request(ApiKey.ENVELOPE, object(), timeout_s=0.05)
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert "no active controller" in (refused.value.message or "")
 
@@ -193,7 +193,7 @@ async def test_malformed_envelope_is_refused_and_the_connection_stays_open(data:
             request_data=data, request_principal=None, client_host_address=b"\x7f\0\0\1"
         )
         for _ in range(2):
-            response = await channel.ask(ApiKey.ENVELOPE, envelope, timeout_s=5)
+            response = await channel.request(ApiKey.ENVELOPE, envelope, timeout_s=5)
             assert response.error_code is ErrorCode.INVALID_REQUEST
         channel.close()
 
@@ -229,8 +229,8 @@ async def test_local_refusal_is_a_response_as_from_a_remote_controller() -> None
         want_fence=False,
         want_shut_down=False,
     )
-    response = await channel.ask(ApiKey.BROKER_HEARTBEAT, beat, timeout_s=5)
+    response = await channel.request(ApiKey.BROKER_HEARTBEAT, beat, timeout_s=5)
     assert response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
     ids = AllocateProducerIdsRequest(broker_id=9, broker_epoch=1)
-    response = await channel.ask(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=5)
+    response = await channel.request(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=5)
     assert response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)

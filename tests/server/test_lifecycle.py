@@ -48,7 +48,7 @@ class FakeController:
         self.beat: Callable[[Any], BrokerHeartbeatResponse] = lambda request: alive()
         self.requests: list[Any] = []
 
-    async def ask(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
+    async def request(self, key: ApiKey, message: Any, *, timeout_s: float) -> Any:
         await asyncio.sleep(0)
         self.requests.append(message)
         if key is ApiKey.BROKER_HEARTBEAT:

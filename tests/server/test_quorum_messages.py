@@ -25,7 +25,7 @@ PEER = ReplicaKey(NodeId(3), UUID(int=33))
 VOTER = Voter(id=PEER.id, directory_id=PEER.directory_id, endpoints={"CONTROLLER": ("h", 9093)})
 SNAPSHOT = SnapshotId(Offset(120), LeaderEpoch(4))
 LEADER: dict[str, Any] = {"leader": NodeId(1), "epoch": LeaderEpoch(5), "endpoint": ("one", 9093)}
-NOBODY: dict[str, Any] = {"leader": None, "epoch": LeaderEpoch(5), "endpoint": None}
+NO_LEADER: dict[str, Any] = {"leader": None, "epoch": LeaderEpoch(5), "endpoint": None}
 
 REQUESTS: list[raft.Request] = [
     raft.VoteRequest(
@@ -112,7 +112,7 @@ def test_fetch_of_apache_kafka_uses_the_limit_of_the_request() -> None:
 
 
 RESPONSES: list[tuple[ApiKey, raft.Response, Any]] = [
-    (ApiKey.VOTE, raft.VoteResponse(granted=True, **NOBODY), responses.vote_to),
+    (ApiKey.VOTE, raft.VoteResponse(granted=True, **NO_LEADER), responses.vote_to),
     (
         ApiKey.VOTE,
         raft.VoteResponse(error=ErrorCode.INVALID_VOTER_KEY, **LEADER),
@@ -121,7 +121,7 @@ RESPONSES: list[tuple[ApiKey, raft.Response, Any]] = [
     (ApiKey.BEGIN_QUORUM_EPOCH, raft.BeginQuorumEpochResponse(**LEADER), responses.begin_to),
     (
         ApiKey.END_QUORUM_EPOCH,
-        raft.EndQuorumEpochResponse(error=ErrorCode.FENCED_LEADER_EPOCH, **NOBODY),
+        raft.EndQuorumEpochResponse(error=ErrorCode.FENCED_LEADER_EPOCH, **NO_LEADER),
         responses.end_to,
     ),
     (
@@ -157,7 +157,7 @@ FETCHED = [
     raft.FetchResponse(
         high_watermark=Offset(5), log_start_offset=Offset(1), snapshot=SNAPSHOT, **LEADER
     ),
-    raft.FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, **NOBODY),
+    raft.FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, **NO_LEADER),
 ]
 
 

@@ -337,7 +337,7 @@ def _build_isr_sender(
     services: BrokerServices, proposals: ProposalQueue, channel: ControllerChannel
 ) -> IsrSender:
     async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
-        response: AlterPartitionResponse = await channel.ask(
+        response: AlterPartitionResponse = await channel.request(
             ApiKey.ALTER_PARTITION, request, timeout_s=REQUEST_SECONDS_MAX
         )
         return response
@@ -359,7 +359,7 @@ def _build_repairer(
     channel: ControllerChannel,
 ) -> Repairer:
     async def send(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
-        response: AssignReplicasToDirsResponse = await channel.ask(
+        response: AssignReplicasToDirsResponse = await channel.request(
             ApiKey.ASSIGN_REPLICAS_TO_DIRS, request, timeout_s=REQUEST_SECONDS_MAX
         )
         return response

@@ -57,7 +57,7 @@ class ControllerChannel:
         self._address: tuple[str, int] | None = None
         self._connecting = asyncio.Lock()
 
-    async def ask(
+    async def request(
         self, key: ApiKey, message: Any, *, timeout_s: float, about: str | None = None
     ) -> Any:
         """The response of the active controller. It may hold any error except NOT_CONTROLLER.
@@ -92,11 +92,11 @@ class ControllerChannel:
     async def _once(self, key: ApiKey, message: Any, timeout_s: float) -> Any:
         if self._quorum.is_active:
             async with asyncio.timeout(timeout_s):
-                return await self._ask_locally(key, message)
+                return await self._request_locally(key, message)
         connection = await self._connect()
         return await connection.request(key, message, timeout_s=timeout_s)
 
-    async def _ask_locally(self, key: ApiKey, message: Any) -> Any:
+    async def _request_locally(self, key: ApiKey, message: Any) -> Any:
         api = ALL_APIS[key]
         context = RequestContext(
             api.max_version, 0, self._name, "127.0.0.1", CONTROLLER, LOCAL_CONNECTION

@@ -74,7 +74,7 @@ class ControllerRegistration:
             ),
         )
         try:
-            response = await self._channel.ask(
+            response = await self._channel.request(
                 ApiKey.CONTROLLER_REGISTRATION, request, timeout_s=RESPONSE_SECONDS_MAX
             )
         except KafkaError:

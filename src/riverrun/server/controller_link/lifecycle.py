@@ -184,7 +184,7 @@ class Lifecycle:
     ) -> BrokerRegistrationResponse | None:
         """The response; None if no controller responded."""
         try:
-            response: BrokerRegistrationResponse = await self._channel.ask(
+            response: BrokerRegistrationResponse = await self._channel.request(
                 ApiKey.BROKER_REGISTRATION, request, timeout_s=REGISTRATION_SECONDS_MAX / 4
             )
         except KafkaError as error:
@@ -245,7 +245,7 @@ class Lifecycle:
             self._doubted_until = began + self._session_seconds
         self._beat_at = began
         try:
-            response: BrokerHeartbeatResponse = await self._channel.ask(
+            response: BrokerHeartbeatResponse = await self._channel.request(
                 ApiKey.BROKER_HEARTBEAT, request, timeout_s=self._session_seconds * 3 / 4
             )
         except KafkaError as error:

@@ -40,7 +40,7 @@ class ProducerIds:
             broker_id=self._lifecycle.identity.node_id, broker_epoch=self._lifecycle.epoch
         )
         try:
-            response = await self._channel.ask(
+            response = await self._channel.request(
                 ApiKey.ALLOCATE_PRODUCER_IDS, request, timeout_s=ALLOCATION_SECONDS_MAX
             )
         except KafkaError as error:

@@ -94,7 +94,7 @@ class Forwarder:
             client_host_address=_packed_address(context.client_host),
         )
         is_quick = api.key is ApiKey.DESCRIBE_QUORUM
-        response = await self._channel.ask(
+        response = await self._channel.request(
             ApiKey.ENVELOPE,
             envelope,
             timeout_s=DESCRIBE_QUORUM_SECONDS_MAX if is_quick else FORWARD_SECONDS_MAX,

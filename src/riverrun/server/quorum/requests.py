@@ -322,7 +322,7 @@ def check_cluster(services: NodeServices, cluster_id: str | None) -> None:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
 
 
-async def ask(services: NodeServices, request: raft.Request, kind: type[R]) -> R:
+async def receive(services: NodeServices, request: raft.Request, kind: type[R]) -> R:
     """The response of this node's own member of the quorum."""
     response: raft.Response = await services.metadata.receive(request)
     assert isinstance(response, kind), f"{response} responds to {request}"

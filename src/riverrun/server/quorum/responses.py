@@ -42,7 +42,7 @@ from riverrun.wire.messages import (
 from riverrun.wire.primitives import Buffer
 from riverrun.wire.produce import NodeEndpoint
 
-NOBODY = -1
+NO_LEADER = -1
 
 
 def vote_to(response: raft.VoteResponse) -> voting.VoteResponse:
@@ -147,7 +147,7 @@ def update_to(response: raft.ChangeVotersResponse) -> updating.UpdateRaftVoterRe
 
 
 def _leader(response: raft.Response) -> int:
-    return NOBODY if response.leader is None else response.leader
+    return NO_LEADER if response.leader is None else response.leader
 
 
 def _known(response: raft.Response) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import BeginQuorumEpochResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.requests import ask, begin_from, check_cluster
+from riverrun.server.quorum.requests import begin_from, check_cluster, receive
 from riverrun.server.quorum.responses import begin_to
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.begin_quorum_epoch_request import BeginQuorumEpochRequest
@@ -16,7 +16,7 @@ async def handle(
     services: NodeServices, context: RequestContext, request: BeginQuorumEpochRequest
 ) -> BeginQuorumEpochResponse:
     check_cluster(services, request.cluster_id)
-    return begin_to(await ask(services, begin_from(request, services.metadata.me.key), Answer))
+    return begin_to(await receive(services, begin_from(request, services.metadata.me.key), Answer))
 
 
 def failed(

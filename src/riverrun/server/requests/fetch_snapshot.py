@@ -5,7 +5,7 @@ from __future__ import annotations
 from riverrun.model.errors import ErrorCode
 from riverrun.raft.messages import FetchSnapshotResponse as Answer
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.requests import ask, check_cluster, fetch_snapshot_from
+from riverrun.server.quorum.requests import check_cluster, fetch_snapshot_from, receive
 from riverrun.server.quorum.responses import fetch_snapshot_to
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.fetch_snapshot_request import FetchSnapshotRequest
@@ -16,7 +16,7 @@ async def handle(
     services: NodeServices, context: RequestContext, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
     check_cluster(services, request.cluster_id)
-    return fetch_snapshot_to(await ask(services, fetch_snapshot_from(request), Answer))
+    return fetch_snapshot_to(await receive(services, fetch_snapshot_from(request), Answer))
 
 
 def failed(

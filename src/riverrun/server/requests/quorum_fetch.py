@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.raft.messages import FetchRequest, FetchResponse
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.quorum.requests import ask, check_cluster, fetch_from
+from riverrun.server.quorum.requests import check_cluster, fetch_from, receive
 from riverrun.server.quorum.responses import fetch_to
 from riverrun.wire.fetch import TOPIC_IDS_FROM, encode_fetch_response, parse_fetch
 
@@ -36,7 +36,7 @@ def handle_frame(
 
 async def _fetch(services: NodeServices, request: FetchRequest, version: int) -> list[Buffer]:
     try:
-        response = await ask(services, request, FetchResponse)
+        response = await receive(services, request, FetchResponse)
     except KafkaError:
         return encode_fetch_response(version, [], error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     return fetch_to(response, version, TOPIC_IDS_FROM)

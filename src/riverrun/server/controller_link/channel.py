@@ -33,7 +33,7 @@ LOCAL_CONNECTION: Final = -1
 log = structlog.get_logger("riverrun.controller")
 
 
-class QuorumView(Protocol):
+class QuorumLeadership(Protocol):
     """The part of the quorum's state that a channel needs."""
 
     @property
@@ -46,7 +46,7 @@ class ControllerChannel:
     """One connection to the active controller."""
 
     def __init__(
-        self, quorum: QuorumView, randomness: Randomness, *, router: Router, name: str
+        self, quorum: QuorumLeadership, randomness: Randomness, *, router: Router, name: str
     ) -> None:
         """``router`` serves the requests while this node is the active controller."""
         self._quorum = quorum
@@ -137,7 +137,7 @@ class ControllerChannel:
 class ControllerChannels:
     """All channels of one node."""
 
-    def __init__(self, quorum: QuorumView, randomness: Randomness, router: Router) -> None:
+    def __init__(self, quorum: QuorumLeadership, randomness: Randomness, router: Router) -> None:
         self._quorum = quorum
         self._randomness = randomness
         self._router = router

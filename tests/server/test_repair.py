@@ -109,7 +109,7 @@ def health(node: Member) -> dict[str, object]:
 
 def in_sync(cluster: Cluster) -> list[int]:
     wanted = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}
-    (row,) = cluster.ask("metadata", 12, wanted)["topics"][0]["partitions"]
+    (row,) = cluster.request("metadata", 12, wanted)["topics"][0]["partitions"]
     return sorted(row["isr_nodes"])
 
 

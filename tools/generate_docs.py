@@ -91,7 +91,9 @@ BEHAVIOUR = """\
 - **Reassignment**: the replicas of a partition stay on the brokers where they were created. To move
   a topic or to change its replication factor, create a new topic and copy the records.
 - **Transactions**: a producer with a `transactional.id` gets an error. Idempotence works.
-- **TLS, SASL and ACLs**: listeners are PLAINTEXT, and every client may do everything.
+- **TLS, SASL and ACLs**: listeners are PLAINTEXT, and every client may do everything. A listener
+  named SSL, SASL_SSL or SASL_PLAINTEXT and Kafka's security settings are refused: a node does not
+  start with them, and AlterConfigs gets INVALID_CONFIG.
 - **Quotas**: `throttle_time_ms` is always 0.
 - **Throttled replication** (KIP-73): a follower respects `follower.replication.throttled.rate`; a
   leader does not throttle (`leader.replication.throttled.replicas` is stored but has no effect).

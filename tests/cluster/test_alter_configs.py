@@ -10,7 +10,9 @@ from riverrun.cluster.configs.alter_configs import (
     incremental_alter_configs,
 )
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode
+from riverrun.model.security import NOT_SUPPORTED
 from riverrun.wire.messages import alter_configs_request as replacing
 from riverrun.wire.messages import incremental_alter_configs_request as incremental
 from tests.cluster.fakes import make_configs, replayed
@@ -219,6 +221,28 @@ def test_refusals_match_kafka(
     response, after = change(image, kind, name, *changes)
     assert response == (code, sentence)
     assert after is image
+
+
+@pytest.mark.parametrize("broker", ["", "1"])
+def test_security_settings_of_brokers_are_refused(image: Image, broker: str) -> None:
+    name = "listener.name.external.ssl.keystore.location"
+    refused = (ErrorCode.INVALID_CONFIG, f"{name}: {NOT_SUPPORTED}")
+    response, after = change(image, BROKER, broker, (name, SET, "/key"))
+    assert (response, after) == (refused, image)
+    response, after = replace(image, BROKER, broker, {name: "/key"})
+    assert (response, after) == (refused, image)
+
+
+def test_stored_security_setting_can_be_deleted_and_allows_other_changes(image: Image) -> None:
+    stored = ConfigRecord(
+        resource_type=ConfigType.BROKER, resource_name="", name="ssl.key.password", value="x"
+    )
+    image = replayed(image, [stored])
+    response, image = change(image, BROKER, "", ("log.retention.ms", SET, "5"))
+    assert response == DONE
+    response, image = change(image, BROKER, "", ("ssl.key.password", DELETE, None))
+    assert response == DONE
+    assert texts(image, "", BROKER) == {"log.retention.ms": "5"}
 
 
 def test_cluster_level_min_insync_replicas_cannot_be_removed_with_elr(image: Image) -> None:

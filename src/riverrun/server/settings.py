@@ -22,6 +22,7 @@ from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId
+from riverrun.model.security import check_security, is_security_setting
 from riverrun.model.setting_names import SYNONYMS, flattened, not_toml
 from riverrun.model.settings import Setting, SettingError, SettingKind, Settings, setting
 from riverrun.raft.settings import QuorumSettings
@@ -159,6 +160,7 @@ class NodeSettings:
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
         """Validate every name and value. Raises ``SettingError``."""
+        check_security(texts)
         known = _names()
         for name, text in texts.items():
             if name not in known:
@@ -297,9 +299,25 @@ def read_file(path: Path) -> dict[str, str]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``."""
+    """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``.
+
+    Unknown variables are left out, except Kafka's security settings: those are refused later.
+    """
     known = {_variable(name): name for name in _names()}
-    return {known[name]: text for name, text in sorted(environment.items()) if name in known}
+    found: dict[str, str] = {}
+    for variable, text in sorted(environment.items()):
+        name = known.get(variable) or _security_setting(variable, text)
+        if name is not None:
+            found[name] = text
+    return found
+
+
+def _security_setting(variable: str, text: str) -> str | None:
+    name = variable.removeprefix(ENVIRONMENT_PREFIX)
+    if name == variable:
+        return None
+    dotted = name.lower().replace("_", ".")
+    return dotted if is_security_setting(dotted, text) else None
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

@@ -66,6 +66,7 @@ def up(
     for name in chosen:
         if name in flags:
             fail(f"--set {name}: use --port and --data, or riverrun start", USAGE)
+    _check_security(flags)
     cluster = plan(data.absolute(), nodes, port)
     if taken := taken_ports(cluster):
         fail(refusal(taken, cluster, ourselves()), USAGE)
@@ -74,6 +75,17 @@ def up(
         write_draft(node, cluster, flags)
     prepared = prepare_first_start(cluster, flags.get("cluster.id"))
     raise typer.Exit(_run(cluster, environments, prepared, as_json=as_json))
+
+
+def _check_security(flags: dict[str, str]) -> None:
+    """Refuse security settings before anything is written."""
+    from riverrun.cli.support.options import USAGE, fail
+    from riverrun.model.security import SecurityNotSupported, check_security
+
+    try:
+        check_security(flags)
+    except SecurityNotSupported as error:
+        fail(str(error), USAGE)
 
 
 def _run(

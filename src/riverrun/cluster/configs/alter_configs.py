@@ -24,6 +24,7 @@ from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.security import SecurityNotSupported, is_security_setting
 from riverrun.model.settings import Setting, SettingKind
 from riverrun.wire.messages import alter_configs_request as replacing_request
 from riverrun.wire.messages import alter_configs_response as replacing_response
@@ -278,8 +279,17 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
             check_group(texts)
         case ConfigType.CLIENT_METRICS:
             check_metrics(texts)
-        case _ if is_elr_enabled(image):
-            _check_min_insync_replicas(image, name, texts)
+        case _:
+            _check_security(image.config(kind, name), texts)
+            if is_elr_enabled(image):
+                _check_min_insync_replicas(image, name, texts)
+
+
+def _check_security(current: Texts, texts: Texts) -> None:
+    """A broker must not store a security setting that it does not act on."""
+    for name, text in texts.items():
+        if is_security_setting(name, text) and current.get(name) != text:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(SecurityNotSupported(name)))
 
 
 def _check_min_insync_replicas(image: Image, name: str, texts: Texts) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from riverrun.cli.cluster.admin import held_replicas
 from riverrun.cli.cluster.report import (
     BrokerRow,
     ClusterReport,
@@ -18,11 +19,20 @@ from riverrun.cli.quorum.report import QuorumReplicaRow, QuorumReport, quorum_ta
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.create_topics_request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 from riverrun.wire.messages.describe_quorum_response import (
     DescribeQuorumResponse,
     PartitionData,
     ReplicaState,
     TopicData,
+)
+from riverrun.wire.messages.metadata_response import (
+    MetadataResponsePartition,
+    MetadataResponseTopic,
 )
 from tests.cli.commands import Cli
 from tests.cluster.messages import registration_request
@@ -111,9 +121,75 @@ def register(node: Server, ghost: int, cluster_id: str) -> None:
 def test_a_stopped_broker_can_be_unregistered(cli: Cli, node: Server) -> None:
     register(node, 9, asked(cli, "cluster", "status")["cluster_id"])
     assert asked(cli, "cluster", "status")["problems"] == ["1 broker fenced: 9"]
-    assert cli.run("cluster", "unregister", "9", "--yes") == "Node 9 is forgotten.\n"
+    assert cli.run("cluster", "unregister", "9", "--yes") == "Node 9 is unregistered.\n"
     assert asked(cli, "cluster", "status")["healthy"] is True
     assert cli.result("cluster", "unregister", "9", "--yes").exit_code == 4
+
+
+def create_with_replicas(node: Server, topic: str, *replicas: int) -> None:
+    async def work() -> None:
+        port = int(node.bootstrap.rpartition(":")[2])
+        connection = await Connection.connect("127.0.0.1", port, client_id="test")
+        try:
+            request = CreateTopicsRequest(
+                topics=(
+                    CreatableTopic(
+                        name=topic,
+                        num_partitions=-1,
+                        replication_factor=-1,
+                        assignments=(
+                            CreatableReplicaAssignment(partition_index=0, broker_ids=replicas),
+                        ),
+                        configs=(),
+                    ),
+                ),
+                timeout_ms=10_000,
+            )
+            answer = await connection.request(ApiKey.CREATE_TOPICS, request)
+            assert answer.topics[0].error_code is ErrorCode.NONE, answer
+        finally:
+            connection.close()
+
+    asyncio.run(work())
+
+
+def test_a_broker_with_replicas_is_unregistered_only_by_force(
+    cli: Cli, node: Server, name: str
+) -> None:
+    register(node, 9, asked(cli, "cluster", "status")["cluster_id"])
+    create_with_replicas(node, name, 1, 9)
+    try:
+        refused = cli.result("cluster", "unregister", "9", "--yes")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        held = f"node 9 holds 1 replica: 1 partition of {name} would stay under-replicated"
+        assert held in refused.stderr
+        assert "--force" in refused.stderr
+        described = {"id": 9, "replicas": 1, "lost": {}, "under_replicated": {name: 1}}
+        words = ("cluster", "unregister", "9", "--yes", "--json")
+        assert json.loads(cli.run(*words, code=1)) == {**described, "unregistered": False}
+        assert json.loads(cli.run(*words, "--force")) == {**described, "unregistered": True}
+    finally:
+        cli.run("topics", "delete", name, "--yes")
+    assert asked(cli, "cluster", "status")["healthy"] is True
+
+
+def test_partitions_without_another_replica_in_sync_are_lost() -> None:
+    def topic(name: str, *isrs: tuple[int, ...]) -> MetadataResponseTopic:
+        rows = tuple(
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE, partition_index=index, leader_id=-1,
+                replica_nodes=(1, 4), isr_nodes=isr, offline_replicas=(),
+            )
+            for index, isr in enumerate(isrs)
+        )  # fmt: skip
+        return MetadataResponseTopic(error_code=ErrorCode.NONE, name=name, partitions=rows)
+
+    held = held_replicas(4, [topic("a", (1,), ()), topic("b", (4,))])
+    assert (held.lost, held.under_replicated) == ({"a": 1, "b": 1}, {"a": 1})
+    assert str(held) == (
+        "node 4 holds 3 replicas: 2 partitions of a, b would be lost, because no other replica is "
+        "in sync; 1 partition of a would stay under-replicated"
+    )
 
 
 def test_a_running_broker_is_not_unregistered(cli: Cli) -> None:

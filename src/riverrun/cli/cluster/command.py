@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Bootstrap, confirm
+from riverrun.cli.support.options import (
+    BOOTSTRAP_DEFAULT,
+    FAILED,
+    AsJson,
+    Bootstrap,
+    confirm,
+    fail,
+)
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
@@ -115,30 +122,41 @@ def unregister(
         typer.Argument(metavar="NODE", show_default=False, help="Id of a broker that is gone."),
     ],
     is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="Unregister it even if it holds replicas.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Unregister a broker that is gone for good.
 
-    It must be stopped and must not be a voter (see riverrun quorum remove). Its replicas stay
-    assigned to it and are out of sync until a node with its id comes back.
+    It must be stopped, must not be a voter (see riverrun quorum remove), and must not hold
+    replicas. With --force its replicas stay assigned to it, and they are missing until a node with
+    its id comes back.
 
     \b
     riverrun cluster unregister 4
-    riverrun cluster unregister 4 --yes
+    riverrun cluster unregister 4 --force --yes
     """
     from riverrun.cli.cluster import admin as cluster_admin
-    from riverrun.cli.support.output import counted, print_json
+    from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
-    broker = run(bootstrap, lambda pool: cluster_admin.find_gone(pool, node))
-    held = f", which holds {counted(broker.holds, 'replica')}" if broker.holds else ""
-    confirm(f"Forget node {node}{held}?", is_agreed=is_agreed)
-    run(bootstrap, lambda pool: cluster_admin.unregister(pool, broker))
+    held = run(bootstrap, lambda pool: cluster_admin.find_gone(pool, node))
+    if held.count and not is_forced:
+        if as_json:
+            print_json({**held.described(), "unregistered": False})
+        fail(
+            f"{held}\n"
+            "  Start a node with this id again, or delete these topics, or add --force to "
+            "unregister the node nevertheless."
+        )
+    confirm(f"Unregister {held if held.count else f'node {node}'}?", is_agreed=is_agreed)
+    run(bootstrap, lambda pool: cluster_admin.unregister(pool, node))
     if as_json:
-        print_json({"id": node, "replicas": broker.holds})
+        print_json({**held.described(), "unregistered": True})
         return
-    print(f"Node {node} is forgotten.")
+    print(f"Node {node} is unregistered.")
 
 
 def _show(

@@ -52,7 +52,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumView:
+class ProbedQuorum:
     leader: int
     epoch: int
     voters: tuple[int, ...]
@@ -102,7 +102,7 @@ class Probe:
         """The live brokers according to each running node."""
         return {n: self._call(self._brokers(n)) for n in self._cluster.running}
 
-    def quorum(self, number: int) -> QuorumView | None:
+    def quorum(self, number: int) -> ProbedQuorum | None:
         """The quorum according to a node; None if it does not respond."""
         return self._call(self._quorum(number))
 
@@ -151,7 +151,7 @@ class Probe:
             return ()
         return tuple(sorted(broker.node_id for broker in response.brokers))
 
-    async def _quorum(self, number: int) -> QuorumView | None:
+    async def _quorum(self, number: int) -> ProbedQuorum | None:
         wanted = quorum_request.DescribeQuorumRequest(
             topics=(
                 quorum_request.TopicData(
@@ -167,7 +167,7 @@ class Probe:
         if not response.topics:
             return None
         row = response.topics[0].partitions[0]
-        return QuorumView(
+        return ProbedQuorum(
             leader=row.leader_id,
             epoch=row.leader_epoch,
             voters=tuple(sorted(voter.replica_id for voter in row.current_voters)),

@@ -24,7 +24,7 @@ from riverrun.storage.segment.time_search import OffsetAt, TimedView, first_at_o
 _HINTS_MAX = 32
 
 
-class ReadLog(Protocol):
+class ReadableLog(Protocol):
     """``Log.read``."""
 
     def __call__(
@@ -38,7 +38,7 @@ class LogReader:
         files: Files,
         open_files: OpenFiles,
         segments: Segments,
-        read_again: ReadLog,
+        read_again: ReadableLog,
         report_damage: Callable[[str, int], None],
     ) -> None:
         self._files = files

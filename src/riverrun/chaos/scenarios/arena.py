@@ -14,7 +14,7 @@ from riverrun.chaos.clients.workload import ChaosWorkload
 from riverrun.chaos.cluster import ChaosCluster, until
 from riverrun.chaos.faults.link_faults import CLIENTS, Mode
 from riverrun.chaos.history import Action, History
-from riverrun.chaos.probe import PartitionView, Probe, QuorumView
+from riverrun.chaos.probe import PartitionView, Probe, ProbedQuorum
 
 PROGRESS_SECONDS_MAX = 15.0
 FIND_SECONDS_MAX = 15.0
@@ -145,9 +145,9 @@ class Arena:
     def leader(self, partition: int = 0) -> int:
         return self.partition(partition).leader
 
-    def quorum(self) -> QuorumView:
+    def quorum(self) -> ProbedQuorum:
         """The newest state of the quorum, once it has a running leader."""
-        found: list[QuorumView] = []
+        found: list[ProbedQuorum] = []
 
         def look() -> bool:
             views = [view for n in self.cluster.running if (view := self.probe.quorum(n))]

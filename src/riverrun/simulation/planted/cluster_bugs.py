@@ -14,6 +14,7 @@ from typing import Any
 
 from riverrun.cluster.partitions import leadership
 from riverrun.model.ids import Offset
+from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import QuorumMember
 from riverrun.replication import reading
@@ -88,8 +89,6 @@ def _grants_always(self: Any, request: Any) -> bool:
 
 
 def _persist_anything(self: Any, state: Any) -> None:
-    from riverrun.raft.effects import Persist
-
     if state != self.state:
         if state.epoch != self.state.epoch:
             self._fall()

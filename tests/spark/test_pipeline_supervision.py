@@ -16,7 +16,7 @@ from riverrun.pipeline.declaration.model import Pipeline, PythonTransform
 from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.run.batches import QueryCounts
 from riverrun.pipeline.run.query import QueryStopping, SinkQuery
-from riverrun.pipeline.run.supervisor import PAUSE_SECONDS_MAX, PipelineSupervisor, QuerySupervisor
+from riverrun.pipeline.run.supervisor import PipelineSupervisor, QuerySupervisor
 from riverrun.pipeline.run.transforms import run_transforms
 from riverrun.pipeline.sources.schemas import NoRecordsYet
 from tests.processes import until
@@ -125,7 +125,7 @@ def test_failed_query_restarts_with_exponential_backoff(
         now += pauses[-1]
         supervisor.tick(now)
         assert supervisor.status.state == "running"
-    assert pauses == [1, 2, 4, 8, 16, 32, PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     assert supervisor.status.restarts == 8
     sink_query.started[-1].progress(0)
     supervisor.tick(now)

@@ -23,6 +23,7 @@ from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE, STALE_LEADER
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
+from riverrun.ports.aio import Backoff
 from riverrun.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer
 from riverrun.records.compression import Compression, compress
 from riverrun.records.record import NewRecord, build_batch, header_of, read_records
@@ -38,8 +39,7 @@ FILLED_BYTES_MAX: Final = 1024 * 1024
 TOPIC_NAME_VERSION_MAX: Final = 12
 SEQUENCES: Final = 2**31
 ACKS_ALL: Final = -1
-BACKOFF_S: Final = 0.05
-BACKOFF_S_MAX: Final = 1.0
+RESEND_BACKOFF: Final = Backoff(first_seconds=0.1, max_seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +328,7 @@ class _PartitionSender:
         if not isinstance(error, KafkaError) or error.code in STALE_LEADER:
             self.pool.cluster.topics.pop(self.at.topic, None)
         if failures:
-            await asyncio.sleep(min(BACKOFF_S * 2 ** min(failures, 16), BACKOFF_S_MAX))
+            await asyncio.sleep(RESEND_BACKOFF.exact(failures))
 
     async def _send(self, batch: _ProduceBatch) -> None:
         leader = await self.pool.leader(self.at.topic, self.at.partition)

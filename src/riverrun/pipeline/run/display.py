@@ -9,6 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Self
 
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from riverrun.cli.support.output import Cell, Table, plain_row
 from riverrun.pipeline.run.status import STARTING, PipelineStatus, QueryStatus
 
@@ -58,29 +63,23 @@ class Display:
     def __init__(self, print_line: Callable[[str], None], *, as_json: bool) -> None:
         self._print_line = print_line
         self._as_json = as_json
-        self._is_live = sys.stdout.isatty() and not as_json
         self._next = 0.0
         self._last: list[tuple[object, ...]] = []
-        self._live: object = None
+        is_live = sys.stdout.isatty() and not as_json
+        self._live = Live(refresh_per_second=4) if is_live else None
 
     def __enter__(self) -> Self:
-        if self._is_live:
-            from rich.live import Live
-
-            self._live = Live(refresh_per_second=4)
-            self._live.__enter__()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *caught: object) -> None:
         if self._live is not None:
-            from rich.live import Live
-
-            assert isinstance(self._live, Live)
-            self._live.__exit__(None, None, None)
+            self._live.stop()
 
     def show(self, status: PipelineStatus, *, is_last: bool = False) -> None:
         if self._live is not None:
-            self._show_live(status)
+            self._show_live(self._live, status)
             return
         states: list[tuple[object, ...]] = [
             (query.sink, query.state, query.reason) for query in status.queries
@@ -95,20 +94,14 @@ class Display:
         for query in status.queries:
             self._print_line(plain_row([*query_row(query), query.reason]))
 
-    def _show_live(self, status: PipelineStatus) -> None:
-        from rich.console import Group
-        from rich.live import Live
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        assert isinstance(self._live, Live)
+    def _show_live(self, live: Live, status: PipelineStatus) -> None:
         table = RichTable(box=None, pad_edge=False, header_style="bold cyan")
         for index, column in enumerate(COLUMNS):
             table.add_column(column, justify="left" if index < 2 else "right")
         for query in status.queries:
             cells = query_row(query)
             table.add_row(*(_cell(cell) for cell in cells))
-        lines: list[object] = [table]
+        lines: list[RenderableType] = [table]
         lines += [
             Text(f"{query.sink}: {query.reason}", style="yellow")
             for query in status.queries
@@ -118,7 +111,7 @@ class Display:
             lines.append(
                 Text(f"Spark UI {status.ui}   Ctrl-C stops after the current batch", style="dim")
             )
-        self._live.update(Group(*lines))  # type: ignore[arg-type]
+        live.update(Group(*lines))
 
 
 def _cell(cell: Cell) -> str:

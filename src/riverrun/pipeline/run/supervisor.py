@@ -28,9 +28,10 @@ from riverrun.pipeline.run.failures import (
 from riverrun.pipeline.run.query import SinkQuery
 from riverrun.pipeline.run.status import PipelineStatus, QueryStatus, status_of_this_process
 from riverrun.pipeline.sources.schemas import NoRecordsYet
+from riverrun.ports.aio import Backoff
 
-PAUSE_SECONDS_MIN = 1.0
-PAUSE_SECONDS_MAX = 60.0
+RESTART_BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
+INPUT_POLL_SECONDS = 1.0
 TRIGGER_END_SECONDS_MAX = 10.0
 TRIGGER_POLL_SECONDS = 0.02
 DATA_LOST = DataLost.__name__
@@ -49,7 +50,8 @@ class QuerySupervisor:
         """When the query starts next, in seconds of the monotonic clock."""
         self._is_once = is_once
         self._streaming: StreamingQuery | None = None
-        self._pause_seconds = PAUSE_SECONDS_MIN
+        self._failures = 0
+        """Failures since the last completed batch."""
         self._last_batch: int | None = None
 
     @property
@@ -115,7 +117,7 @@ class QuerySupervisor:
     def _wait_for_input(self, now: float, reason: str) -> None:
         """With ``--once``, no input means that all input has been processed."""
         self.status.state, self.status.reason = "ended" if self._is_once else "waiting", reason
-        self.start_at = now + PAUSE_SECONDS_MIN
+        self.start_at = now + INPUT_POLL_SECONDS
 
     def _finish(self, now: float, streaming: StreamingQuery) -> None:
         error = streaming.exception()
@@ -146,8 +148,8 @@ class QuerySupervisor:
     def _schedule_restart(self, now: float, reason: str) -> None:
         self.status.state, self.status.reason = "waiting", reason
         self.status.restarts += 1
-        self.start_at = now + self._pause_seconds
-        self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
+        self._failures += 1
+        self.start_at = now + RESTART_BACKOFF.exact(self._failures)
 
     def _observe(self, streaming: StreamingQuery) -> None:
         counts = self.query.counts
@@ -162,7 +164,7 @@ class QuerySupervisor:
         self.status.lag = sum(self.status.lags.values()) if self.status.lags else None
         if self._last_batch != progress["batchId"]:
             self._last_batch = progress["batchId"]
-            self._pause_seconds = PAUSE_SECONDS_MIN
+            self._failures = 0
 
     def _wait_for_trigger(self, streaming: StreamingQuery) -> None:
         """Give Spark time to commit the batch in its checkpoint."""

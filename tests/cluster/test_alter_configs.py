@@ -142,6 +142,11 @@ def test_validate_only_writes_nothing(image: Image) -> None:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'nope' does not exist.",
         ),
         (
+            TOPIC, "nope", [("retention.ms", SET, "x")],
+            ErrorCode.INVALID_CONFIG,
+            "Invalid value x for configuration retention.ms: Not a number of type LONG",
+        ),
+        (
             TOPIC, "", [("retention.ms", SET, "1")],
             ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.",
         ),
@@ -272,8 +277,12 @@ def test_alter_configs_removes_settings_not_given(image: Image) -> None:
             ErrorCode.INVALID_REQUEST, "Null value not supported for : segment.bytes",
         ),
         (
-            TOPIC, "nope", {"segment.bytes": "1"},
+            TOPIC, "nope", {"segment.bytes": "2000000"},
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'nope' does not exist.",
+        ),
+        (
+            TOPIC, "nope", {"no.such": "1"},
+            ErrorCode.INVALID_CONFIG, "Unknown topic config name: no.such",
         ),
         (
             BROKER, "1", {"node.id": "5"},

@@ -39,7 +39,9 @@ def by_time(script: Script) -> None:
     list_offsets(script, "read committed", name, LATEST, isolation_level=1)
     list_offsets(script, "unknown isolation level", name, LATEST, isolation_level=9)
     list_offsets(script, "unknown topic", script.topic("nobody"), LATEST)
+    list_offsets(script, "unknown topic, minus nine", script.topic("nobody"), -9)
     list_offsets(script, "bad topic name", "bad name", LATEST)
+    list_offsets(script, "unknown epoch, minus nine", name, -9, current_leader_epoch=3)
     list_offsets(script, "unknown partition", name, LATEST, partition=4)
     for epoch in (0, 3, -2):
         list_offsets(script, f"leader epoch {epoch}", name, LATEST, current_leader_epoch=epoch)

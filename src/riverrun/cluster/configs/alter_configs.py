@@ -237,8 +237,12 @@ def _records(
     keep: Iterable[str],
 ) -> list[ConfigRecord]:
     """Validate the resulting settings and return the changes, without names in ``keep``."""
-    _check_resource(image, kind, name)
+    _check_resource_name(kind, name)
     _check_texts(configs, image, kind, name, texts)
+    if kind is ConfigType.TOPIC and TopicName(name) not in image.topics_by_name:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        )
     current = image.config(kind, name)
     kept = list(keep)
     records = [
@@ -256,15 +260,11 @@ def _record(kind: ConfigType, resource: str, name: str, text: str | None) -> Con
     return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=text)
 
 
-def _check_resource(image: Image, kind: ConfigType, name: str) -> None:
+def _check_resource_name(kind: ConfigType, name: str) -> None:
     if kind is ConfigType.TOPIC:
         if not name:
             raise _invalid("Default topic resources are not allowed.")
         check_topic_name(name)
-        if TopicName(name) not in image.topics_by_name:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
-            )
     elif kind is ConfigType.GROUP and not name:
         raise _invalid("Default group resources are not allowed.")
     elif kind is ConfigType.CLIENT_METRICS and not name:

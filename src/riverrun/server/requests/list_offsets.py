@@ -39,7 +39,14 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+KNOWN_FROM = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 """The first version with each special timestamp."""
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
@@ -59,6 +66,9 @@ async def handle(
             try:
                 if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
+                # Kafka checks the timestamp before it looks for the partition.
+                if not _is_supported(wanted.timestamp, context.api_version):
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
                 partition = services.replicas.find(topic.name, wanted.partition_index)
                 if partition is None:
                     raise KafkaError(missing(services, topic.name, wanted.partition_index))
@@ -75,6 +85,10 @@ async def handle(
     return ListOffsetsResponse(topics=tuple(topics))
 
 
+def _is_supported(timestamp: int, version: int) -> bool:
+    return timestamp >= 0 or (timestamp in KNOWN_FROM and KNOWN_FROM[timestamp] <= version)
+
+
 async def _result(
     services: BrokerServices,
     version: int,
@@ -84,8 +98,6 @@ async def _result(
 ) -> ListOffsetsPartitionResponse:
     if request.replica_id != DEBUGGING_CONSUMER:  # it may read from any replica
         partition.check_leader(wanted.current_leader_epoch)
-    if wanted.timestamp < 0 and KNOWN_FROM.get(wanted.timestamp, 0) > version:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     found = await _find(services, partition, wanted.timestamp, request, version)
     if found is None:
         return ListOffsetsPartitionResponse(
@@ -122,8 +134,6 @@ async def _find(
             return await _in_thread(services, partition, MAX_TIMESTAMP)
         case -5 | -6:  # LATEST_TIERED, EARLIEST_PENDING_UPLOAD
             return OffsetAt(Offset(-1), -1, LeaderEpoch(-1))
-        case _ if timestamp < 0:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     found = await _in_thread(services, partition, timestamp)
     limit = log.last_stable_offset if request.isolation_level else log.high_watermark
     if found is not None and found.offset < limit:

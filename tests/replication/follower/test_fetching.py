@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from riverrun.model.errors import ErrorCode
 from riverrun.replication.follower.followed_partition import FollowState
@@ -479,3 +480,24 @@ def test_throttled_replicas_keep_to_their_rate_until_they_are_in_sync() -> None:
         throttled_rate=100_000,
         bytes_max=100_000,
     )
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_failures_of_many_partitions_are_logged_in_few_lines_with_a_count(code: ErrorCode) -> None:
+    """Retries of single partitions are spread by jitter. Lines count all of them."""
+    count = 300
+
+    async def steps(scenario: Scenario) -> None:
+        for index in range(count):
+            scenario.leads(scenario.first, index)
+            scenario.first.partition_errors[TOPIC, index] = code
+        scenario.follow(*(scenario.replica(index) for index in range(count)))
+        await scenario.passes(30)
+
+    with capture_logs() as logs:
+        run(steps)
+    lines = [line for line in logs if line["event"] == "replica fetch failed"]
+    assert 1 <= len(lines) <= 3
+    assert sum(line["partitions"] for line in lines) == count
+    assert {line["error"] for line in lines} == {code.name}
+    assert lines[0]["first"].count(", ") == 2

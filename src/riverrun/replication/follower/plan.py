@@ -32,6 +32,10 @@ SLICE_BATCHES = 256
 """Limits of one slice: a few milliseconds of the event loop."""
 _QUIET_ATTEMPTS = 4
 """Attempts before an error that stale metadata explains is logged."""
+_REPORT_AFTER_SECONDS = 2.0
+"""Failures are collected this long and logged together: a restarted leader fails thousands."""
+_NAMED_MAX = 3
+"""Partitions named in a log line; further ones are only counted."""
 _TRUNCATIONS_MAX = 3
 """Failed truncations at the damaged batch, after which the whole log is fetched again."""
 _STALE_METADATA = (
@@ -83,6 +87,9 @@ class FetchPlan:
         self._requested_count = 0
         self._delayed: list[tuple[float, int, FollowedPartition]] = []
         self._sequence = 0
+        self._unreported: dict[tuple[FollowState, str], dict[Key, FollowedPartition]] = {}
+        """Failures to be logged, by state and error."""
+        self._report_due = 0.0
 
     # Followed partitions
 
@@ -123,6 +130,8 @@ class FetchPlan:
         """The next fetch; None if no partition can be fetched now (see ``next_due``)."""
         if self._delayed:
             self._resume_due(now)
+        if self._unreported and now >= self._report_due:
+            self._report_failures()
         session = self.session
         wanted: list[FetchPartition] = []
         forgotten: list[Key] = []
@@ -336,17 +345,28 @@ class FetchPlan:
         self._counters.errors.value += 1
         is_new = error != followed.error and not quiet_attempts
         if is_new or (quiet_attempts and followed.attempts == quiet_attempts):
-            _logger.warning(
-                "replica fetch failed",
-                partition=str(followed.partition.name),
-                error=error,
-                leader=followed.partition.leader,
-                state=state.value,
-            )
+            if not self._unreported:
+                self._report_due = now + _REPORT_AFTER_SECONDS
+            self._unreported.setdefault((state, error), {})[followed.key] = followed
         followed.error = error
         followed.attempts += 1
         delay = self.settings.backoff.jittered(followed.attempts, self._randomness)
         self._sleep(followed, state, now + delay)
+
+    def _report_failures(self) -> None:
+        """Log one line for each error, with the number of partitions that are still followed."""
+        for (state, error), failed in self._unreported.items():
+            partitions = [f.partition for f in failed.values() if self.is_current(f)]
+            if partitions:
+                _logger.warning(
+                    "replica fetch failed",
+                    partitions=len(partitions),
+                    first=", ".join(str(one.name) for one in partitions[:_NAMED_MAX]),
+                    error=error,
+                    leader=partitions[0].leader,
+                    state=state.value,
+                )
+        self._unreported.clear()
 
     def _sleep(self, followed: FollowedPartition, state: FollowState, due: float) -> None:
         followed.enter(state)

@@ -226,8 +226,8 @@ def test_nodes_started_elsewhere_are_named_after_ctrl_c(tmp_path: Path) -> None:
             assert (second.process.poll(), fourth.process.poll()) == (None, None)
     assert told == (
         f"riverrun: nodes 2 at 127.0.0.1:{port + 10}, 4 at 127.0.0.1:{port + 30} were started "
-        "elsewhere and go on; stop each with Ctrl-C where it was started, or: "
-        f"pkill -f {tmp_path}/node-2.toml\n"
+        "elsewhere and keep running; stop each with Ctrl-C where it was started, or: "
+        f"{ourselves()} stop --config {tmp_path}/node-2.toml\n"
     )
 
 

@@ -162,8 +162,8 @@ def test_the_reason_is_found_in_a_nodes_log(line: str, reason: str | None) -> No
     assert reason_in(line) == reason
 
 
-def test_the_readmes_kill_command_finds_a_restarted_node() -> None:
+def test_the_readmes_commands_stop_and_start_the_same_node() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    killed = re.findall(r"pkill -9 -f (\"[^\"]+\")", text)
-    restarted = re.findall(r"riverrun start --config (\S*?node-2\.toml\"?)`", text)
-    assert killed == restarted == ['"$PWD/data/node-2.toml"']
+    killed = re.findall(r"riverrun stop --kill --config (\S*?node-2\.toml)`", text)
+    restarted = re.findall(r"riverrun start --config (\S*?node-2\.toml)`", text)
+    assert killed == restarted == ["data/node-2.toml"]

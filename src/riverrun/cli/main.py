@@ -30,6 +30,7 @@ responds, 4 a named object does not exist.
 COMMANDS = {
     "up": "riverrun.cli.up.command",
     "start": "riverrun.cli.start",
+    "stop": "riverrun.cli.stop",
     "topics": "riverrun.cli.topics.command",
     "produce": "riverrun.cli.records.produce",
     "consume": "riverrun.cli.records.consume",

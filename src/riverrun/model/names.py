@@ -1,4 +1,4 @@
-"""Names that several packages share: topics of the cluster itself and the identity file."""
+"""Names that several packages share: topics of the cluster itself and files of a data directory."""
 
 from typing import Final
 
@@ -7,3 +7,5 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state", "__share_group_state")
 META_PROPERTIES: Final = "meta.properties"
 """The file that identifies a data directory."""
+LOCK: Final = ".lock"
+"""The file in a data directory that the node locks."""

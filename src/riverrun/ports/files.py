@@ -98,7 +98,8 @@ class Files(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Lock a file for this process. Raises BlockingIOError if another process has locked it."""
+        """Lock a file for this process and write the process id to it. Raises BlockingIOError if
+        another process has locked it."""
         ...
 
 
@@ -296,4 +297,48 @@ class OsFiles:
         except OSError:
             os.close(descriptor)
             raise
+        with contextlib.suppress(OSError):  # a node must start on a full disk
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         return OsLock(descriptor)
+
+
+def lock_owner(path: str) -> int | None:
+    """The process that holds a lock of ``OsFiles.lock``; None if there is none.
+
+    It never tries to lock the file, because a node that starts at that moment would fail. The file
+    holds the id of its last owner, which may have been killed, and its id may be in use again. So
+    the process must have this very file open.
+    """
+    try:
+        with open(path, "rb") as file:
+            owner = int(file.read() or 0)
+            status = os.fstat(file.fileno())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    if owner <= 0:
+        return None
+    descriptors = f"/proc/{owner}/fd"
+    if not os.path.isdir("/proc/self/fd"):
+        return owner if _is_locked(path) else None
+    try:
+        for name in os.listdir(descriptors):
+            with contextlib.suppress(FileNotFoundError):
+                opened = os.stat(f"{descriptors}/{name}")
+                if (opened.st_dev, opened.st_ino) == (status.st_dev, status.st_ino):
+                    return owner
+    except FileNotFoundError:
+        return None
+    return None
+
+
+def _is_locked(path: str) -> bool:
+    """Only for systems without /proc."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

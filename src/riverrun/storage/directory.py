@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
-from riverrun.model.names import METADATA_TOPIC
+from riverrun.model.names import LOCK, METADATA_TOPIC
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, Lock, read_whole, write_atomically
@@ -49,7 +49,6 @@ from riverrun.storage.space_monitor import SpaceMonitor, is_disk_full
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DISK_FAILED = ".riverrun_disk_failed"
 """Left by a process whose disk failed: unsynced data may be in the page cache only."""
-LOCK = ".lock"
 DELETE_SUFFIX = "-delete"
 METADATA_PARTITION = TopicPartition(TopicName(METADATA_TOPIC), PartitionIndex(0))
 METADATA_TOPIC_ID = UUID(int=1)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from riverrun.cli.up.files import NodeFiles
+from riverrun.cli.up.messages import ourselves
 
 Address = tuple[str, int]
 
@@ -62,8 +63,8 @@ def in_words(there: Mapping[int, Address], cluster: Sequence[NodeFiles]) -> str:
     is_one = len(there) == 1
     text = (
         f"{'node' if is_one else 'nodes'} {named} {'was' if is_one else 'were'} started elsewhere "
-        f"and {'goes' if is_one else 'go'} on; stop {'it' if is_one else 'each'} with Ctrl-C where "
-        "it was started"
+        f"and {'keeps' if is_one else 'keep'} running; stop {'it' if is_one else 'each'} with "
+        "Ctrl-C where it was started"
     )
-    known = [f"pkill -f {files[number]}" for number in there if number in files]
+    known = [f"{ourselves()} stop --config {files[n]}" for n in there if n in files]
     return f"{text}, or: {'; '.join(known)}" if known else f"{text}, or by SIGTERM"

@@ -1,0 +1,118 @@
+"""``riverrun stop``: stops a node on this machine, found by the lock of its data directory."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, fail
+
+POLL_SECONDS = 0.05
+
+
+def register(app: typer.Typer) -> None:
+    app.command("stop")(stop)
+
+
+def stop(
+    config: Path | None = typer.Option(
+        None, "--config", "-c", help="The node's TOML file, such as those written by `riverrun up`."
+    ),
+    data: Path | None = typer.Option(
+        None, "--data", "--data-dir", help="The node's data directory, instead of --config."
+    ),
+    is_killed: bool = typer.Option(
+        False, "--kill", help="Send SIGKILL instead of SIGTERM, as a crash would."
+    ),
+    wait_seconds: float = typer.Option(
+        60.0, "--timeout", min=0, help="Seconds to wait until the process has ended."
+    ),
+) -> None:
+    """Stop a node on this machine and wait until it has ended.
+
+    The node first moves its leaderships to other nodes. Exit code 4 means that it is not running.
+
+    \b
+    riverrun stop --config data/node-2.toml
+    riverrun stop --data /var/lib/riverrun --kill
+    """
+    from riverrun.model.names import LOCK
+    from riverrun.ports.files import lock_owner
+
+    directory = _directory(config, data)
+    lock = os.path.join(directory, LOCK)
+    try:
+        process = lock_owner(lock)
+    except PermissionError as error:
+        fail(f"cannot read {error.filename}: {error.strerror}", FAILED)
+    if process is None:
+        fail(f"no node runs with the data directory {directory}", NOT_FOUND)
+    number = signal.SIGKILL if is_killed else signal.SIGTERM
+    has_ended = _send(process, number, wait_seconds, is_owner=lambda: lock_owner(lock) == process)
+    named = f"the node in {directory} (process {process})"
+    if not has_ended:
+        fail(f"{named} has not ended within {wait_seconds:g} s; --kill ends it at once", FAILED)
+    done = "was killed" if is_killed else "has stopped"
+    print(f"{named[0].upper()}{named[1:]} {done}.")
+
+
+def _directory(config: Path | None, data: Path | None) -> str:
+    """The data directory. A file that names one wins over the environment: stopping another node
+    would be worse than finding none."""
+    from riverrun.model.settings import SettingError
+    from riverrun.server.main import settings_texts
+    from riverrun.server.settings import read_file
+
+    if (config is None) == (data is None):
+        fail("name the node with either --config FILE or --data DIRECTORY", USAGE)
+    if config is None:
+        return os.path.abspath(str(data))
+    try:
+        named = read_file(config).get("log.dirs") or settings_texts(config, {}).get("log.dirs")
+    except SettingError as error:
+        fail(str(error), USAGE)
+    if named is None:
+        fail(f"{config} names no log.dirs; use --data DIRECTORY", USAGE)
+    return os.path.abspath(named)
+
+
+def _send(
+    process: int, number: signal.Signals, wait_seconds: float, *, is_owner: Callable[[], bool]
+) -> bool:
+    """Send the signal; returns whether the process ended in time."""
+    try:
+        if hasattr(os, "pidfd_open"):
+            return _send_by_descriptor(process, number, wait_seconds, is_owner=is_owner)
+        os.kill(process, number)
+        end = time.monotonic() + wait_seconds
+        while time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        fail(f"process {process} belongs to another user", FAILED)
+    return False
+
+
+def _send_by_descriptor(
+    process: int, number: signal.Signals, wait_seconds: float, *, is_owner: Callable[[], bool]
+) -> bool:
+    """Like ``_send``, but the process id cannot be reused meanwhile.
+
+    The descriptor is readable when the process ends, even if its parent has not collected it yet.
+    """
+    descriptor = os.pidfd_open(process)
+    try:
+        if not is_owner():
+            return True
+        signal.pidfd_send_signal(descriptor, number)
+        return bool(select.select([descriptor], [], [], wait_seconds)[0])
+    finally:
+        os.close(descriptor)

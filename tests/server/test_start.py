@@ -132,6 +132,29 @@ def test_node_names_an_address_or_directory_in_use(tmp_path: Path) -> None:
             assert "choose another port" in same_port.stderr.read()
 
 
+@pytest.mark.parametrize(("above", "host"), [(0, "127.0.0.1"), (1, "127.0.0.1"), (2, "0.0.0.0")])
+def test_port_in_use_is_found_before_a_directory_is_created(
+    tmp_path: Path, above: int, host: str
+) -> None:
+    path, port = config(tmp_path)
+    with socket.create_server((host, port + above)), node(path) as process:
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        logged = process.stderr.read()
+    assert f"cannot listen on 127.0.0.1:{port + above}: address already in use" in logged
+    assert "choose another port" in logged
+    assert not (tmp_path / "data").exists()
+
+
+def test_ports_of_roles_that_the_node_lacks_may_be_in_use(tmp_path: Path) -> None:
+    """A controller does not listen for clients."""
+    path, port = config(tmp_path, process_roles="controller")
+    with socket.create_server(("127.0.0.1", port)), node(path) as process:
+        until(lambda: accepts(port + 1), seconds=60, what="the controller listens")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def test_invalid_setting_is_refused_before_a_directory_is_created(tmp_path: Path) -> None:
     path, _ = config(tmp_path, num_partition="3")
     with node(path) as process:

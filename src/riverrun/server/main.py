@@ -25,7 +25,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,16 +35,19 @@ from msgspec import Struct
 
 from riverrun.metadata.quorum import MetadataError
 from riverrun.model.errors import KafkaError
+from riverrun.model.names import LOCK
 from riverrun.model.setting_names import overridden
 from riverrun.model.settings import SettingError
 from riverrun.ports.clock import SystemClock
-from riverrun.ports.files import OsFiles
+from riverrun.ports.files import OsFiles, lock_owner
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
+from riverrun.server.network.free_ports import check_free
 from riverrun.server.node import Node
 from riverrun.server.settings import (
+    Address,
     NodeSettings,
     from_environment,
     read_file,
@@ -118,18 +121,19 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
         log.warning("ignored unknown environment variables", names=", ".join(ignored))
+    sockets = adopt_sockets(
+        passed_descriptors(os.environ, os.getpid()), settings.client_addresses()
+    )
     node = Node(
         settings,
         files=OsFiles(),
         clock=SystemClock(),
         randomness=SystemRandomness(),
         boot_id=_boot_id(),
-        sockets=adopt_sockets(
-            passed_descriptors(os.environ, os.getpid()), settings.client_addresses()
-        ),
+        sockets=sockets,
     )
     _stop_on_request(node.request_stop, supervision.parent_descriptor)
-    exit_code = await _start(node)
+    exit_code = _check_addresses(settings, list(sockets)) or await _start(node)
     if exit_code is not None:
         await node.stop()
         return exit_code
@@ -158,12 +162,41 @@ async def _start(node: Node) -> int | None:
         log.error("cannot use the data directory", error=str(error))
         return REFUSED
     except (OSError, KafkaError) as error:
-        hint = {}
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            hint["remedy"] = "stop what listens there, or choose another port (up: --port)"
-        log.error("cannot start", error=str(error), **hint)
-        return FAILED
+        return _cannot_start(error)
     return None
+
+
+def _check_addresses(settings: NodeSettings, passed: Sequence[Address]) -> int | None:
+    """Report an address in use. Returns the exit code, or None if all addresses are free.
+
+    If another process uses the data directory, the addresses are most likely its own. The start
+    then reports the directory.
+    """
+    try:
+        if lock_owner(os.path.join(settings.data_directory, LOCK)) is not None:
+            return None
+    except PermissionError:
+        return None
+    addresses = [a for a in (settings.controller_address(),) if a is not None]
+    if settings.formation.is_broker:
+        addresses += [a for a in settings.client_addresses() if a not in passed]
+    places = [(a.host, a.port) for a in addresses]
+    http_host, _, http_port = settings.identity.http_listener.rpartition(":")
+    if http_port.isdigit():
+        places.append((http_host, int(http_port)))
+    try:
+        check_free(places)
+    except OSError as error:
+        return _cannot_start(error)
+    return None
+
+
+def _cannot_start(error: OSError | KafkaError) -> int:
+    hint = {}
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        hint["remedy"] = "stop what listens there, or choose another port (up: --port)"
+    log.error("cannot start", error=str(error), **hint)
+    return FAILED
 
 
 def _stop_on_request(stop: Callable[[str], None], parent_descriptor: int | None) -> None:

@@ -37,7 +37,7 @@ class ClusterUnreachable(ConnectionError):
     """No node of the cluster could be reached."""
 
 
-class Cluster(Struct):
+class ClusterMetadata(Struct):
     """The cluster according to the last Metadata responses."""
 
     cluster_id: str | None = None
@@ -104,7 +104,7 @@ class ConnectionPool:
         self._connections: dict[Address, Connection] = {}
         self._locks: dict[Address, asyncio.Lock] = {}
         self._coordinators: dict[str, int] = {}
-        self.cluster = Cluster()
+        self.cluster = ClusterMetadata()
         self.on_retry: Callable[[KafkaError | OSError], None] = lambda _failure: None
         """Called with each failure that is retried."""
 

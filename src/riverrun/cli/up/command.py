@@ -47,6 +47,13 @@ def up(
     as_json: bool = typer.Option(
         False, "--json", help="Print one line of JSON when the cluster is ready."
     ),
+    parent_fd: int | None = typer.Option(
+        None,
+        "--parent-fd",
+        min=0,
+        hidden=True,
+        help="Stop at the end of this pipe, whose other end the parent process holds.",
+    ),
 ) -> None:
     """Start a cluster on this machine and run it until Ctrl-C.
 
@@ -74,7 +81,7 @@ def up(
     for node in cluster:
         write_draft(node, cluster, flags)
     prepared = prepare_first_start(cluster, flags.get("cluster.id"))
-    raise typer.Exit(_run(cluster, environments, prepared, as_json=as_json))
+    raise typer.Exit(_run(cluster, environments, prepared, as_json=as_json, parent_fd=parent_fd))
 
 
 def _check_security(flags: dict[str, str]) -> None:
@@ -94,13 +101,14 @@ def _run(
     prepared: Sequence[Path],
     *,
     as_json: bool,
+    parent_fd: int | None,
 ) -> int:
     """Start, wait, and stop everything; returns the exit code."""
     from riverrun.cli.up import other_nodes as elsewhere
     from riverrun.cli.up.messages import announce
     from riverrun.cli.up.processes import Processes
 
-    processes = Processes(cluster, environments)
+    processes = Processes(cluster, environments, parent_fd=parent_fd)
     processes.start()
     serving, code = processes.wait_ready()
     if serving and not processes.is_stopping:

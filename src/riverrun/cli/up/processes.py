@@ -32,9 +32,13 @@ class Processes:
     """All nodes of one cluster on this machine. Single-threaded: ``wait`` does all the work."""
 
     def __init__(
-        self, cluster: Sequence[NodeFiles], environments: Mapping[int, Mapping[str, str]]
+        self,
+        cluster: Sequence[NodeFiles],
+        environments: Mapping[int, Mapping[str, str]],
+        *,
+        parent_fd: int | None = None,
     ) -> None:
-        """``environments`` by node id."""
+        """``environments`` by node id. ``parent_fd`` is a pipe that our parent process holds."""
         self.cluster = cluster
         self.is_stopping = False
         self.is_interrupted = False
@@ -54,10 +58,23 @@ class Processes:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._watch(wake_read, lambda: os.read(wake_read, 512))
         self._parent_read, self._parent_write = os.pipe()
+        if parent_fd is not None:
+            self._watch(parent_fd, lambda: self._check_parent(parent_fd))
 
     def _request_stop(self, number: int, _frame: object) -> None:
         self.is_stopping = True
         self.is_interrupted |= number == signal.SIGINT
+
+    def _check_parent(self, descriptor: int) -> None:
+        """Stop at the end of the pipe: then no process holds its other end."""
+        try:
+            is_held = bool(os.read(descriptor, 16))
+        except BlockingIOError:
+            return
+        if not is_held:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+            self.is_stopping = True
 
     def start(self) -> None:
         """Start all at once, because they need each other."""

@@ -1,0 +1,383 @@
+"""The processes of a test cluster: start, faults, end.
+
+One folder belongs to one cluster:
+
+- ``data/``: the data and settings of the nodes, written by ``riverrun up``
+- ``cluster.log``: the output of all processes
+- ``cluster.json``: addresses and process ids, for all test processes that share the cluster
+- ``alive``: a FIFO that each test process holds open for writing. The nodes stop at its end, so
+  the kernel stops them when the last test process ends, even if that was killed with -9.
+- ``users``: a file that each test process holds a shared lock on. The last one deletes the folder;
+  folders of killed test processes are deleted by the next start of any cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from riverrun.testing.ports import free_port
+
+START_SECONDS_MAX: Final = 60.0
+STOP_SECONDS_MAX: Final = 30.0
+KILL_SECONDS_MAX: Final = 10.0
+PORT_TRIES_MAX: Final = 5
+STALE_SECONDS: Final = 60.0
+"""A younger folder without a lock may belong to a cluster that is about to start."""
+FOLDER_PREFIX: Final = "riverrun-testing-"
+LOG_TAIL_CHARACTERS: Final = 8_000
+PORT_IN_USE: Final = "in use"
+ENVIRONMENT_PREFIX: Final = "RIVERRUN_"
+
+Settings = Mapping[str, str | int | float | bool]
+
+
+class ClusterError(Exception):
+    """The cluster did not start, or a node is not in the state that the call needs."""
+
+
+class ClusterGone(ClusterError):
+    """The processes of a shared cluster have ended."""
+
+
+class NodeEntry(msgspec.Struct):
+    """One node in ``cluster.json``."""
+
+    id: int
+    client: str
+    http: str
+    data: str
+    config: str
+    pid: int | None
+    """None while the node is not running."""
+
+
+class ClusterState(msgspec.Struct):
+    """The content of ``cluster.json``."""
+
+    bootstrap: str
+    up_pid: int
+    nodes: list[NodeEntry]
+
+
+class UpOutput(msgspec.Struct):
+    """The line that ``riverrun up --json`` prints."""
+
+    bootstrap: str
+    nodes: list[NodeEntry]
+    missing: list[object] = msgspec.field(default_factory=list)
+
+
+def default_settings(nodes: int) -> dict[str, str]:
+    """Settings of test clusters: no delays, little work in the background."""
+    return {
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": str(min(nodes, 3)),
+        "log.segment.bytes": str(16 * 1024 * 1024),
+        "log.scrub.interval.ms": "-1",
+    }
+
+
+def setting_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class ClusterProcesses:
+    """The cluster in one folder. Created by ``start`` or, in another test process, ``attach``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+        self._alive = -1
+
+    @classmethod
+    def start(
+        cls, *, nodes: int, settings: Settings, timeout_s: float = START_SECONDS_MAX
+    ) -> ClusterProcesses:
+        """Start a cluster in a new temporary folder. Returns when all nodes serve clients."""
+        remove_stale_folders(Path(tempfile.gettempdir()))
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        os.mkfifo(folder / "alive", 0o600)
+        processes = cls(folder)
+        try:
+            processes._launch(nodes, settings, timeout_s)
+        except BaseException:
+            processes.close()
+            raise
+        return processes
+
+    @classmethod
+    def attach(cls, folder: Path) -> ClusterProcesses:
+        """Use a cluster that another test process started. Raises ClusterGone."""
+        try:
+            alive = os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise ClusterGone(f"the cluster in {folder} has ended") from error
+        processes = cls(folder)
+        processes._alive = alive
+        return processes
+
+    def _launch(self, nodes: int, settings: Settings, timeout_s: float) -> None:
+        reader = self._open_alive()
+        self._alive = os.open(self.folder / "alive", os.O_WRONLY)
+        try:
+            for _ in range(PORT_TRIES_MAX):
+                if self._try_launch(reader, nodes, settings, timeout_s):
+                    return
+                if PORT_IN_USE not in self.logs():
+                    break
+                shutil.rmtree(self.folder / "data", ignore_errors=True)
+        finally:
+            os.close(reader)
+        raise ClusterError(f"the cluster did not start; its log:\n{self.log_tail()}")
+
+    def _try_launch(self, reader: int, nodes: int, settings: Settings, timeout_s: float) -> bool:
+        texts = default_settings(nodes)
+        texts |= {name: setting_text(value) for name, value in settings.items()}
+        command = ["riverrun", "up", "--json", "--nodes", str(nodes)]
+        command += ["--port", str(free_port(nodes)), "--data", str(self.folder / "data")]
+        command += ["--parent-fd", str(reader)]
+        command += [word for pair in texts.items() for word in ("--set", "=".join(pair))]
+        up = self._spawn(command, pass_fds=(reader,), stdout=subprocess.PIPE)
+        assert up.stdout is not None, "standard output is a pipe"
+        with up.stdout:
+            line = _read_line(up.stdout.fileno(), timeout_s)
+        output = msgspec.json.decode(line, type=UpOutput) if line else None
+        if output is None or output.missing:
+            up.terminate()
+            _wait(up, STOP_SECONDS_MAX)
+            return False
+        self._save(ClusterState(output.bootstrap, up.pid, output.nodes))
+        return True
+
+    def _open_alive(self) -> int:
+        """The end of the FIFO that a node watches."""
+        return os.open(self.folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+
+    def _spawn(
+        self, module: Sequence[str], *, pass_fds: Sequence[int], stdout: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Run a module in a session of its own: Ctrl-C must not reach it."""
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(ENVIRONMENT_PREFIX)
+        }
+        with open(self.folder / "cluster.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *module],
+                stdin=subprocess.DEVNULL,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                env=environment,
+            )
+        self._children.append(process)
+        return process
+
+    # State
+
+    @property
+    def state(self) -> ClusterState:
+        return msgspec.json.decode((self.folder / "cluster.json").read_bytes(), type=ClusterState)
+
+    def _save(self, state: ClusterState) -> None:
+        draft = self.folder / f"cluster.json.{os.getpid()}"
+        draft.write_bytes(msgspec.json.encode(state))
+        draft.replace(self.folder / "cluster.json")
+
+    def _set_pid(self, node_id: int, pid: int | None) -> None:
+        state = self.state
+        for node in state.nodes:
+            if node.id == node_id:
+                node.pid = pid
+        self._save(state)
+
+    def node(self, node_id: int) -> NodeEntry:
+        nodes = {node.id: node for node in self.state.nodes}
+        if node_id not in nodes:
+            raise ClusterError(f"there is no node {node_id}; nodes: {', '.join(map(str, nodes))}")
+        return nodes[node_id]
+
+    def logs(self) -> str:
+        try:
+            return (self.folder / "cluster.log").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log_tail(self) -> str:
+        return self.logs()[-LOG_TAIL_CHARACTERS:]
+
+    # Faults
+
+    def send_signal(self, node_id: int, number: signal.Signals) -> None:
+        pid = self._running(node_id)
+        if pid is None:
+            raise ClusterError(f"node {node_id} is not running")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def end(self, node_id: int, number: signal.Signals, timeout_s: float) -> None:
+        """Send a signal that ends the node, and wait for the end."""
+        pid = self._running(node_id)
+        if pid is None:
+            raise ClusterError(f"node {node_id} is not running")
+        if not _end(pid, number, timeout_s):
+            raise ClusterError(f"node {node_id} did not end within {timeout_s:.0f} s")
+        self._reap()
+        self._set_pid(node_id, None)
+
+    def start_node(self, node_id: int, timeout_s: float = START_SECONDS_MAX) -> None:
+        """Start a node that was killed or stopped, with its data. Returns when it serves."""
+        node = self.node(node_id)
+        if self._running(node_id) is not None:
+            raise ClusterError(f"node {node_id} is running")
+        reader = self._open_alive()
+        ready_read, ready_write = os.pipe()
+        try:
+            command = ["riverrun.server", node.config, str(ready_write), str(reader)]
+            process = self._spawn(command, pass_fds=(ready_write, reader))
+            os.close(ready_write)
+            ready_write = -1
+            self._set_pid(node_id, process.pid)
+            if _read_line(ready_read, timeout_s) != b"ready\n":
+                process.kill()
+                _wait(process, KILL_SECONDS_MAX)
+                self._set_pid(node_id, None)
+                raise ClusterError(f"node {node_id} did not start; log:\n{self.log_tail()}")
+        finally:
+            for descriptor in (reader, ready_read, ready_write):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    def _running(self, node_id: int) -> int | None:
+        """The process id of a running node."""
+        pid = self.node(node_id).pid
+        return pid if pid is not None and self._is_ours(pid) else None
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether the process exists and belongs to this cluster. Ids of ended processes are
+        assigned again, and a zombie has no command line."""
+        try:
+            return os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def _reap(self) -> None:
+        for process in self._children:
+            process.poll()
+
+    # End
+
+    def close(self) -> bool:
+        """Release the cluster. The last user ends it and deletes the folder; returns whether that
+        happened. The nodes are killed, because nothing of their data is kept."""
+        if self._users < 0:
+            return False
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_last = True
+        except BlockingIOError:
+            is_last = False
+        if is_last:
+            self._kill_all()
+        for descriptor in (self._alive, self._users):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._alive = self._users = -1
+        if is_last:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return is_last
+
+    def _kill_all(self) -> None:
+        """Kill the nodes; ``up`` then ends by itself and leaves no zombies."""
+        if (self.folder / "cluster.json").exists():
+            state = self.state
+            pids = [node.pid for node in state.nodes if node.pid is not None]
+            for pid in filter(self._is_ours, pids):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in filter(self._is_ours, pids):
+                _end(pid, signal.SIGKILL, KILL_SECONDS_MAX)
+            if self._is_ours(state.up_pid):
+                _end(state.up_pid, signal.SIGTERM, KILL_SECONDS_MAX)
+                if self._is_ours(state.up_pid):
+                    _end(state.up_pid, signal.SIGKILL, KILL_SECONDS_MAX)
+        for process in self._children:
+            if process.poll() is None:
+                process.terminate()
+                _wait(process, KILL_SECONDS_MAX)
+
+
+def remove_stale_folders(parent: Path) -> None:
+    """Delete the folders of test processes that were killed."""
+    for folder in sorted(parent.glob(f"{FOLDER_PREFIX}*")):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < STALE_SECONDS:
+                continue
+            users = os.open(folder / "users", os.O_RDWR)
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(users)
+
+
+def _read_line(descriptor: int, timeout_s: float) -> bytes:
+    """One line; empty at the end of the pipe or after the timeout."""
+    end = time.monotonic() + timeout_s
+    line = b""
+    while not line.endswith(b"\n"):
+        left = end - time.monotonic()
+        if left <= 0 or not _is_readable(descriptor, left):
+            return b""
+        data = os.read(descriptor, 65_536)
+        if not data:
+            return b""
+        line += data
+    return line
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    waiting = select.poll()  # select() cannot take descriptors above 1023
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(timeout_s * 1000))
+
+
+def _end(pid: int, number: signal.Signals, timeout_s: float) -> bool:
+    """Send a signal to a process that may not be our child. Returns whether it ended in time."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, number)
+        return _is_readable(descriptor, timeout_s)
+    finally:
+        os.close(descriptor)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Wait for the end of a child; kill it after the timeout."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -6,6 +6,7 @@ Each call opens its own connections. It therefore works before, during and after
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from riverrun.client.producer import Producer
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.ports.aio import run_together
 from riverrun.ports.clock import SystemClock
 from riverrun.records.batch import NO_TIMESTAMP
 from riverrun.records.record import Headers, NewRecord
@@ -42,7 +44,9 @@ from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataReq
 from riverrun.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
 
 REQUEST_SECONDS_MAX = 5.0
-"""A paused node responds to nothing, and another one may lead soon."""
+CONNECT_SECONDS_MAX = 2.0
+NODE_SECONDS_MAX = 1.0
+"""A paused node responds to nothing, and the responses of the others are enough."""
 OPERATION_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.01
 TOPIC_NAME_CHARACTERS_MAX = 200
@@ -89,7 +93,7 @@ def open_pool(bootstrap: str) -> ConnectionPool:
         parse_bootstrap(bootstrap),
         client_id="riverrun-testing",
         request_timeout_s=REQUEST_SECONDS_MAX,
-        connect_timeout_s=REQUEST_SECONDS_MAX,
+        connect_timeout_s=CONNECT_SECONDS_MAX,
         retry=RetryPolicy(tries_max=200, total_s_max=OPERATION_SECONDS_MAX, backoff_s=0.02),
     )
 
@@ -133,18 +137,47 @@ async def create_topic(
 
 async def _is_known(pool: ConnectionPool, name: str) -> bool:
     """Whether all nodes that the cluster lists know the leaders of the topic."""
+    try:
+        rows = await _topic_by_node(pool, name)
+    except (KafkaError, OSError):
+        return False
+    # A node that ended is listed until its session times out.
+    return sorted(rows) == sorted(pool.cluster.nodes) and all(map(_has_leaders, rows.values()))
+
+
+async def _topic_by_node(pool: ConnectionPool, name: str) -> dict[int, MetadataResponseTopic]:
+    """The topic's metadata at each node that responds."""
     message = MetadataRequest(
         topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
     )
-    try:
-        await pool.metadata(())
-        for node in sorted(pool.cluster.nodes):
-            response: MetadataResponse = await pool.request_node(node, ApiKey.METADATA, message)
-            if not _has_leaders(response.topics[0]):
-                return False
-    except (KafkaError, OSError):  # a node that ended is listed until its session times out
-        return False
-    return True
+    found: dict[int, MetadataResponseTopic] = {}
+
+    async def ask(node: int) -> None:
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(NODE_SECONDS_MAX):
+                response: MetadataResponse = await pool.request_node(node, ApiKey.METADATA, message)
+                found[node] = response.topics[0]
+
+    await pool.metadata(())
+    await run_together(ask(node) for node in sorted(pool.cluster.nodes))
+    return found
+
+
+async def _find_topic(pool: ConnectionPool, name: str) -> MetadataResponseTopic:
+    """The newest metadata that any node has; the pool uses it as well. A node that was paused
+    may name an old leader for a moment, perhaps itself."""
+
+    async def once() -> MetadataResponseTopic:
+        rows = list((await _topic_by_node(pool, name)).values())
+        known = [row for row in rows if row.error_code is ErrorCode.NONE]
+        if not known:
+            code = rows[0].error_code if rows else ErrorCode.LEADER_NOT_AVAILABLE
+            raise KafkaError(code, f"topic {name}: {code.name}")
+        newest = max(known, key=lambda row: sum(each.leader_epoch for each in row.partitions))
+        pool.cluster.topics[name] = newest
+        return newest
+
+    return await pool.try_again(once)
 
 
 def _has_leaders(topic: MetadataResponseTopic) -> bool:
@@ -188,7 +221,10 @@ def _new_record(value: Value, now_ms: int) -> NewRecord:
 
 async def read_all(pool: ConnectionPool, topic: str) -> list[ConsumedRecord]:
     """All records up to the current end, by partition and offset."""
-    places = await _partitions(pool, topic)
+    places = [
+        TopicPartition(TopicName(topic), PartitionIndex(row.partition_index))
+        for row in (await _find_topic(pool, topic)).partitions
+    ]
     positions = await offsets_at(pool, dict.fromkeys(places, EARLIEST))
     ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
     fetcher = Fetcher(pool)
@@ -216,23 +252,11 @@ async def read_all(pool: ConnectionPool, topic: str) -> list[ConsumedRecord]:
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-async def _partitions(pool: ConnectionPool, topic: str) -> list[TopicPartition]:
-    async def once() -> list[TopicPartition]:
-        row = (await pool.metadata([topic])).topics[0]
-        _check(row.error_code, f"topic {topic}: {row.error_code.name}")
-        return [
-            TopicPartition(TopicName(topic), PartitionIndex(partition.partition_index))
-            for partition in row.partitions
-        ]
-
-    return await pool.try_again(once)
-
-
 async def leader(pool: ConnectionPool, topic: str, partition: int) -> int:
     """The node that leads a partition."""
 
     async def once() -> int:
-        await pool.metadata([topic])
+        await _find_topic(pool, topic)
         return pool.cluster.leader(topic, partition)
 
     return await pool.try_again(once)

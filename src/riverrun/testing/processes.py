@@ -331,7 +331,7 @@ def remove_stale_folders(parent: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime < STALE_SECONDS:
                 continue
-            users = os.open(folder / "users", os.O_RDWR)
+            users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -71,7 +71,7 @@ def riverrun_cluster(
 
 @pytest.fixture
 def riverrun_topic(request: pytest.FixtureRequest, riverrun_cluster: Cluster) -> Iterator[str]:
-    """The name of a new topic with one partition. A running cluster gets rid of it afterwards."""
+    """The name of a new topic with one partition. It is deleted if the cluster keeps running."""
     from riverrun.testing.operations import unique_name
 
     topic = riverrun_cluster.topic(name=unique_name(request.node.name))

@@ -221,7 +221,7 @@ class Workload:
         return found
 
 
-def _parsed(message: Message[bytes, bytes]) -> tuple[int, int, int]:
+def _parsed(message: "Message[bytes, bytes]") -> tuple[int, int, int]:
     """Partition, offset and number of a record; the offset is -1 for a known duplicate."""
     partition, offset, value = message.partition(), message.offset(), message.value()
     assert partition is not None and value is not None, "a delivered record is complete"

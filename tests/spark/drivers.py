@@ -53,13 +53,13 @@ class Driver:
     def wait_for_rows(self, more_than: Mapping[str, int]) -> dict[str, int]:
         """Wait until each sink has more rows than given."""
 
-        def extended() -> dict[str, int] | None:
+        def new_rows() -> dict[str, int] | None:
             rows = self.rows()
-            is_grown = all(rows.get(sink, 0) > count for sink, count in more_than.items())
-            return rows if is_grown else None
+            has_grown = all(rows.get(sink, 0) > count for sink, count in more_than.items())
+            return rows if has_grown else None
 
         what = f"more rows than {dict(more_than)}: {self.logs()}"
-        found: dict[str, int] = until(extended, seconds=ROWS_SECONDS_MAX, what=what)
+        found: dict[str, int] = until(new_rows, seconds=ROWS_SECONDS_MAX, what=what)
         return found
 
     def parts(self, words: str) -> list[psutil.Process]:

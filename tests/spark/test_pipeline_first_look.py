@@ -48,7 +48,7 @@ def test_first_start_reports_an_unreachable_cluster(
     assert caught.value.exit_code == UNREACHABLE
     shown = capsys.readouterr().err
     assert "cannot reach a cluster" in shown
-    assert "say where it is with --bootstrap" in shown
+    assert "--bootstrap HOST:PORT" in shown
 
 
 def test_later_start_waits_for_the_cluster_unless_once(tmp_path: Path, nowhere: str) -> None:

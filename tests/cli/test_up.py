@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import tomllib
 from pathlib import Path
@@ -15,6 +16,7 @@ from riverrun.cli.main import build
 from riverrun.cli.up.command import AUTO_JOIN, OF_EACH_NODE, _environment, _environments
 from riverrun.cli.up.files import NodeFiles, plan, prepare_first_start, voters_of, write_draft
 from riverrun.cli.up.messages import ourselves
+from riverrun.cli.up.ports import held_free_ports
 from riverrun.model.setting_names import flattened
 from riverrun.server.formation.promise import withdraw
 from tests.cli.commands import Cli
@@ -50,7 +52,59 @@ def test_settings_are_a_draft_until_the_node_is_ready(tmp_path: Path) -> None:
         "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
         "http.listener": "127.0.0.1:9094",
         "num.partitions": "3",
+        "group.initial.rebalance.delay.ms": 0,
     }
+
+
+def test_groups_do_not_wait_before_their_first_rebalance(tmp_path: Path) -> None:
+    name = "group.initial.rebalance.delay.ms"
+    node = prepare(tmp_path)
+    assert settings_in(node.draft)[name] == 0
+    node.config.write_text(f"{name} = 7\n")
+    assert settings_in(prepare(tmp_path).draft)[name] == 7
+    flag = prepare(tmp_path, group_initial_rebalance_delay_ms="8")
+    assert settings_in(flag.draft)[name] == "8"
+
+
+def test_free_ports_are_reserved_until_the_nodes_listen() -> None:
+    with held_free_ports(2) as first:
+        for port in (first, first + 1, first + 2, first + 10, first + 12):
+            with socket.socket() as another, pytest.raises(OSError, match="in use"):
+                another.bind(("127.0.0.1", port))
+            with socket.create_server(("127.0.0.1", port)):
+                socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_ephemeral_cluster_on_free_ports_leaves_nothing_behind(tmp_path: Path) -> None:
+    cli = Cli("127.0.0.1:1")
+    cli.env["TMPDIR"] = str(tmp_path)
+    words = ["--nodes", "1", "--port", "0", "--ephemeral", "--json"]
+    with cli.started("up", *words) as first, cli.started("up", *words) as second:
+        one, other = json.loads(first.line()), json.loads(second.line())
+        assert one["bootstrap"] != other["bootstrap"]
+        data = Path(one["nodes"][0]["data"])
+        assert data.parent.parent == tmp_path
+        assert (data / "meta.properties").exists()
+        assert "healthy" in Cli(one["bootstrap"]).run("cluster", "status")
+        assert first.stop(signal.SIGTERM) == 0
+        assert second.stop(signal.SIGINT) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_port_0_keeps_the_ports_of_existing_data(tmp_path: Path) -> None:
+    cli = Cli("127.0.0.1:1")
+    seen = []
+    for _ in range(2):
+        with cli.started("up", "--port", "0", "--data", str(tmp_path), "--json") as up:
+            seen.append(json.loads(up.line())["bootstrap"])
+            assert up.stop() == 0
+    assert seen[0] == seen[1]
+
+
+def test_ephemeral_data_has_no_directory_of_the_users(tmp_path: Path) -> None:
+    result = run(tmp_path, "--ephemeral")
+    assert result.returncode == 2
+    assert "--data is not used" in result.stderr
 
 
 def test_several_nodes_get_seeds_and_replication(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Each node is a process, started from a file that ``riverrun start --config`` acc
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from riverrun.cli.up.files import NodeFiles
+    from riverrun.cli.up.messages import Announcement
 
 OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
 """Settings chosen by this program and printed for the user."""
@@ -30,16 +32,21 @@ def register(app: typer.Typer) -> None:
 
 def up(
     nodes: int = typer.Option(3, "--nodes", "-n", min=1, max=100, help="How many nodes."),
-    data: Path = typer.Option(
-        Path("data"), "--data", help="Directory for everything; kept between runs."
+    data: Path | None = typer.Option(
+        None, "--data", help="Directory for everything; kept between runs.  [default: data]"
+    ),
+    is_ephemeral: bool = typer.Option(
+        False,
+        "--ephemeral",
+        help="Keep the data in a temporary directory and remove it at the end.",
     ),
     port: int = typer.Option(
         9092,
         "--port",
-        min=1,
+        min=0,
         max=64000,
         help="Client port of the first node; the next two are for controllers and HTTP. "
-        "Each further node is 10 higher.",
+        "Each further node is 10 higher. 0: free ports, or those of the existing data.",
     ),
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="A setting for every node; may be repeated."
@@ -62,11 +69,13 @@ def up(
     \b
     riverrun up
     riverrun up --nodes 1 --data /var/tmp/demo --port 19092 --set num.partitions=3
+    riverrun up --nodes 1 --port 0 --ephemeral --json
     """
+    import shutil
+    import tempfile
+
     from riverrun.cli.support.options import USAGE, fail, parse_settings
-    from riverrun.cli.up.files import plan, prepare_first_start, write_draft
-    from riverrun.cli.up.messages import ourselves
-    from riverrun.cli.up.ports import refusal, taken_ports
+    from riverrun.cli.up.messages import Announcement
 
     flags = parse_settings(settings)
     chosen = OF_EACH_NODE if nodes == 1 else (*OF_EACH_NODE, *OF_SEVERAL_NODES)
@@ -74,14 +83,43 @@ def up(
         if name in flags:
             fail(f"--set {name}: use --port and --data, or riverrun start", USAGE)
     _check_security(flags)
-    cluster = plan(data.absolute(), nodes, port)
-    if taken := taken_ports(cluster):
-        fail(refusal(taken, cluster, ourselves()), USAGE)
-    environments = _environments(cluster, [*chosen, *flags])
-    for node in cluster:
-        write_draft(node, cluster, flags)
-    prepared = prepare_first_start(cluster, flags.get("cluster.id"))
-    raise typer.Exit(_run(cluster, environments, prepared, as_json=as_json, parent_fd=parent_fd))
+    if is_ephemeral and data is not None:
+        fail("--ephemeral: the data is in a temporary directory, so --data is not used", USAGE)
+    directory = tempfile.mkdtemp(prefix="riverrun-up-") if is_ephemeral else str(data or "data")
+    try:
+        output = Announcement(as_json=as_json, is_ephemeral=is_ephemeral)
+        code = _up(Path(directory).absolute(), nodes, port, flags, chosen, output, parent_fd)
+    finally:
+        if is_ephemeral:
+            shutil.rmtree(directory, ignore_errors=True)
+    raise typer.Exit(code)
+
+
+def _up(
+    data: Path,
+    nodes: int,
+    port: int,
+    flags: dict[str, str],
+    chosen: Sequence[str],
+    output: Announcement,
+    parent_fd: int | None,
+) -> int:
+    from riverrun.cli.support.options import USAGE, fail
+    from riverrun.cli.up.files import earlier_port, plan, prepare_first_start, write_draft
+    from riverrun.cli.up.messages import ourselves
+    from riverrun.cli.up.ports import held_free_ports, refusal, taken_ports
+
+    with contextlib.ExitStack() as held:
+        if port == 0:
+            port = earlier_port(data) or held.enter_context(held_free_ports(nodes))
+        cluster = plan(data, nodes, port)
+        if taken := taken_ports(cluster):
+            fail(refusal(taken, cluster, ourselves()), USAGE)
+        environments = _environments(cluster, [*chosen, *flags])
+        for node in cluster:
+            write_draft(node, cluster, flags)
+        prepared = prepare_first_start(cluster, flags.get("cluster.id"))
+        return _run(cluster, environments, prepared, output, parent_fd)
 
 
 def _check_security(flags: dict[str, str]) -> None:
@@ -99,8 +137,7 @@ def _run(
     cluster: Sequence[NodeFiles],
     environments: dict[int, dict[str, str]],
     prepared: Sequence[Path],
-    *,
-    as_json: bool,
+    output: Announcement,
     parent_fd: int | None,
 ) -> int:
     """Start, wait, and stop everything; returns the exit code."""
@@ -108,11 +145,13 @@ def _run(
     from riverrun.cli.up.messages import announce
     from riverrun.cli.up.processes import Processes
 
-    processes = Processes(cluster, environments, parent_fd=parent_fd)
+    processes = Processes(
+        cluster, environments, is_ephemeral=output.is_ephemeral, parent_fd=parent_fd
+    )
     processes.start()
     serving, code = processes.wait_ready()
     if serving and not processes.is_stopping:
-        announce(serving, processes.missing(serving), as_json=as_json)
+        announce(serving, processes.missing(serving), output)
         code = processes.watch()
     found = elsewhere.others(cluster) if processes.is_interrupted else {}
     processes.stop()

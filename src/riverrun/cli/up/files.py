@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -80,6 +81,20 @@ def plan(data: Path, count: int, port: int) -> list[NodeFiles]:
     return cluster
 
 
+def earlier_port(data: Path) -> int | None:
+    """The client port of the first node in an earlier run with this directory."""
+    config = data / "node-1.toml"
+    if not config.exists() or not (data / "node-1" / META_PROPERTIES).exists():
+        return None
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        written = re.match(
+            rf"PLAINTEXT://{re.escape(HOST)}:(\d+),",
+            str(tomllib.loads(config.read_text()).get("listeners", "")),
+        )
+        return int(written[1]) if written else None
+    return None
+
+
 def _check_ports(cluster: Sequence[NodeFiles]) -> None:
     """Voters know each other by address: they may move one by one, but not all at once."""
     for node in cluster:
@@ -125,11 +140,16 @@ def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[st
 
 
 def _defaults(count: int) -> dict[str, object]:
-    """Defaults that make several nodes useful, unless the file overrides them."""
+    """Defaults for a cluster on one machine, unless the file overrides them.
+
+    The initial rebalance delay is for groups with many members. Tests and demos would only wait.
+    """
+    values: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
     if count == 1:
-        return {}
+        return values
     replicas = min(REPLICAS_MAX, count)
     return {
+        **values,
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "min.insync.replicas": max(1, replicas - 1),

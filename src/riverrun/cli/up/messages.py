@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun.cli.up.files import NodeFiles
@@ -45,9 +46,23 @@ def reason_in(line: str) -> str | None:
     return str(ast.literal_eval(reason[1]))
 
 
-def announce(serving: Sequence[NodeFiles], missing: Mapping[int, str], *, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """The form of the announcement."""
+
+    as_json: bool
+    is_ephemeral: bool
+    """The data is removed at the end."""
+
+
+def announce(
+    serving: Sequence[NodeFiles], missing: Mapping[int, str], output: Announcement
+) -> None:
     """``missing`` maps node ids to the reason why they are not up."""
-    print(as_line(serving, missing) if as_json else banner(serving, missing), flush=True)
+    if output.as_json:
+        print(as_line(serving, missing), flush=True)
+    else:
+        print(banner(serving, missing, is_ephemeral=output.is_ephemeral), flush=True)
 
 
 def as_line(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
@@ -59,7 +74,9 @@ def as_line(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
     return json.dumps(told)
 
 
-def banner(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
+def banner(
+    serving: Sequence[NodeFiles], missing: Mapping[int, str], *, is_ephemeral: bool = False
+) -> str:
     riverrun = ourselves()
     first = serving[0]
     count = _count(serving, missing)
@@ -72,7 +89,7 @@ def banner(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
         f"Try:  echo hello | {riverrun} produce greetings --bootstrap {first.client}\n"
         f"      {riverrun} consume greetings --from-beginning --bootstrap {first.client}\n"
         f"      {riverrun} cluster status --bootstrap {first.client}\n"
-        "Stop with Ctrl-C; the data stays.\n"
+        f"Stop with Ctrl-C; the data {'is removed' if is_ephemeral else 'stays'}.\n"
     )
     if missing:
         # Printed last, because a screen of log lines may precede it.

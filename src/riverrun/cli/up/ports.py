@@ -1,4 +1,4 @@
-"""Checks whether the ports for ``riverrun up`` are free, and words the error if they are not.
+"""Checks or chooses the ports for ``riverrun up``, and words the error if they are in use.
 
 The check precedes all writes. Nodes that formed a cluster know each other by these ports, so the
 user could no longer choose others.
@@ -6,12 +6,15 @@ user could no longer choose others.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.up.files import HOST, NodeFiles, is_blank
+from riverrun.cli.support.options import USAGE, fail
+from riverrun.cli.up.files import HOST, PORTS_APART, NodeFiles, is_blank
 
 PURPOSES = ("clients", "controllers", "HTTP")
 """The purposes of a node's ports, in order."""
@@ -19,6 +22,8 @@ SHOWN_MAX = 5
 SUGGESTED_APART = 100
 SUGGESTED_MAX = 32_000
 """Above this, the system assigns ports to outgoing connections."""
+CHOSEN_MIN = 20_000
+CHOICES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,37 @@ def _bind_error(port: int) -> int:
         except OSError as error:
             return error.errno or errno.EINVAL
     return 0
+
+
+@contextlib.contextmanager
+def held_free_ports(count: int) -> Iterator[int]:
+    """Choose free ports for this many nodes; yields the first. They are reserved until the end.
+
+    A reserved port is bound but not listening, so another ``up`` does not choose it, and the node
+    can still listen there, because both sockets have SO_REUSEADDR by then.
+    """
+    import random
+    import socket
+
+    numbers = [
+        PORTS_APART * node + above for node in range(count) for above in range(len(PURPOSES))
+    ]
+    for _ in range(CHOICES_MAX):
+        first = random.randrange(CHOSEN_MIN, SUGGESTED_MAX - numbers[-1])
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(socket.socket()) for _ in numbers]
+            try:
+                for above, one in zip(numbers, held, strict=True):
+                    one.bind((HOST, first + above))
+            except OSError:
+                continue
+            for one in held:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform != "linux":  # elsewhere a bound socket keeps the node from listening
+                stack.close()
+            yield first
+            return
+    fail(f"--port 0: found no free ports between {CHOSEN_MIN} and {SUGGESTED_MAX}", USAGE)
 
 
 def refusal(taken: Sequence[Taken], cluster: Sequence[NodeFiles], riverrun: str) -> str:

@@ -37,9 +37,11 @@ class Processes:
         environments: Mapping[int, Mapping[str, str]],
         *,
         parent_fd: int | None = None,
+        is_ephemeral: bool = False,
     ) -> None:
         """``environments`` by node id. ``parent_fd`` is a pipe that our parent process holds."""
         self.cluster = cluster
+        self._is_ephemeral = is_ephemeral
         self.is_stopping = False
         self.is_interrupted = False
         """Interrupted by Ctrl-C."""
@@ -188,9 +190,10 @@ class Processes:
                     f"start it again with: {ourselves()} start --config {node.config}"
                 )
             if not alive:
+                kept = f"; the data stays in {self.cluster[0].data.parent}"
                 self.say(
-                    "no node of this program is left, so it exits; the data stays in "
-                    f"{self.cluster[0].data.parent}"
+                    "no node of this program is left, so it exits"
+                    + ("" if self._is_ephemeral else kept)
                 )
                 return 1
         return 0

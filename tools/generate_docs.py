@@ -94,6 +94,9 @@ BEHAVIOUR = """\
 - **TLS, SASL and ACLs**: listeners are PLAINTEXT, and every client may do everything. A listener
   named SSL, SASL_SSL or SASL_PLAINTEXT and Kafka's security settings are refused: a node does not
   start with them, and AlterConfigs gets INVALID_CONFIG.
+- **Settings of groups and of client metrics subscriptions**: DescribeConfigs lists them with Kafka's
+  defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to the newer group
+  protocols and to KIP-714.
 - **Quotas**: `throttle_time_ms` is always 0.
 - **Throttled replication** (KIP-73): a follower respects `follower.replication.throttled.rate`; a
   leader does not throttle (`leader.replication.throttled.replicas` is stored but has no effect).

@@ -228,6 +228,36 @@ def test_refusals_match_kafka(
     assert after is image
 
 
+@pytest.mark.parametrize(
+    ("kind", "setting", "value", "feature"),
+    [
+        (GROUP, "consumer.session.timeout.ms", "50000", "KIP-848"),
+        (GROUP, "share.auto.offset.reset", "earliest", "KIP-932"),
+        (METRICS, "interval.ms", "5000", "KIP-714"),
+        (METRICS, "match", "client_id=a", "KIP-714"),
+    ],
+)
+def test_settings_without_effect_are_refused_but_can_be_deleted(
+    image: Image, kind: int, setting: str, value: str, feature: str
+) -> None:
+    for (code, message), after in (
+        change(image, kind, "x", (setting, SET, value)),
+        replace(image, kind, "x", {setting: value}),
+    ):
+        assert code is ErrorCode.INVALID_CONFIG
+        assert message is not None
+        assert message.startswith(f"{setting} would have no effect")
+        assert feature in message
+        assert after is image
+    stored = ConfigRecord(
+        resource_type=ConfigType(kind), resource_name="x", name=setting, value=value
+    )
+    image = replayed(image, [stored])
+    response, image = change(image, kind, "x", (setting, DELETE, None))
+    assert response == DONE
+    assert texts(image, "x", kind) == {}
+
+
 @pytest.mark.parametrize("broker", ["", "1"])
 def test_security_settings_of_brokers_are_refused(image: Image, broker: str) -> None:
     name = "listener.name.external.ssl.keystore.location"

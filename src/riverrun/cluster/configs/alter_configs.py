@@ -276,9 +276,9 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
         case ConfigType.TOPIC:
             configs.check_topic(texts)
         case ConfigType.GROUP:
-            check_group(texts)
+            check_group(texts, image.config(kind, name))
         case ConfigType.CLIENT_METRICS:
-            check_metrics(texts)
+            check_metrics(texts, image.config(kind, name))
         case _:
             _check_security(image.config(kind, name), texts)
             if is_elr_enabled(image):

@@ -1,7 +1,8 @@
 """Settings of groups and of client metrics subscriptions, which exist only in the metadata.
 
-They have no effect yet, because the new group protocols and client telemetry are not implemented.
-They are validated, stored and described as by Kafka, so that tools work.
+The new group protocols and client telemetry are not implemented, so nothing acts on these settings.
+They are described with Kafka's defaults. A change is validated as by Kafka and then refused: a
+setting must not be stored without effect. Stored ones can be deleted.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ METRICS_SETTINGS: Final[Mapping[str, Setting]] = {
 METRICS_INTERVAL_MS: Final = (100, 3_600_000)
 
 
-def check_group(texts: Mapping[str, str]) -> None:
-    """Validate the settings of a group; raises INVALID_CONFIG."""
+def check_group(texts: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Validate and refuse changed settings of a group; raises INVALID_CONFIG."""
     for name in texts:
         if name not in GROUP_SETTINGS:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
@@ -133,6 +134,7 @@ def check_group(texts: Mapping[str, str]) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
     for name, value in values.items():
         _check_bounds(GROUP_SETTINGS[name], value)
+    _refuse_changes(texts, current, "the group protocols that use it (KIP-848, KIP-932, KIP-1071)")
 
 
 def _check_bounds(declared: ResourceSetting, value: Value) -> None:
@@ -150,8 +152,20 @@ def _check_bounds(declared: ResourceSetting, value: Value) -> None:
         )
 
 
-def check_metrics(texts: Mapping[str, str]) -> None:
-    """Validate the settings of a subscription; raises INVALID_REQUEST or INVALID_CONFIG."""
+def _refuse_changes(texts: Mapping[str, str], current: Mapping[str, str], feature: str) -> None:
+    for name, text in texts.items():
+        if current.get(name) != text:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} would have no effect: {feature} are not supported yet.",
+            )
+
+
+def check_metrics(texts: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Validate and refuse changed settings of a subscription.
+
+    Raises INVALID_REQUEST or INVALID_CONFIG.
+    """
     for name, text in texts.items():
         if name not in METRICS_SETTINGS:
             raise KafkaError(
@@ -170,3 +184,4 @@ def check_metrics(texts: Mapping[str, str]) -> None:
                 f"Invalid value {value} for {name}, interval must be between {low} and "
                 f"{high} (1 hour)",
             )
+    _refuse_changes(texts, current, "client metrics (KIP-714)")

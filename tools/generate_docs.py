@@ -1,4 +1,4 @@
-"""Write what is derived in docs/: compatibility.md, settings.md and metrics.md.
+"""Generate docs/compatibility.md, docs/settings.md and docs/metrics.md.
 
 The first comes from the table of APIs and the first sentence of each request module, the second from
 the declared settings, the third from the calls that register metrics. A test compares the files with
@@ -104,7 +104,7 @@ BEHAVIOUR = """\
   with the machine as `broker.rack`.
 - **Tiered storage** (KIP-405).
 - **Permanent mixed clusters**: files and messages are Kafka's own, and a test lets Apache Kafka
-  replace one of three nodes, with its directory, and hand it back. More is not tested.
+  replace one of three nodes on the same directory, and back. Other mixtures are not tested.
 
 ## How requests are handled
 - Everything advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised,
@@ -169,7 +169,7 @@ def _about(api: Api) -> str:
         return ""
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     sentence = " ".join(text.split("\n\n")[0].split())
-    for mark in (". ", "; judged"):
+    for mark in (". ", "; decided"):
         sentence = sentence.split(mark)[0]
     _, colon, rest = sentence.partition(": ")
     return (rest if colon else "").rstrip(".").replace("|", "\\|")
@@ -178,16 +178,16 @@ def _about(api: Api) -> str:
 def settings() -> str:
     lines = [GENERATED, "# Settings\n"]
     lines += [
-        "Names and meanings are Kafka's where Kafka has the setting. They are given by `--set`, by",
-        "environment variables (`RIVERRUN_LOG_DIRS` for `log.dirs`) or in the node's file. A topic may",
-        "override those that have a topic name; those marked live can be changed without a restart.",
+        "Names and meanings are Kafka's where Kafka has the setting. Set them with `--set`, with",
+        "environment variables (`RIVERRUN_LOG_DIRS` for `log.dirs`) or in the node's file. A topic can",
+        "override settings that have a topic name. Settings marked live change without a restart.",
         "",
-        "The environment wins over the file, and flags over both. In a file, names with dots may be",
-        'plain or in quotes (`"max.connections" = 100`); quotes are needed where one name goes on',
-        "where another ends, as `max.connections` and `max.connections.per.ip` do. As in Kafka,",
-        "`log.retention.ms` may be given as `log.retention.minutes` or `log.retention.hours`,",
-        "`log.roll.ms` as `log.roll.hours` and `log.roll.jitter.ms` as `log.roll.jitter.hours`; the",
-        "finest name wins among those of the file, of the environment or of the flags.",
+        "The environment overrides the file, and flags override both. In a file, names may be plain or",
+        'quoted (`"max.connections" = 100`). Quote a name if it is a prefix of another one in the file,',
+        "for example `max.connections` and `max.connections.per.ip`. As in Kafka, `log.retention.ms` may",
+        "be given as `log.retention.minutes` or `log.retention.hours`, `log.roll.ms` as `log.roll.hours`",
+        "and `log.roll.jitter.ms` as `log.roll.jitter.hours`; within one source the smallest unit takes",
+        "precedence.",
     ]
     for group in GROUPS.values():
         title = (group.__doc__ or group.__name__).strip().splitlines()[0]
@@ -209,7 +209,7 @@ def _setting_row(declared: Setting) -> str:
     live = "yes" if declared.live else ""
     doc = declared.doc.replace("|", "\\|")
     if declared.choices:
-        doc += f" One of {', '.join(f'`{choice}`' for choice in declared.choices)}."
+        doc += f" One of {', '.join(f'`{choice}`' for choice in declared.choices if choice)}."
     return f"| `{declared.name}` | {f'`{shown}`' if shown else ''} | {topic} | {live} | {doc} |"
 
 
@@ -222,7 +222,7 @@ def metrics() -> str:
             if isinstance(node, ast.Call):
                 _note_metric(node, found)
     lines = [GENERATED, "# Metrics\n"]
-    lines += ["Served in Prometheus' form at `/metrics` of the node's HTTP port.", ""]
+    lines += ["Served in the Prometheus text format at `/metrics` of the node's HTTP port.", ""]
     lines += ["| metric | kind | labels | |", "|---|---|---|---|"]
     for name, (kind, doc, labels) in sorted(found.items()):
         lines.append(f"| `{name}` | {kind} | {', '.join(sorted(labels))} | {doc} |")

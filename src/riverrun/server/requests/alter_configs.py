@@ -1,4 +1,4 @@
-"""AlterConfigs, versions 0 to 2; decided by ``cluster/configs/alter_configs.py``."""
+"""AlterConfigs: replaces all settings of a resource; decided by ``cluster/configs/alter_configs.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions, versions 0 to 3; decided by ``cluster/partitions/create_partitions.py``."""
+"""CreatePartitions: adds partitions to topics; decided by ``cluster/partitions/create_partitions.py``."""
 
 from __future__ import annotations
 

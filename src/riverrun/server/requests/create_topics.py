@@ -1,4 +1,4 @@
-"""CreateTopics, versions 2 to 7; decided by ``cluster/topics/create_topics.py``."""
+"""CreateTopics: creates topics; decided by ``cluster/topics/create_topics.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteTopics, versions 1 to 6; decided by ``cluster/topics/delete_topics.py``.
+"""DeleteTopics: deletes topics by name or id; decided by ``cluster/topics/delete_topics.py``.
 
 * v3: TOPIC_DELETION_DISABLED; before, INVALID_REQUEST
 * v6: topics by id instead of name (KIP-516)

@@ -1,4 +1,4 @@
-"""ElectLeaders, versions 0 to 2; decided by ``cluster/partitions/elections.py``."""
+"""ElectLeaders: elects preferred leaders, or unclean ones on request; decided by ``cluster/partitions/elections.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs, versions 0 and 1; decided by ``cluster/configs/alter_configs.py``."""
+"""IncrementalAlterConfigs: changes single settings (KIP-339); decided by ``cluster/configs/alter_configs.py``."""
 
 from __future__ import annotations
 

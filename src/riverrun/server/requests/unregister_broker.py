@@ -1,4 +1,4 @@
-"""UnregisterBroker, version 0; decided by ``cluster/brokers/registration.py``."""
+"""UnregisterBroker: removes a broker registration; decided by ``cluster/brokers/registration.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures, versions 0 to 2; decided by ``cluster/features.py``."""
+"""UpdateFeatures: changes finalized feature levels; decided by ``cluster/features.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""AlterConfigs: replaces all settings of a resource; decided by ``cluster/configs/alter_configs.py``."""
+"""AlterConfigs: replaces all settings of a resource;
+decided by ``cluster/configs/alter_configs.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""CreatePartitions: adds partitions to topics; decided by ``cluster/partitions/create_partitions.py``."""
+"""CreatePartitions: adds partitions to topics;
+decided by ``cluster/partitions/create_partitions.py``.
+"""
 
 from __future__ import annotations
 

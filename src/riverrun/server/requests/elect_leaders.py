@@ -1,4 +1,6 @@
-"""ElectLeaders: elects preferred leaders, or unclean ones on request; decided by ``cluster/partitions/elections.py``."""
+"""ElectLeaders: elects preferred leaders, or unclean ones on request;
+decided by ``cluster/partitions/elections.py``.
+"""
 
 from __future__ import annotations
 

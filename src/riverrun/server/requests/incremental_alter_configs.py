@@ -1,4 +1,6 @@
-"""IncrementalAlterConfigs: changes single settings (KIP-339); decided by ``cluster/configs/alter_configs.py``."""
+"""IncrementalAlterConfigs: changes single settings (KIP-339);
+decided by ``cluster/configs/alter_configs.py``.
+"""
 
 from __future__ import annotations
 

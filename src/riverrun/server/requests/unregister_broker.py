@@ -1,4 +1,6 @@
-"""UnregisterBroker: removes a broker registration; decided by ``cluster/brokers/registration.py``."""
+"""UnregisterBroker: removes a broker registration;
+decided by ``cluster/brokers/registration.py``.
+"""
 
 from __future__ import annotations
 

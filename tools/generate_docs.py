@@ -241,6 +241,9 @@ def _note_metric(call: ast.Call, found: dict[str, tuple[str, str, set[str]]]) ->
     labels.update(word.arg for word in call.keywords if word.arg not in (None, "read"))
     if name == "gauges":
         labels.update(("topic", "partition"))
+        # Gauges of followers are read by ``by_follower``, which adds a label.
+        if any(isinstance(node, ast.Name) and node.id == "by_follower" for node in ast.walk(call)):
+            labels.add("follower")
 
 
 def generate() -> dict[str, str]:

@@ -16,6 +16,7 @@ from riverrun.cli.cluster.report import (
     trouble_tables,
 )
 from riverrun.cli.quorum.report import QuorumReplicaRow, QuorumReport, quorum_table, read_quorum
+from riverrun.cli.support.output import Bad, Good
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
@@ -200,6 +201,28 @@ def test_a_running_broker_is_not_unregistered(cli: Cli) -> None:
 def test_exit_code_is_3_without_a_cluster(cli: Cli) -> None:
     for words in (["cluster", "status"], ["quorum", "status"]):
         assert cli.result(*words, "--bootstrap", f"127.0.0.1:{free_ports(1)}").exit_code == 3
+
+
+def test_http_addresses_are_recognized(cli: Cli, node: Server) -> None:
+    refused = cli.result("cluster", "status", "-b", f"http://{node.bootstrap}")
+    assert refused.exit_code == 2
+    assert "must be HOST:PORT, without http://" in refused.stderr
+    host, _, port = node.bootstrap.rpartition(":")
+    wrong_port = cli.result("cluster", "status", "-b", f"{host}:{int(port) + 2}")
+    assert wrong_port.exit_code == 3
+    assert "speaks HTTP, not Kafka's protocol" in wrong_port.stderr
+
+
+def test_health_is_coloured_on_a_terminal() -> None:
+    quorum = QuorumReport(leader=1, epoch=1, high_watermark=1, replicas=())
+    healthy = ClusterReport(
+        cluster_id="c", quorum=quorum, brokers=(), topics=0, partitions=0, offline=(),
+        under_replicated=(),
+    )  # fmt: skip
+    trouble = Trouble(topic="t", partition=0, leader=None, replicas=(1,), isr=())
+    for report, kind in ((healthy, Good), (replace(healthy, offline=(trouble,)), Bad)):
+        health = {row[0]: row[1] for row in status_table(report).rows}["health"]
+        assert isinstance(health, kind)
 
 
 def test_watch_repeats_until_ctrl_c(cli: Cli) -> None:

@@ -20,7 +20,15 @@ from riverrun.cli.records.descriptors import OutputFailed, Reader, Writer
 from riverrun.cli.records.formats import BadInput
 from riverrun.cli.records.producing import LINE_BYTES_MAX, LineBuffer
 from riverrun.cli.support.options import USAGE, parse_settings
-from riverrun.cli.support.output import Table, bytes_in_words, counted, plain_row, print_pretty
+from riverrun.cli.support.output import (
+    Bad,
+    Good,
+    Table,
+    bytes_in_words,
+    counted,
+    plain_row,
+    print_pretty,
+)
 from riverrun.cli.support.session import alike, in_words
 from riverrun.client.partitions import EARLIEST
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -67,6 +75,15 @@ def test_a_narrow_terminal_does_not_break_addresses() -> None:
     table = Table(columns=("node", "endpoint", "directory"), rows=list(rows), is_last_folded=True)
     print_pretty(Console(file=screen, width=40), table)
     assert "127.0.0.1:20501" in screen.getvalue()
+
+
+def test_good_and_bad_texts_have_colours_on_a_terminal_only() -> None:
+    table = Table(columns=("", ""), rows=[("health", Good("healthy")), ("state", Bad("fenced"))])
+    out = io.StringIO()
+    print_pretty(Console(file=out, force_terminal=True, color_system="standard"), table)
+    assert "\x1b[32mhealthy\x1b[0m" in out.getvalue()
+    assert "\x1b[31mfenced\x1b[0m" in out.getvalue()
+    assert plain_row(table.rows[0]) == "health\thealthy"
 
 
 def test_a_table_without_headings_has_no_line_for_them() -> None:

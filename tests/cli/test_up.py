@@ -322,6 +322,11 @@ def test_three_nodes_start_prefix_their_logs_and_stop_together(tmp_path: Path) -
     assert all(
         line.startswith(("node-1 | ", "node-2 | ", "node-3 | ", "riverrun: ")) for line in lines
     )
+    for number in (1, 2, 3):
+        own = [line for line in lines if line.startswith(f"node-{number} | ")]
+        stop = [line for line in own if "] stopping " in line or "] node is up " in line]
+        assert stop
+        assert not any(" node=" in line for line in stop)
     assert "elsewhere" not in said
     assert sorted(path.name for path in tmp_path.glob("*.toml*")) == [
         "node-1.toml", "node-2.toml", "node-3.toml",

@@ -104,12 +104,14 @@ def test_validate_only_changes_nothing() -> None:
         (
             ("t", 20_000, None),
             ErrorCode.POLICY_VIOLATION,
-            "Excessively large number of partitions per request.",
+            "Excessively large number of partitions per request. A request may create at most "
+            "10000.",
         ),
         (
             ("t", 2**31 - 1, None),
             ErrorCode.POLICY_VIOLATION,
-            "Excessively large number of partitions per request.",
+            "Excessively large number of partitions per request. A request may create at most "
+            "10000.",
         ),
     ],
 )

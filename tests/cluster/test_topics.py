@@ -136,7 +136,8 @@ def test_validate_only_responds_and_writes_nothing() -> None:
         (
             topic("t", 10001),
             ErrorCode.POLICY_VIOLATION,
-            "Excessively large number of partitions per request.",
+            "Excessively large number of partitions per request. A request may create at most "
+            "10000.",
         ),
         (
             topic("t", -1, 1, {0: (1,)}),

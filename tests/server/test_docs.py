@@ -28,6 +28,12 @@ def test_docs_are_up_to_date(generator: ModuleType) -> None:
         assert text == written, f"docs/{name} is outdated: run python tools/generate_docs.py"
 
 
+def test_labels_of_follower_metrics_are_documented(generator: ModuleType) -> None:
+    for unit in ("bytes", "messages", "ms"):
+        row = f"| `riverrun_follower_lag_{unit}` | gauge | follower, partition, topic |"
+        assert row in generator.metrics()
+
+
 def test_every_served_api_has_a_module_and_a_line_in_the_docs(generator: ModuleType) -> None:
     text = generator.compatibility()
     for api in generator.APIS.values():

@@ -52,6 +52,7 @@ def test_metrics_are_in_prometheus_form() -> None:
         (b"nonsense\r\n\r\n", 400),
         (b"GET / HTTP/2\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n" + b"x" * 9000, 400),
+        (b"\x00\x00\x00\x20\x00\x12\x00\x04", 400),  # ApiVersions of a Kafka client
     ],
 )
 def test_invalid_request_gets_an_error_response(raw: bytes, status: int) -> None:

@@ -262,6 +262,9 @@ class Connection(BrokerProtocol, asyncio.Protocol):
         self._transport = None
         self._lost.set()
         self._may_write.set()
+        self._fail_pending(text)
+
+    def _fail_pending(self, text: str) -> None:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(ConnectionResetError(text))
@@ -280,7 +283,14 @@ class Connection(BrokerProtocol, asyncio.Protocol):
         while len(buffer) - at >= 4:
             size: int = LENGTH.unpack_from(buffer, at)[0]
             if not 4 <= size <= RESPONSE_BYTES_MAX:
+                is_http = buffer[at : at + 4] == b"HTTP"
                 self._buffer = bytearray()
+                self._fail_pending(
+                    f"{self.address} speaks HTTP, not Kafka's protocol; with `riverrun up` the "
+                    "client port is two below"
+                    if is_http
+                    else f"{self.address} sent a response of {size} bytes"
+                )
                 self.close()
                 return
             if len(buffer) - at - 4 < size:

@@ -74,6 +74,9 @@ def parse_bootstrap(text: str) -> list[Address]:
     """Parse ``host:port,host:port``. Raises ValueError with a message for people."""
     addresses = []
     for part in text.split(","):
+        scheme, found, _ = part.strip().partition("://")
+        if found:
+            raise ValueError(f"{part.strip()!r} must be HOST:PORT, without {scheme}://")
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"{part.strip()!r} is not an address like 127.0.0.1:9092")

@@ -61,6 +61,7 @@ STOPPED: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
 OPEN_FILES_WANTED: Final = 65_536
+PREFIXED: Final = "prefixed"
 
 log = structlog.get_logger("riverrun")
 
@@ -72,6 +73,8 @@ class Supervision(Struct, frozen=True, kw_only=True):
 
     ready_descriptor: int | None = None
     parent_descriptor: int | None = None
+    is_prefixed: bool = False
+    """The parent prints the node's name before each line of its log."""
 
 
 def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int:
@@ -118,7 +121,8 @@ def _raise_open_files_limit() -> None:
 
 
 async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
-    structlog.contextvars.bind_contextvars(node=int(settings.node_id))
+    if not (supervision.is_prefixed and settings.identity.log_format == "console"):
+        structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
         log.warning("ignored unknown environment variables", names=", ".join(ignored))
     sockets = adopt_sockets(
@@ -214,12 +218,19 @@ def _stop_on_request(stop: Callable[[str], None], parent_descriptor: int | None)
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m riverrun.server CONFIG [READY_FD PARENT_FD]``."""
+    """``python -m riverrun.server CONFIG [READY_FD PARENT_FD [prefixed]]``."""
     config, *descriptors = arguments
     try:
         texts = settings_texts(Path(config), {})
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
-    ready, parent = (int(text) for text in descriptors) if descriptors else (None, None)
-    return run(texts, Supervision(ready_descriptor=ready, parent_descriptor=parent))
+    if not descriptors:
+        return run(texts)
+    ready, parent, *rest = descriptors
+    supervision = Supervision(
+        ready_descriptor=int(ready),
+        parent_descriptor=int(parent),
+        is_prefixed=rest == [PREFIXED],
+    )
+    return run(texts, supervision)

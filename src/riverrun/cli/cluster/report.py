@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import riverrun
 from riverrun.cli.cluster.replica_lag import ask_copies, place_of
 from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_none
-from riverrun.cli.support.output import Table, counted
+from riverrun.cli.support.output import Bad, Good, Table, counted
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.wire.apis import ApiKey
@@ -298,9 +298,10 @@ def status_table(report: ClusterReport) -> Table:
     metadata = f"epoch {quorum.epoch}, committed up to {quorum.high_watermark}"
     if quorum.epoch < 0:
         metadata = "unknown"
+    problems = report.problems()
     rows: list[tuple[str, str | int | None]] = [
         ("cluster", report.cluster_id),
-        ("health", "; ".join(report.problems()) or "healthy"),
+        ("health", Bad("; ".join(problems)) if problems else Good("healthy")),
         ("brokers", f"{up} of {len(report.brokers)} up"),
         ("controllers", f"{voters}, leader {_named(quorum.leader)}"),
         ("metadata", metadata),
@@ -324,8 +325,10 @@ def nodes_table(report: ClusterReport, *, kind: str | None = None) -> Table:
         optional=("rack",),
         rows=[
             (
-                str(b.id), b.address, b.rack, b.state, b.role, b.leads, b.holds, b.in_sync,
-                b.under_replicated, "?" if b.lag is None else b.lag.records,
+                str(b.id), b.address, b.rack,
+                b.state if b.state == "up" else Bad(b.state),
+                b.role, b.leads, b.holds, b.in_sync, b.under_replicated,
+                "?" if b.lag is None else b.lag.records,
             )
             for b in report.brokers
         ],

@@ -16,6 +16,18 @@ Cell = str | int | None
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
+class Good(str):
+    """A text that is green on a terminal."""
+
+    __slots__ = ()
+
+
+class Bad(str):
+    """A text that is red on a terminal."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, kw_only=True)
 class Table:
     """Rows under named columns. ``kind`` starts each plain row where a command prints several
@@ -106,7 +118,11 @@ def _pretty(cell: Cell) -> str:
 
     if cell is None:
         return "[dim]-[/dim]"
-    return f"{cell:,}" if isinstance(cell, int) else escape(cell)
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, Good):
+        return f"[green]{escape(cell)}[/green]"
+    return f"[red]{escape(cell)}[/red]" if isinstance(cell, Bad) else escape(cell)
 
 
 def bytes_in_words(size: int) -> str:

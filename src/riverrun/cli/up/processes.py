@@ -94,6 +94,7 @@ class Processes:
             str(node.draft),
             str(ready_write),
             str(self._parent_read),
+            *(["prefixed"] if log_read is not None else []),
         ]
         # A separate session: Ctrl-C reaches only this program, which then stops the nodes.
         node.process = subprocess.Popen(

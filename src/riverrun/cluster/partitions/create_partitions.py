@@ -37,7 +37,9 @@ def repeated(items: Iterable[H]) -> dict[H, None]:
 
 def too_many_partitions() -> KafkaError:
     return KafkaError(
-        ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+        ErrorCode.POLICY_VIOLATION,
+        "Excessively large number of partitions per request. "
+        f"A request may create at most {PARTITIONS_MAX}.",
     )
 
 

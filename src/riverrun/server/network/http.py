@@ -23,6 +23,8 @@ from riverrun.ports.metrics import Family, Labels, Metrics
 HEADER_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 10.0
 CONNECTIONS_MAX = 100
+FIRST_BYTE_MIN = ord("A")
+"""A request begins with a method. A request of Kafka's protocol begins with a zero byte."""
 
 HttpResponse = tuple[int, str, bytes]
 """Status, content type and body."""
@@ -106,6 +108,9 @@ class _HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if self._received[0] < FIRST_BYTE_MIN:
+            self._send("GET", (400, "text/plain", b"this port serves HTTP, not Kafka clients\n"))
+            return
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
             if len(self._received) > HEADER_BYTES_MAX:

@@ -20,7 +20,7 @@ from riverrun.chaos.history import (
 )
 
 
-class Story:
+class HistoryBuilder:
     """Builds a history with one operation per 10 ms."""
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Story:
 
     def add(
         self, process: str, action: Action, kind: OperationKind = OperationKind.OK, **more: Any
-    ) -> "Story":
+    ) -> "HistoryBuilder":
         time = len(self.operations) / 100
         operation = Operation(time=time, process=process, action=action, kind=kind, **more)
         self.operations.append(operation)
         return self
 
-    def sent(self, value: str, offset: int | None, *, refused: bool = False) -> "Story":
+    def sent(self, value: str, offset: int | None, *, refused: bool = False) -> "HistoryBuilder":
         partition = int(value.split("/")[1])
         fields = {"partition": partition, "value": value}
         self.add("p", Action.SEND, OperationKind.INVOKE, **fields)
@@ -44,20 +44,20 @@ class Story:
             return self.add("p", Action.SEND, OperationKind.INFO, **fields)
         return self.add("p", Action.SEND, OperationKind.OK, offset=offset, **fields)
 
-    def read(self, reader: str, *records: tuple[int, str], **more: Any) -> "Story":
+    def read(self, reader: str, *records: tuple[int, str], **more: Any) -> "HistoryBuilder":
         return self.add(reader, Action.READ, partition=0, records=records, **more)
 
-    def read_back(self, *records: tuple[int, str], reader: str = "end") -> "Story":
+    def read_back(self, *records: tuple[int, str], reader: str = "end") -> "HistoryBuilder":
         return self.add(reader, Action.READ_BACK, partition=0, records=records)
 
-    def committed(self, offset: int) -> "Story":
+    def committed(self, offset: int) -> "HistoryBuilder":
         self.add("auditor", Action.COMMITTED, OperationKind.INVOKE, group="g", partition=0)
         return self.add("auditor", Action.COMMITTED, group="g", partition=0, offset=offset)
 
-    def commit(self, offset: int, kind: OperationKind = OperationKind.OK) -> "Story":
+    def commit(self, offset: int, kind: OperationKind = OperationKind.OK) -> "HistoryBuilder":
         return self.add("c", Action.COMMIT, kind, group="g", partition=0, offset=offset)
 
-    def three(self) -> "Story":
+    def three(self) -> "HistoryBuilder":
         for number in range(3):
             self.sent(f"p/0/{number}", number)
         return self
@@ -73,15 +73,15 @@ THREE = ((0, "p/0/0"), (1, "p/0/1"), (2, "p/0/2"))
 
 
 def test_correct_history_has_no_anomaly() -> None:
-    story = Story().three()
-    story.read("c", *THREE[:2], high_watermark=2).commit(2).committed(2)
-    story.add("c", Action.ASSIGN, partition=0).read("c", *THREE[1:], high_watermark=3)
-    story.sent("p/0/3", None).sent("p/0/4", None).sent("p/0/5", None, refused=True)
-    story.read_back(*THREE, (3, "p/0/4")).read_back(*THREE, (3, "p/0/4"), reader="other")
-    assert story.anomalies() == []
+    history = HistoryBuilder().three()
+    history.read("c", *THREE[:2], high_watermark=2).commit(2).committed(2)
+    history.add("c", Action.ASSIGN, partition=0).read("c", *THREE[1:], high_watermark=3)
+    history.sent("p/0/3", None).sent("p/0/4", None).sent("p/0/5", None, refused=True)
+    history.read_back(*THREE, (3, "p/0/4")).read_back(*THREE, (3, "p/0/4"), reader="other")
+    assert history.anomalies() == []
 
 
-Planting = Callable[[Story], object]
+Planting = Callable[[HistoryBuilder], object]
 PLANTED: list[tuple[Anomaly, Planting]] = [
     (Anomaly.LOST, lambda s: s.three().read_back(*THREE[:2])),
     (Anomaly.LOST, lambda s: s.three().read_back((0, "p/0/0"), (1, "p/0/2"))),
@@ -123,43 +123,43 @@ PLANTED: list[tuple[Anomaly, Planting]] = [
 
 @pytest.mark.parametrize(("anomaly", "plant"), PLANTED)
 def test_planted_anomaly_is_found(anomaly: Anomaly, plant: Planting) -> None:
-    story = Story()
-    plant(story)
-    assert anomaly in story.anomalies()
+    history = HistoryBuilder()
+    plant(history)
+    assert anomaly in history.anomalies()
 
 
 def test_truncation_to_the_high_watermark_is_reported_as_loss() -> None:
     """A follower that truncates to its high watermark and then leads lacks acknowledged records."""
-    story = Story().three().read_back(*THREE[:2])
-    story.sent("p/0/3", 2).read_back((2, "p/0/3"))
-    assert Anomaly.LOST in story.anomalies()
+    history = HistoryBuilder().three().read_back(*THREE[:2])
+    history.sent("p/0/3", 2).read_back((2, "p/0/3"))
+    assert Anomaly.LOST in history.anomalies()
 
 
 def test_acknowledgement_before_replication_is_reported_as_loss() -> None:
-    story = Story().three().sent("p/0/3", 2).read_back(*THREE[:2], (2, "p/0/3"))
-    assert Anomaly.LOST in story.anomalies()
+    history = HistoryBuilder().three().sent("p/0/3", 2).read_back(*THREE[:2], (2, "p/0/3"))
+    assert Anomaly.LOST in history.anomalies()
 
 
 def test_missing_epoch_check_is_reported_as_two_values_at_an_offset() -> None:
-    story = Story().three().sent("q/0/0", 2).read("c", (2, "p/0/2"), high_watermark=3)
-    story.read_back(*THREE[:2], (2, "q/0/0"))
-    assert {Anomaly.LOST, Anomaly.INCONSISTENT} <= set(story.anomalies())
+    history = HistoryBuilder().three().sent("q/0/0", 2).read("c", (2, "p/0/2"), high_watermark=3)
+    history.read_back(*THREE[:2], (2, "q/0/0"))
+    assert {Anomaly.LOST, Anomaly.INCONSISTENT} <= set(history.anomalies())
 
 
 def test_commit_with_unknown_result_may_take_effect_late() -> None:
-    story = Story().commit(1, OperationKind.INFO).commit(2).committed(1)
-    assert story.anomalies() == []
+    history = HistoryBuilder().commit(1, OperationKind.INFO).commit(2).committed(1)
+    assert history.anomalies() == []
 
 
 def test_commit_confirmed_during_a_request_may_be_missing_in_its_response() -> None:
-    story = Story().commit(1)
-    story.add("auditor", Action.COMMITTED, OperationKind.INVOKE, group="g", partition=0).commit(2)
-    story.add("auditor", Action.COMMITTED, group="g", partition=0, offset=1)
-    assert story.anomalies() == []
+    history = HistoryBuilder().commit(1)
+    history.add("auditor", Action.COMMITTED, OperationKind.INVOKE, group="g", partition=0).commit(2)
+    history.add("auditor", Action.COMMITTED, group="g", partition=0, offset=1)
+    assert history.anomalies() == []
 
 
-def _created(story: Story, name: str) -> Story:
-    return story.add("a", Action.CREATE, value=name)
+def _created(history: HistoryBuilder, name: str) -> HistoryBuilder:
+    return history.add("a", Action.CREATE, value=name)
 
 
 METADATA: list[tuple[Anomaly, Planting]] = [
@@ -210,37 +210,37 @@ METADATA: list[tuple[Anomaly, Planting]] = [
 
 @pytest.mark.parametrize(("anomaly", "plant"), METADATA)
 def test_planted_metadata_anomaly_is_found(anomaly: Anomaly, plant: Planting) -> None:
-    story = Story()
-    plant(story)
-    assert story.metadata_anomalies() == [anomaly]
+    history = HistoryBuilder()
+    plant(history)
+    assert history.metadata_anomalies() == [anomaly]
 
 
 def test_correct_metadata_has_no_anomaly() -> None:
-    story = _created(_created(Story(), "t"), "u").add("a", Action.DELETE, value="u")
-    story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=1).add(
+    history = _created(_created(HistoryBuilder(), "t"), "u").add("a", Action.DELETE, value="u")
+    history.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=1).add(
         "a", Action.SET, value="t", offset=1
     )
-    story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=2).add(
+    history.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=2).add(
         "a", Action.SET, OperationKind.INFO, value="t", offset=2
     )
-    story.add("q", Action.LEADER, node=1, epoch=3, offset=1)
-    story.add("q", Action.LEADER, node=2, epoch=4, offset=2)
-    story.add("q", Action.LEADER, node=3, epoch=4, offset=-1)
-    story.add("a", Action.FOUND, value="t", offset=2)
-    assert story.metadata_anomalies() == []
+    history.add("q", Action.LEADER, node=1, epoch=3, offset=1)
+    history.add("q", Action.LEADER, node=2, epoch=4, offset=2)
+    history.add("q", Action.LEADER, node=3, epoch=4, offset=-1)
+    history.add("a", Action.FOUND, value="t", offset=2)
+    assert history.metadata_anomalies() == []
 
 
 def test_setting_with_unknown_result_may_take_effect_after_a_later_one() -> None:
-    story = Story()
+    history = HistoryBuilder()
     for number, kind in ((1, OperationKind.INFO), (2, OperationKind.OK)):
-        story.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=number)
-        story.add("a", Action.SET, kind, value="t", offset=number)
-    story.add("a", Action.FOUND, value="t", offset=1)
-    assert story.metadata_anomalies() == []
+        history.add("a", Action.SET, OperationKind.INVOKE, value="t", offset=number)
+        history.add("a", Action.SET, kind, value="t", offset=number)
+    history.add("a", Action.FOUND, value="t", offset=1)
+    assert history.metadata_anomalies() == []
 
 
 def test_partition_that_was_not_read_back_is_not_reported_as_lost() -> None:
-    assert Story().three().sent("p/1/0", 0).read_back(*THREE).anomalies() == []
+    assert HistoryBuilder().three().sent("p/1/0", 0).read_back(*THREE).anomalies() == []
 
 
 def test_history_round_trips_through_a_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from riverrun.cluster.partitions.elections import balance, elect_leaders, imbalanced, leaderless
+from riverrun.cluster.partitions.elect_leaders import balance, elect_leaders, imbalanced, leaderless
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest, TopicPartitions

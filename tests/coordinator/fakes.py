@@ -12,7 +12,7 @@ from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import read_header, stamp
 from riverrun.records.record import read_records
-from tests.coordinator.story import START_MS, CountedRandomness, settings
+from tests.coordinator.shard_driver import START_MS, CountedRandomness, settings
 
 T = TypeVar("T")
 

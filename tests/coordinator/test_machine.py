@@ -22,7 +22,7 @@ from riverrun.coordinator.records import StoredGroup
 from riverrun.coordinator.turn import Waiter
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
-from tests.coordinator.story import GROUP, Actor, Story, rebuilt
+from tests.coordinator.shard_driver import GROUP, Actor, ShardDriver, rebuilt
 
 PARTITIONS = 4
 PLACES = ("anna", "boris", "clara", "dora")
@@ -34,9 +34,9 @@ START_ANEW = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 class Consumer(Actor):
     """A client that follows the protocol, one step at a time."""
 
-    def __init__(self, story: Story, name: str) -> None:
+    def __init__(self, driver: ShardDriver, name: str) -> None:
         instance = f"{name}-instance" if name in STATIC else None
-        super().__init__(story, name, instance=instance, version=9)
+        super().__init__(driver, name, instance=instance, version=9)
         self.owned: bytes | None = None
         self.is_fenced = False
 
@@ -62,7 +62,7 @@ class Consumer(Actor):
         self.send_join()
 
     def _step_joining(self, waiter: Waiter) -> None:
-        response = self.story.responses.get(waiter)
+        response = self.driver.responses.get(waiter)
         if response is None:
             return
         self.joining = None
@@ -78,7 +78,7 @@ class Consumer(Actor):
             self._met(code)
 
     def _step_syncing(self, waiter: Waiter) -> None:
-        response = self.story.responses.get(waiter)
+        response = self.driver.responses.get(waiter)
         if response is None:
             return
         self.syncing = None
@@ -116,7 +116,7 @@ class GroupMachine(RuleBasedStateMachine):
         delay=st.sampled_from(["0", "3000"]), first=st.lists(places, unique=True, max_size=4)
     )
     def begin(self, delay: str, first: list[str]) -> None:
-        self.story = Story(group_initial_rebalance_delay_ms=delay)
+        self.driver = ShardDriver(group_initial_rebalance_delay_ms=delay)
         self.consumers: dict[str, Consumer] = {}
         self.zombies: list[Consumer] = []
         self.owners: dict[tuple[int, int], str] = {}
@@ -140,7 +140,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.zombies.append(self.consumers[place])
             else:
                 self.break_connection_of(self.consumers[place])
-        self.consumers[place] = Consumer(self.story, place)
+        self.consumers[place] = Consumer(self.driver, place)
         self.consumers[place].step()
 
     @rule(place=places)
@@ -153,7 +153,7 @@ class GroupMachine(RuleBasedStateMachine):
         for _ in range(rounds):
             for consumer in self.all_consumers():
                 consumer.step()
-            self.story.wait(seconds)
+            self.driver.wait(seconds)
 
     @rule(place=places)
     def kill(self, place: str) -> None:
@@ -164,10 +164,10 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(place=places)
     def leave(self, place: str) -> None:
         consumer = self.consumers.get(place)
-        if consumer is None or not consumer.id or self.story.is_held:
+        if consumer is None or not consumer.id or self.driver.is_held:
             return
         del self.consumers[place]
-        if GROUP in self.story.shard.groups:
+        if GROUP in self.driver.shard.groups:
             consumer.leave()
 
     @rule(place=places)
@@ -178,10 +178,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     def break_connection_of(self, consumer: Consumer) -> None:
         for waiter in (consumer.joining, consumer.syncing):
-            if waiter is not None and waiter not in self.story.responses:
-                turn = self.story.turn()
-                self.story.shard.connection_lost(turn, GROUP, waiter)
-                self.story.finish(turn)
+            if waiter is not None and waiter not in self.driver.responses:
+                turn = self.driver.turn()
+                self.driver.shard.connection_lost(turn, GROUP, waiter)
+                self.driver.finish(turn)
         consumer.connection_lost()
 
     @rule(place=places)
@@ -191,38 +191,38 @@ class GroupMachine(RuleBasedStateMachine):
             return
         partition = consumer.owned[0]
         self.next_offset += 1
-        before = set(self.story.responses)
+        before = set(self.driver.responses)
         code = consumer.commit(self.next_offset, partition=partition)
         if code in (ErrorCode.NONE, None):
-            assert consumer.generation == self.story.group.generation, "a commit of the past"
+            assert consumer.generation == self.driver.group.generation, "a commit of the past"
         if code is ErrorCode.NONE:
             self.acknowledged[partition] = self.next_offset
         elif code is None:
-            waiter = max(self.story._waiters, max(before, default=0))
+            waiter = max(self.driver._waiters, max(before, default=0))
             self.sent[Waiter(waiter)] = (partition, self.next_offset)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 11.0, 40.0]))
     def wait(self, seconds: float) -> None:
-        self.story.wait(seconds)
+        self.driver.wait(seconds)
 
     @rule()
     def hold_log(self) -> None:
-        self.story.hold()
+        self.driver.hold()
 
-    @precondition(lambda self: self.story.is_held)
+    @precondition(lambda self: self.driver.is_held)
     @rule()
     def commit_log(self) -> None:
-        self.story.commit_log()
+        self.driver.commit_log()
 
-    @precondition(lambda self: self.story.is_held)
+    @precondition(lambda self: self.driver.is_held)
     @rule()
     def refuse_log(self) -> None:
-        self.story.refuse_log()
+        self.driver.refuse_log()
 
     @rule()
     def crash(self) -> None:
         """A new coordinator takes over with the log alone."""
-        self.story.restart()
+        self.driver.restart()
         for consumer in self.all_consumers():
             consumer.connection_lost()
 
@@ -241,27 +241,27 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def acknowledged_offsets_never_go_back(self) -> None:
         for waiter, (partition, offset) in list(self.sent.items()):
-            response = self.story.responses.get(waiter)
+            response = self.driver.responses.get(waiter)
             if response is not None:
                 del self.sent[waiter]
                 if not isinstance(response, ErrorCode):
                     self.acknowledged[partition] = max(self.acknowledged[partition], offset)
         for partition, offset in self.acknowledged.items():
-            assert self.story.committed(partition) >= offset
+            assert self.driver.committed(partition) >= offset
 
     @invariant()
     def durable_state_equals_the_replayed_log(self) -> None:
-        replayed = rebuilt(self.story.settings, self.story.randomness, self.story.log)
-        assert replayed.stored == self.story.shard.stored
-        assert replayed.offsets.by_group == self.story.shard.offsets.by_group
-        assert replayed.offsets.count == self.story.shard.offsets.count
+        replayed = rebuilt(self.driver.settings, self.driver.randomness, self.driver.log)
+        assert replayed.stored == self.driver.shard.stored
+        assert replayed.offsets.by_group == self.driver.shard.offsets.by_group
+        assert replayed.offsets.count == self.driver.shard.offsets.count
 
     @invariant()
     def stable_group_equals_the_stored_group(self) -> None:
-        group = self.story.shard.groups.get(GROUP)
-        if group is None or group.state is not GroupState.STABLE or self.story._in_flight:
+        group = self.driver.shard.groups.get(GROUP)
+        if group is None or group.state is not GroupState.STABLE or self.driver._in_flight:
             return
-        stored = self.story.shard.stored[GROUP]
+        stored = self.driver.shard.stored[GROUP]
         assert timeless(group.stored(group.assignments())) == timeless(stored)
         assert timeless(ClassicGroup.from_stored(GROUP, stored).stored(parts(stored))) == (
             timeless(stored)
@@ -269,8 +269,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_waiter_is_held_by_the_shard(self) -> None:
-        held = {waiter for turn in self.story._in_flight for waiter, _ in turn.replies}
-        group = self.story.shard.groups.get(GROUP)
+        held = {waiter for turn in self.driver._in_flight for waiter, _ in turn.replies}
+        group = self.driver.shard.groups.get(GROUP)
         if group is not None:
             joining = [m.join_waiter for m in group.members.values() if m.join_waiter is not None]
             assert group.joining == len(joining)
@@ -278,22 +278,22 @@ class GroupMachine(RuleBasedStateMachine):
             held |= {m.sync_waiter for m in group.members.values() if m.sync_waiter is not None}
         for consumer in self.all_consumers():
             for waiter in (consumer.joining, consumer.syncing):
-                if waiter is not None and waiter not in self.story.responses:
+                if waiter is not None and waiter not in self.driver.responses:
                     assert waiter in held, f"{consumer.name} waits for nothing"
 
     def teardown(self) -> None:
         """Once the faults end, live members own all partitions."""
-        if not hasattr(self, "story"):
+        if not hasattr(self, "driver"):
             return
-        self.story.commit_log()
+        self.driver.commit_log()
         for _ in range(120):
             for consumer in self.all_consumers():
                 consumer.step()
-            self.story.wait(1)
+            self.driver.wait(1)
         alive = [one for one in self.all_consumers() if not one.is_fenced]
         if not alive:
             return
-        assert self.story.state() is GroupState.STABLE
+        assert self.driver.state() is GroupState.STABLE
         assert len({one.generation for one in alive}) == 1
         owned = sorted(partition for one in alive for partition in one.owned or b"")
         assert owned == list(range(PARTITIONS))

@@ -109,10 +109,10 @@ class Server:
         return decode_response(key, version, encode_response(key, version, response))
 
 
-def serve(story: Callable[[Server], Awaitable[None]], **texts: str) -> None:
+def serve(driver: Callable[[Server], Awaitable[None]], **texts: str) -> None:
     async def main() -> None:
         async with Node(None, **texts) as node:
-            await story(Server(node))
+            await driver(Server(node))
 
     run(main())
 
@@ -154,7 +154,7 @@ def codes(response: Any) -> list[Any]:
 
 
 def test_first_find_coordinator_creates_the_offsets_topic() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         key = ApiKey.FIND_COORDINATOR
         many = FindCoordinatorRequest(key_type=0, coordinator_keys=("a", ""))
         found = await server.ask(key, 4, many)
@@ -168,22 +168,22 @@ def test_first_find_coordinator_creates_the_offsets_topic() -> None:
         assert (await server.ask(key, 0, FindCoordinatorRequest(key="a"))).port == 9092
         assert server.created == ["__consumer_offsets"]
 
-    serve(story)
+    serve(driver)
 
 
 def test_fenced_coordinator_is_not_available() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         offsets = topic("__consumer_offsets", UUID(int=9), 50)
         server.metadata.current = image_of(offsets, is_fenced=True)
         found = await server.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="a"))
         assert found.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (found.node_id, found.host, found.port) == (-1, "", -1)
 
-    serve(story)
+    serve(driver)
 
 
 def test_other_coordinator_types_are_refused() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         key = ApiKey.FIND_COORDINATOR
         for kind, code in (
             (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
@@ -203,42 +203,42 @@ def test_other_coordinator_types_are_refused() -> None:
             assert (await server.ask(key, version, many)).coordinators[0].error_code is code
         assert server.created == []
 
-    serve(story)
+    serve(driver)
 
 
 def test_refused_join_encodes_the_missing_protocol_by_version() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         for version, name in ((0, ""), (6, ""), (7, None), (9, None)):
             response = await server.ask(ApiKey.JOIN_GROUP, version, join_request("stranger"))
             assert response.error_code is ErrorCode.UNKNOWN_MEMBER_ID
             assert (response.protocol_name, response.member_id) == (name, "stranger")
 
-    serve(story)
+    serve(driver)
 
 
 def test_version_0_uses_the_session_timeout_for_rebalances() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         joined = await server.ask(ApiKey.JOIN_GROUP, 0, join_request(session_timeout_ms=7000))
         assert joined.generation_id == 1
         members = server.node.groups.runner_of("g").shard.groups["g"].members
         assert members[joined.member_id].rebalance_timeout_ms == 7000
 
-    serve(story)
+    serve(driver)
 
 
 def test_sync_must_name_its_protocol_from_version_5_on() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=())
         newer = await server.ask(ApiKey.SYNC_GROUP, 5, request)
         assert newer.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         older = await server.ask(ApiKey.SYNC_GROUP, 4, request)
         assert older.error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
-    serve(story)
+    serve(driver)
 
 
 def test_heartbeats_succeed_while_the_group_is_loading() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         server.node.groups.resign(PartitionIndex(0))
         server.node.groups.elect(PartitionIndex(0), server.node.log)
         beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -249,11 +249,11 @@ def test_heartbeats_succeed_while_the_group_is_loading() -> None:
         joined = await server.ask(ApiKey.JOIN_GROUP, 9, join_request())
         assert joined.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    serve(story)
+    serve(driver)
 
 
 def test_older_versions_leave_with_one_member() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         joined = await server.ask(ApiKey.JOIN_GROUP, 3, join_request())
         stranger = LeaveGroupRequest(group_id="g", member_id="stranger")
         left = await server.ask(ApiKey.LEAVE_GROUP, 2, stranger)
@@ -266,11 +266,11 @@ def test_older_versions_leave_with_one_member() -> None:
         assert left.error_code is NONE
         assert [one.error_code for one in left.members] == [ErrorCode.UNKNOWN_MEMBER_ID, NONE]
 
-    serve(story)
+    serve(driver)
 
 
 def test_unknown_partitions_are_refused_one_by_one_and_first() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         request = commit_request(
             commit_topic(0, name="strange"), commit_topic(0, 9, 1, name="orders")
         )
@@ -281,11 +281,11 @@ def test_unknown_partitions_are_refused_one_by_one_and_first() -> None:
             ("orders", [(9, unknown), (0, NONE), (1, NONE)]),
         ]
 
-    serve(story)
+    serve(driver)
 
 
 def test_offsets_are_committed_and_fetched_by_topic_id() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         request = commit_request(
             commit_topic(1, topic_id=ORDERS), commit_topic(0, topic_id=STRANGE)
         )
@@ -319,11 +319,11 @@ def test_offsets_are_committed_and_fetched_by_topic_id() -> None:
         renewed = await server.ask(ApiKey.OFFSET_FETCH, 7, by_name)
         assert renewed.topics[0].partitions[0].committed_offset == -1
 
-    serve(story)
+    serve(driver)
 
 
 def test_unknown_group_has_no_committed_offsets() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         some = (OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
         for version in (1, 2, 7):
             fetch = OffsetFetchRequest(group_id="unknown", topics=some)
@@ -333,11 +333,11 @@ def test_unknown_group_has_no_committed_offsets() -> None:
         everything = OffsetFetchRequest(group_id="unknown", topics=None)
         assert (await server.ask(ApiKey.OFFSET_FETCH, 2, everything)).topics == ()
 
-    serve(story)
+    serve(driver)
 
 
 def test_group_level_errors_are_encoded_by_version() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         server.node.groups.resign(PartitionIndex(0))
         wrong = ErrorCode.NOT_COORDINATOR
         some = (OffsetFetchRequestTopic(name="orders", partition_indexes=(0, 1)),)
@@ -359,11 +359,11 @@ def test_group_level_errors_are_encoded_by_version() -> None:
         )
         assert deleted.results[0].error_code is wrong
 
-    serve(story)
+    serve(driver)
 
 
 def test_groups_are_listed_described_and_deleted() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         await server.ask(
             ApiKey.OFFSET_COMMIT, 8, commit_request(commit_topic(0, name="orders"), group="simple")
         )
@@ -393,11 +393,11 @@ def test_groups_are_listed_described_and_deleted() -> None:
             ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
 
-    serve(story)
+    serve(driver)
 
 
 def test_offsets_are_deleted_where_the_partition_exists() -> None:
-    async def story(server: Server) -> None:
+    async def driver(server: Server) -> None:
         await server.ask(ApiKey.OFFSET_COMMIT, 8, commit_request(commit_topic(0, 1, name="orders")))
         wanted = OffsetDeleteRequest(
             group_id="g",
@@ -422,4 +422,4 @@ def test_offsets_are_deleted_where_the_partition_exists() -> None:
         refused = await server.ask(ApiKey.OFFSET_DELETE, 0, unknown)
         assert refused.error_code is ErrorCode.GROUP_ID_NOT_FOUND
 
-    serve(story)
+    serve(driver)

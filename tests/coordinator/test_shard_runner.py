@@ -21,7 +21,7 @@ from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGrou
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 from riverrun.wire.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.coordinator.fakes import FakeLog, Node, run
-from tests.coordinator.story import (
+from tests.coordinator.shard_driver import (
     CountedRandomness,
     caller,
     commit,

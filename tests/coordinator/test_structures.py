@@ -11,7 +11,7 @@ from riverrun.coordinator.records import CommittedOffset, OffsetRecord
 from riverrun.coordinator.turn import Waiter
 from riverrun.coordinator.write_queue import WriteQueue
 from riverrun.records.record import read_records
-from tests.coordinator.story import Story, subscription
+from tests.coordinator.shard_driver import ShardDriver, subscription
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_damaged_subscription_is_none() -> None:
     assert subscribed_topics(b"z") is None
 
 
-def put(queue: WriteQueue, story: Story, count: int, waiter: int) -> None:
-    turn = story.turn()
+def put(queue: WriteQueue, driver: ShardDriver, count: int, waiter: int) -> None:
+    turn = driver.turn()
     value = CommittedOffset(1, -1, "x" * 100, 2, None, None)
     turn.records += [OffsetRecord("g", "t", number, value) for number in range(count)]
     turn.reply(Waiter(waiter), None)
@@ -121,11 +121,11 @@ def put(queue: WriteQueue, story: Story, count: int, waiter: int) -> None:
 
 
 def test_small_writes_share_a_batch_and_large_ones_are_split() -> None:
-    story = Story()
+    driver = ShardDriver()
     queue = WriteQueue(batch_bytes_max=2000)
     for number in range(3):
-        put(queue, story, 2, number)
-    put(queue, story, 20, 3)
+        put(queue, driver, 2, number)
+    put(queue, driver, 20, 3)
     assert queue.records == 26
     first = queue.take()
     assert [waiter for waiter in first.waiters() if waiter < 3] == [0, 1, 2]
@@ -142,10 +142,10 @@ def test_small_writes_share_a_batch_and_large_ones_are_split() -> None:
 
 
 def test_batch_keeps_the_order_of_requests() -> None:
-    story = Story()
+    driver = ShardDriver()
     queue = WriteQueue(batch_bytes_max=100_000)
-    put(queue, story, 2, 0)
-    put(queue, story, 1, 1)
+    put(queue, driver, 2, 0)
+    put(queue, driver, 1, 1)
     found = read_records(queue.take().encode(7))
     assert [one.key[-1] for one in found if one.key is not None] == [0, 1, 0]
-    assert all(one.timestamp == story.now_ms for one in found)
+    assert all(one.timestamp == driver.now_ms for one in found)

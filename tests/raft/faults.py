@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 
 from riverrun.model.ids import NodeId
-from riverrun.raft import events as told
+from riverrun.raft import events
 from riverrun.raft.messages import AddVoterRequest, RemoveVoterRequest
 from tests.raft.logs import voter, voters
 from tests.raft.world import Node, Plant, World
 
 
-class Story:
+class SeededRun:
     """Faults and load for some virtual seconds, then a quiet time in which all members must
     agree."""
 
@@ -110,7 +110,7 @@ class Story:
 
     def _resign(self) -> None:
         for node in self.world.leaders():
-            self.world.step(node, told.Resign())
+            self.world.step(node, events.Resign())
 
     def _add_voter(self) -> None:
         if len(self.world.nodes) < 8 and self.chance.random() < 0.5:

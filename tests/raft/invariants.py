@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from riverrun.model.ids import NodeId
 from riverrun.raft import effects as do
 from riverrun.raft.messages import Request, Response, VoteRequest, VoteResponse
-from riverrun.raft.types import NOBODY, QuorumState, SnapshotId
+from riverrun.raft.types import NO_NODE, QuorumState, SnapshotId
 from tests.raft.logs import Entry
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Invariants:
             return
         if state.epoch < before.epoch:
             raise Broken(f"{node.id} went back from epoch {before.epoch} to {state.epoch}")
-        if state.epoch == before.epoch and before.voted not in (NOBODY, state.voted):
+        if state.epoch == before.epoch and before.voted not in (NO_NODE, state.voted):
             raise Broken(f"{node.id} voted for {before.voted} and {state.voted} in {state.epoch}")
 
     def appended(self, node: Node, offset: int) -> None:

@@ -9,7 +9,7 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.model.invariants import InvariantViolation
 from riverrun.raft import effects as do
-from riverrun.raft import events as told
+from riverrun.raft import events
 from riverrun.raft.member import HEARD_MAX
 from riverrun.raft.messages import (
     AddVoterRequest,
@@ -27,25 +27,25 @@ from riverrun.raft.messages import (
 )
 from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, VoterSet
 from tests.raft.logs import voter, voters
-from tests.raft.lone import Lone, ballot, fetch, key, state
+from tests.raft.single_core import SingleCore, ballot, fetch, key, state
 from tests.raft.world import of
 
 VALUE = ("data", "x")
 SNAPSHOT = SnapshotId(Offset(5), LeaderEpoch(2))
 
 
-def follower(core: Lone | None = None, *, leader: int = 2, epoch: int = 1) -> Lone:
+def follower(core: SingleCore | None = None, *, leader: int = 2, epoch: int = 1) -> SingleCore:
     """A follower that has fetched once."""
-    core = core or Lone()
+    core = core or SingleCore()
     core.ask(begin(leader, epoch))
     answer(core, FetchResponse(leader=NodeId(leader), epoch=LeaderEpoch(epoch)))
     return core
 
 
-def answer(core: Lone, response: FetchResponse) -> list[do.Effect]:
+def answer(core: SingleCore, response: FetchResponse) -> list[do.Effect]:
     request = core.sent(FetchRequest)[-1]
     assert response.leader is not None
-    return core.tell(told.Answered(response.leader, request, response))
+    return core.post(events.Answered(response.leader, request, response))
 
 
 def begin(leader: int, epoch: int) -> BeginQuorumEpochRequest:
@@ -70,18 +70,18 @@ def end(leader: int, epoch: int, *successors: int) -> EndQuorumEpochRequest:
 
 
 def test_a_new_leader_notifies_each_voter_until_it_fetches() -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     assert core.peers(BeginQuorumEpochRequest) == [2, 3]
     for request in core.sent(BeginQuorumEpochRequest):
-        core.tell(told.Failed(request.voter.id, request))
+        core.post(events.Failed(request.voter.id, request))
     core.fetch(2, 1, 1)
     core.pass_time(0.1)
     assert core.peers(BeginQuorumEpochRequest) == [3]
 
 
 def test_a_fetch_at_the_log_end_is_held_until_there_is_data() -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     core.fetch(2, 1, 1)
     assert core.fetch(3, 1, 1) is None
@@ -91,7 +91,7 @@ def test_a_fetch_at_the_log_end_is_held_until_there_is_data() -> None:
 
 
 def test_unknown_replica_ids_do_not_exhaust_memory() -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     for node in range(100, 110 + HEARD_MAX):
         core.fetch(node, 0, 0)
@@ -104,7 +104,7 @@ def test_unknown_replica_ids_do_not_exhaust_memory() -> None:
 def test_a_fetch_gets_at_least_one_batch_and_at_most_the_leaders_limit(
     asked: int, read: int
 ) -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     core.propose("a")
     core.ask(replace(fetch(2, 1, 1, 1), max_bytes=asked))
@@ -113,7 +113,7 @@ def test_a_fetch_gets_at_least_one_batch_and_at_most_the_leaders_limit(
 
 
 def test_a_held_fetch_gets_an_empty_response_on_timeout() -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     core.fetch(2, 1, 1)
     assert core.fetch(3, 1, 1, wait_ms=200) is None
@@ -125,7 +125,7 @@ def test_a_held_fetch_gets_an_empty_response_on_timeout() -> None:
 
 def test_a_held_fetch_completes_when_the_high_watermark_advances() -> None:
     """KIP-1166: otherwise a follower would learn of a commit only with the next record."""
-    core = Lone(flushes=False)
+    core = SingleCore(flushes=False)
     core.lead()
     assert core.fetch(2, 1, 1, knows=0) is None
     core.flush()
@@ -138,7 +138,7 @@ def test_a_held_fetch_completes_when_the_high_watermark_advances() -> None:
     [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
 def test_a_fetch_of_another_epoch_is_rejected(epoch: int, code: ErrorCode) -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     response = core.ask(fetch(2, 1, 1, epoch))
     assert response is not None and response.error is code
@@ -154,8 +154,8 @@ def test_a_non_leader_names_the_leader_and_its_endpoint() -> None:
 
 
 def test_a_follower_acknowledges_only_flushed_records() -> None:
-    core = follower(Lone(flushes=False))
-    log = Lone(entries=[(1, VALUE)]).log
+    core = follower(SingleCore(flushes=False))
+    log = SingleCore(entries=[(1, VALUE)]).log
     answer(
         core,
         FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=log.read(0, 1)),
@@ -179,7 +179,7 @@ def test_a_follower_acknowledges_only_flushed_records() -> None:
     ],
 )
 def test_a_follower_truncates_to_where_the_logs_may_agree(told_end: EpochEnd, cut: int) -> None:
-    core = Lone(entries=[(1, VALUE)] * 3 + [(3, VALUE)] * 3, state=state(4))
+    core = SingleCore(entries=[(1, VALUE)] * 3 + [(3, VALUE)] * 3, state=state(4))
     core.ask(begin(2, 5))
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(5), diverging=told_end))
     assert core.made(do.Truncate) == [do.Truncate(Offset(cut))]
@@ -187,7 +187,7 @@ def test_a_follower_truncates_to_where_the_logs_may_agree(told_end: EpochEnd, cu
 
 
 def test_committed_records_are_never_truncated() -> None:
-    core = Lone(entries=[(1, VALUE)] * 3, state=state(1))
+    core = SingleCore(entries=[(1, VALUE)] * 3, state=state(1))
     core.ask(begin(2, 1))
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), high_watermark=Offset(3))
     answer(core, response)
@@ -202,12 +202,12 @@ def test_successors_stand_one_after_the_other() -> None:
     for place in range(3):
         names = [3, 4]
         names.insert(place, 1)
-        core = follower(Lone(voters(1, 2, 3, 4)))
+        core = follower(SingleCore(voters(1, 2, 3, 4)))
         core.ask(end(2, 1, *names))
         before = core.now
         while not core.sent(VoteRequest):
             core.now = max(core.now, core.raft.next_deadline())
-            core.tell(told.Tick())
+            core.post(events.Tick())
         waits.append(core.now - before)
     assert waits[0] == 0
     assert waits == sorted(waits)
@@ -215,30 +215,30 @@ def test_successors_stand_one_after_the_other() -> None:
 
 
 def test_a_stopping_leader_orders_successors_by_log_length() -> None:
-    core = Lone(voters(1, 2, 3, 4))
+    core = SingleCore(voters(1, 2, 3, 4))
     core.lead() if core.raft.is_leader else core.stand()
     for request in core.sent(VoteRequest):
         core.vote(request, granted=True) if not core.raft.is_leader else None
     core.propose("a")
     core.fetch(3, 2, 1)
     core.fetch(4, 1, 1)
-    core.tell(told.Shutdown())
+    core.post(events.Shutdown())
     ended = core.sent(EndQuorumEpochRequest)[0]
     assert [successor.id for successor in ended.successors] == [3, 4, 2]
     assert not core.raft.has_handed_over
     for sent in core.made(do.Send):
-        core.tell(told.Failed(sent.peer, sent.request))
+        core.post(events.Failed(sent.peer, sent.request))
     assert core.raft.has_handed_over
 
 
 def test_a_leader_without_space_for_its_first_record_resigns() -> None:
-    core = Lone()
+    core = SingleCore()
     core.stand()
     request = core.sent(VoteRequest)[0]
     response = VoteResponse(epoch=core.raft.epoch, granted=True)
-    core.raft.step(core.now, told.Answered(request.voter.id, request, response))
+    core.raft.step(core.now, events.Answered(request.voter.id, request, response))
     assert core.raft.is_leader
-    core.tell(told.Resign())
+    core.post(events.Resign())
     assert core.raft.role == "resigned"
     assert core.made(do.LostLeadership)
 
@@ -247,7 +247,7 @@ def test_a_leader_without_space_for_its_first_record_resigns() -> None:
 
 
 def test_a_pre_vote_changes_no_epoch_and_no_vote() -> None:
-    core = Lone(state=state(3))
+    core = SingleCore(state=state(3))
     for candidate in (2, 3):
         response = core.ask(ballot(candidate, 3, pre_vote=True))
         assert isinstance(response, VoteResponse) and response.granted
@@ -256,7 +256,7 @@ def test_a_pre_vote_changes_no_epoch_and_no_vote() -> None:
 
 
 def test_a_follower_that_has_fetched_from_its_leader_rejects_pre_votes() -> None:
-    core = Lone()
+    core = SingleCore()
     core.ask(begin(2, 1))
     answers = [core.ask(ballot(3, 1, pre_vote=True))]
     core.effects = []
@@ -266,7 +266,7 @@ def test_a_follower_that_has_fetched_from_its_leader_rejects_pre_votes() -> None
 
 
 def test_a_leader_rejects_pre_votes() -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     response = core.ask(ballot(3, 1, last=(1, 9), pre_vote=True))
     assert isinstance(response, VoteResponse)
@@ -298,8 +298,8 @@ def test_a_prospective_follows_a_leader_that_reports_itself() -> None:
 # KIP-630: snapshots
 
 
-def leader_with_snapshot() -> Lone:
-    core = Lone(entries=[(2, VALUE)] * 7, state=state(2))
+def leader_with_snapshot() -> SingleCore:
+    core = SingleCore(entries=[(2, VALUE)] * 7, state=state(2))
     core.log.snapshot(5, [])
     core.log.drop_before(SNAPSHOT)
     core.lead()
@@ -357,7 +357,7 @@ def test_a_removed_snapshot_is_abandoned_and_the_log_fetched_again() -> None:
     response = FetchSnapshotResponse(
         error=ErrorCode.SNAPSHOT_NOT_FOUND, leader=NodeId(2), epoch=LeaderEpoch(1)
     )
-    core.tell(told.Answered(NodeId(2), request, response))
+    core.post(events.Answered(NodeId(2), request, response))
     core.pass_time(0.1)
     assert core.sent(FetchRequest)
 
@@ -377,13 +377,13 @@ def test_snapshot_fetches_reset_the_fetch_timeout() -> None:
 
 
 def test_a_vote_request_for_another_directory_is_rejected() -> None:
-    core = Lone(me=voter(1, 555))
+    core = SingleCore(me=voter(1, 555))
     response = core.ask(ballot(2, 1))
     assert response is not None and response.error is ErrorCode.INVALID_VOTER_KEY
 
 
 def test_a_fetch_of_another_directory_does_not_count() -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead()
     stranger = ReplicaKey(NodeId(2), voter(2, 555).directory_id)
     request = fetch(2, 1, 1, 1)
@@ -400,9 +400,9 @@ def test_a_fetch_of_another_directory_does_not_count() -> None:
     assert core.raft.high_watermark == 0
 
 
-def settled(among: VoterSet | None = None) -> Lone:
+def settled(among: VoterSet | None = None) -> SingleCore:
     """A leader that has committed a record of its own epoch."""
-    core = Lone(among)
+    core = SingleCore(among)
     core.lead()
     core.fetch(2, core.log.end_offset, 1)
     assert core.raft.high_watermark == core.log.end_offset
@@ -446,7 +446,7 @@ def test_new_voters_count_as_soon_as_they_are_in_the_log() -> None:
 
 
 def test_one_change_at_a_time_and_none_before_the_epoch_is_committed() -> None:
-    core = Lone(voters(1, 2, 3))
+    core = SingleCore(voters(1, 2, 3))
     core.lead()
     early = core.ask(RemoveVoterRequest(voter=key(3)))
     assert early is not None and early.error is ErrorCode.REQUEST_TIMED_OUT
@@ -477,14 +477,14 @@ def test_invalid_voter_changes_are_rejected(
 
 
 def test_the_last_voter_cannot_be_removed() -> None:
-    core = Lone(voters(1))
+    core = SingleCore(voters(1))
     response = core.ask(RemoveVoterRequest(voter=key(1)))
     assert response is not None and response.error is ErrorCode.INVALID_REQUEST
 
 
 def test_the_first_leader_appends_the_voters() -> None:
     """The voters are known from a file that is not replicated."""
-    core = Lone(voters(1))
+    core = SingleCore(voters(1))
     records = [record for effect in core.made(do.AppendControl) for record in effect.records]
     assert records[1:] == [do.SetVoters(voters(1))]
 
@@ -524,14 +524,14 @@ def test_a_removed_voter_may_lead_until_its_removal_is_committed() -> None:
 
 
 def test_a_voter_with_a_new_address_sends_an_update() -> None:
-    core = Lone(me=voter(1, port=9999))
+    core = SingleCore(me=voter(1, port=9999))
     core.ask(begin(2, 1))
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1)))
     assert core.peers(UpdateVoterRequest) == [2]
 
 
 def test_an_observer_finds_the_leader_through_bootstrap_peers() -> None:
-    core = Lone(voters(), me=voter(9), bootstrap=(("n2", 9093), ("n3", 9093)))
+    core = SingleCore(voters(), me=voter(9), bootstrap=(("n2", 9093), ("n3", 9093)))
     request = core.sent(FetchRequest)[0]
     assert request.max_wait_ms == 0, "the leader itself must not hold it"
     response = FetchResponse(
@@ -540,7 +540,7 @@ def test_an_observer_finds_the_leader_through_bootstrap_peers() -> None:
         epoch=LeaderEpoch(4),
         endpoint=("n2", 9093),
     )
-    core.tell(told.Answered(core.made(do.Send)[0].peer, request, response))
+    core.post(events.Answered(core.made(do.Send)[0].peer, request, response))
     assert core.peers(FetchRequest) == [2]
     core.pass_time(10)
     assert not core.sent(VoteRequest), "it never stands"
@@ -552,7 +552,7 @@ def test_an_observer_finds_the_leader_through_bootstrap_peers() -> None:
 def test_a_refused_connection_counts_as_a_fetch_timeout() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
-    core.tell(told.Failed(NodeId(2), request, is_refused=True))
+    core.post(events.Failed(NodeId(2), request, is_refused=True))
     granted = core.ask(ballot(3, 1, pre_vote=True))
     assert isinstance(granted, VoteResponse) and granted.granted
     core.pass_time(0.2)
@@ -562,7 +562,7 @@ def test_a_refused_connection_counts_as_a_fetch_timeout() -> None:
 def test_silence_does_not_count_as_a_fetch_timeout() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
-    core.tell(told.Failed(NodeId(2), request))
+    core.post(events.Failed(NodeId(2), request))
     core.pass_time(0.9)
     assert core.raft.role == "follower"
 
@@ -573,7 +573,7 @@ def test_a_leader_that_reports_it_no_longer_leads_is_treated_as_gone() -> None:
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     request = core.sent(FetchRequest)[-1]
     response = FetchResponse(error=code, epoch=LeaderEpoch(1))
-    core.tell(told.Answered(NodeId(2), request, response))
+    core.post(events.Answered(NodeId(2), request, response))
     core.pass_time(0.2)
     assert core.sent(VoteRequest)
 
@@ -581,7 +581,7 @@ def test_a_leader_that_reports_it_no_longer_leads_is_treated_as_gone() -> None:
 def test_own_stalls_do_not_expire_the_leader() -> None:
     core = follower()
     core.now += 5.0
-    core.tell(told.Tick())
+    core.post(events.Tick())
     assert core.raft.role == "follower"
     core.pass_time(2.0)
     assert core.raft.role == "prospective"
@@ -590,15 +590,15 @@ def test_own_stalls_do_not_expire_the_leader() -> None:
 def test_own_stalls_do_not_expire_the_followers() -> None:
     core = settled()
     core.now += 5.0
-    core.tell(told.Tick())
+    core.post(events.Tick())
     assert core.raft.is_leader
     core.pass_time(3.0)
     assert not core.raft.is_leader
 
 
 def test_own_slow_disk_does_not_expire_the_leader() -> None:
-    core = follower(Lone(flushes=False))
-    log = Lone(entries=[(1, VALUE)]).log
+    core = follower(SingleCore(flushes=False))
+    log = SingleCore(entries=[(1, VALUE)]).log
     answer(core, FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=log.read(0, 1)))
     core.pass_time(5)
     assert core.raft.role == "follower"
@@ -607,7 +607,7 @@ def test_own_slow_disk_does_not_expire_the_leader() -> None:
 
 
 def test_a_sole_voter_leads_at_its_first_tick() -> None:
-    core = Lone(voters(1), state=state(4))
+    core = SingleCore(voters(1), state=state(4))
     assert core.raft.is_leader
     assert core.raft.epoch == 5
     assert len(core.made(do.Persist)) == 1, "one sync for its vote and its victory"
@@ -617,8 +617,8 @@ def test_a_failed_append_is_fetched_again_after_a_pause() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"bad")
-    core.raft.step(core.now, told.Answered(NodeId(2), request, response))
-    core.tell(told.Failed(NodeId(2), request))
+    core.raft.step(core.now, events.Answered(NodeId(2), request, response))
+    core.post(events.Failed(NodeId(2), request))
     assert not core.sent(FetchRequest)
     core.pass_time(0.1)
     assert core.sent(FetchRequest)
@@ -628,21 +628,21 @@ def test_a_log_change_is_reported_before_any_other_event() -> None:
     core = follower()
     request = core.sent(FetchRequest)[-1]
     response = FetchResponse(leader=NodeId(2), epoch=LeaderEpoch(1), data=b"some")
-    core.raft.step(core.now, told.Answered(NodeId(2), request, response))
+    core.raft.step(core.now, events.Answered(NodeId(2), request, response))
     with pytest.raises(InvariantViolation, match="before the log has changed"):
-        core.raft.step(core.now, told.Tick())
+        core.raft.step(core.now, events.Tick())
 
 
 def test_a_new_directory_joins_only_with_current_voters() -> None:
     """A snapshot may still list a voter that was removed since. A member that trusted it would
     vote again although an operator removed it."""
-    core = Lone(me=voter(1, 77), entries=[(1, VALUE)], state=state(1, leader=2))
+    core = SingleCore(me=voter(1, 77), entries=[(1, VALUE)], state=state(1, leader=2))
     leader, epoch = NodeId(2), LeaderEpoch(1)
     answer(core, FetchResponse(snapshot=SnapshotId(Offset(5), epoch), leader=leader, epoch=epoch))
     assert not core.sent(RemoveVoterRequest)
     request = core.sent(FetchSnapshotRequest)[0]
     gone = FetchSnapshotResponse(error=ErrorCode.SNAPSHOT_NOT_FOUND, leader=leader, epoch=epoch)
-    core.tell(told.Answered(NodeId(2), request, gone))
+    core.post(events.Answered(NodeId(2), request, gone))
     core.pass_time(0.2)
     assert not core.sent(RemoveVoterRequest)
     answer(core, FetchResponse(high_watermark=Offset(1), leader=leader, epoch=epoch))
@@ -669,7 +669,7 @@ def test_a_request_with_an_impossible_epoch_is_rejected(
 def test_a_response_with_an_impossible_epoch_counts_as_failed() -> None:
     core = follower(epoch=3)
     nonsense = FetchResponse(leader=NodeId(3), epoch=LeaderEpoch(2**31 - 1))
-    core.tell(told.Answered(NodeId(2), core.sent(FetchRequest)[-1], nonsense))
+    core.post(events.Answered(NodeId(2), core.sent(FetchRequest)[-1], nonsense))
     assert (core.raft.epoch, core.raft.leader) == (3, 2)
     core.pass_time(0.5)
     assert core.sent(FetchRequest), "it asks again"

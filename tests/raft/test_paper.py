@@ -9,7 +9,7 @@ import pytest
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft import effects as do
-from riverrun.raft import events as told
+from riverrun.raft import events
 from riverrun.raft.messages import (
     BeginQuorumEpochRequest,
     FetchRequest,
@@ -17,10 +17,10 @@ from riverrun.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.raft.flaws import counts_old_epochs
 from tests.raft.invariants import Broken
 from tests.raft.logs import voter, voters
-from tests.raft.lone import Lone, ballot, key, state
+from tests.raft.planted_bugs import counts_old_epochs
+from tests.raft.single_core import SingleCore, ballot, key, state
 from tests.raft.world import Plant, World, of
 
 VALUE = ("data", "x")
@@ -39,7 +39,7 @@ def begin(leader: int, epoch: int) -> BeginQuorumEpochRequest:
 
 
 def test_if_one_servers_term_is_smaller_it_updates_it_to_the_larger_value() -> None:
-    core = Lone()
+    core = SingleCore()
     core.ask(ballot(2, 7, last=(6, 9)))
     assert core.raft.epoch == 7
 
@@ -48,7 +48,7 @@ def test_if_one_servers_term_is_smaller_it_updates_it_to_the_larger_value() -> N
 def test_a_leader_or_candidate_with_an_out_of_date_term_reverts_to_follower(
     is_leader: bool,
 ) -> None:
-    core = Lone()
+    core = SingleCore()
     core.lead() if is_leader else core.stand()
     response = core.ask(begin(3, 5))
     assert response is not None and response.error is ErrorCode.NONE
@@ -57,7 +57,7 @@ def test_a_leader_or_candidate_with_an_out_of_date_term_reverts_to_follower(
 
 
 def test_a_request_with_a_stale_term_is_rejected() -> None:
-    core = Lone(state=state(5))
+    core = SingleCore(state=state(5))
     for request in (ballot(2, 4, last=(3, 9)), begin(2, 4)):
         response = core.ask(request)
         assert response is not None
@@ -83,7 +83,7 @@ def test_a_follower_that_receives_no_communication_stands_for_election() -> None
 
 
 def test_a_candidate_increments_its_term_and_votes_for_itself_before_it_asks() -> None:
-    core = Lone(state=state(3))
+    core = SingleCore(state=state(3))
     core.stand()
     assert core.raft.epoch == 4
     kinds = [type(effect) for effect in core.effects]
@@ -95,7 +95,7 @@ def test_a_candidate_increments_its_term_and_votes_for_itself_before_it_asks() -
 
 @pytest.mark.parametrize(("size", "needed"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (7, 3)])
 def test_a_candidate_wins_with_votes_from_a_majority(size: int, needed: int) -> None:
-    core = Lone(voters(*range(1, size + 1)))
+    core = SingleCore(voters(*range(1, size + 1)))
     if size > 1:
         for _ in range(2):
             core.pass_time(0.03) if core.raft.role == "unattached" else None
@@ -107,30 +107,30 @@ def test_a_candidate_wins_with_votes_from_a_majority(size: int, needed: int) -> 
 
 
 def test_each_server_votes_for_at_most_one_candidate_in_a_term() -> None:
-    core = Lone()
+    core = SingleCore()
     first, second, again = (core.ask(ballot(node, 1)) for node in (2, 3, 2))
     votes = [r.granted for r in (first, second, again) if isinstance(r, VoteResponse)]
     assert votes == [True, False, True]
 
 
 def test_a_vote_survives_a_restart() -> None:
-    before = Lone()
+    before = SingleCore()
     before.ask(ballot(2, 1))
-    after = Lone(state=before.state)
+    after = SingleCore(state=before.state)
     refused, again = after.ask(ballot(3, 1)), after.ask(ballot(2, 1))
     assert isinstance(refused, VoteResponse) and not refused.granted
     assert isinstance(again, VoteResponse) and again.granted
 
 
 def test_a_vote_is_on_stable_storage_before_the_response() -> None:
-    core = Lone()
+    core = SingleCore()
     core.ask(ballot(2, 1))
     kinds = [type(effect) for effect in core.effects]
     assert kinds.index(do.Persist) < kinds.index(do.Respond)
 
 
 def test_a_candidate_that_hears_of_a_leader_of_its_term_returns_to_follower() -> None:
-    core = Lone()
+    core = SingleCore()
     core.stand()
     core.ask(begin(2, 1))
     assert (core.raft.role, core.raft.leader) == ("follower", 2)
@@ -173,7 +173,7 @@ def test_the_leader_appends_and_the_followers_get_it_in_order() -> None:
 
 
 def test_an_entry_is_committed_once_a_majority_has_flushed_it() -> None:
-    core = Lone(flushes=False)
+    core = SingleCore(flushes=False)
     core.lead()
     assert core.fetch(2, 1, 1) is None
     assert not core.made(do.Committed), "this leader has not flushed it itself"
@@ -190,7 +190,7 @@ def test_a_follower_learns_what_is_committed_and_applies_it_in_order() -> None:
 def test_if_two_logs_have_an_entry_of_the_same_index_and_term_all_before_is_equal() -> None:
     """The leader rejects a fetch whose last record is not in its log, and names the truncation
     point."""
-    core = Lone(entries=[(1, VALUE), (1, VALUE), (3, VALUE)], state=state(4))
+    core = SingleCore(entries=[(1, VALUE), (1, VALUE), (3, VALUE)], state=state(4))
     core.lead()
     for offset, epoch, expected in ((3, 2, (1, 2)), (9, 3, (3, 3)), (2, 3, None), (2, 1, None)):
         response = core.fetch(2, offset, epoch, wait_ms=0)
@@ -201,7 +201,7 @@ def test_if_two_logs_have_an_entry_of_the_same_index_and_term_all_before_is_equa
 
 def test_a_leader_never_overwrites_or_deletes_entries_in_its_log() -> None:
     seen: list[do.Effect] = []
-    core = Lone(entries=[(1, VALUE)], state=state(2))
+    core = SingleCore(entries=[(1, VALUE)], state=state(2))
     core.lead()
     for offset, epoch in ((0, 0), (1, 1), (2, 3), (5, 3), (1, 2)):
         core.fetch(2, offset, epoch)
@@ -250,7 +250,7 @@ def test_a_follower_whose_log_conflicts_is_brought_to_the_leaders() -> None:
 def test_a_voter_denies_its_vote_if_its_own_log_is_more_up_to_date(
     theirs: tuple[int, int], is_granted: bool
 ) -> None:
-    core = Lone(entries=[(1, VALUE), (3, VALUE)], state=state(4))
+    core = SingleCore(entries=[(1, VALUE), (3, VALUE)], state=state(4))
     for pre_vote in (True, False):
         response = core.ask(ballot(2, 5, last=theirs, pre_vote=pre_vote))
         assert isinstance(response, VoteResponse)
@@ -258,7 +258,7 @@ def test_a_voter_denies_its_vote_if_its_own_log_is_more_up_to_date(
 
 
 def test_only_entries_of_the_leaders_current_term_are_committed_by_counting_replicas() -> None:
-    core = Lone(entries=[(1, VALUE), (2, VALUE)], state=state(3))
+    core = SingleCore(entries=[(1, VALUE), (2, VALUE)], state=state(3))
     core.lead()
     core.fetch(2, 2, 2)
     core.fetch(3, 2, 2)
@@ -316,7 +316,7 @@ def test_counting_an_old_term_would_lose_what_was_committed() -> None:
 
 def test_a_leader_that_a_majority_no_longer_fetches_from_steps_down() -> None:
     """Thesis 6.2: clients must not wait for a partitioned leader."""
-    core = Lone()
+    core = SingleCore()
     core.lead()
     core.fetch(2, 1, 1)
     core.pass_time(1.4)
@@ -328,7 +328,7 @@ def test_a_leader_that_a_majority_no_longer_fetches_from_steps_down() -> None:
 
 def test_a_leader_has_no_successor_while_a_majority_waits_for_it() -> None:
     """Thesis 6.4.1: a lease lasts while voters do not vote for others."""
-    core = Lone()
+    core = SingleCore()
     assert core.raft.lease is None
     core.lead()
     assert core.raft.lease == core.now, "no voter waits for it yet"
@@ -344,11 +344,11 @@ def test_a_leader_has_no_successor_while_a_majority_waits_for_it() -> None:
 
 
 def test_terms_of_one_server_never_go_back() -> None:
-    core = Lone()
+    core = SingleCore()
     seen = []
     for epoch in (3, 1, 5, 5, 2, 9):
         core.ask(ballot(2, epoch, last=(0, 0)))
-        core.tell(told.Tick())
+        core.post(events.Tick())
         seen.append(core.raft.epoch)
     assert all(one <= other for one, other in pairwise(seen))
     assert seen[-1] == 9

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.raft.faults import Story
-from tests.raft.flaws import FLAWS
+from tests.raft.faults import SeededRun
 from tests.raft.invariants import Broken
+from tests.raft.planted_bugs import PLANTED_BUGS
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ SECONDS_MAX = 20.0
 """Wall-clock budget of all seeds together."""
 SEEDS_MIN = 40
 SEEDS_MAX = 400
-STORY_SECONDS = 6.0
+RUN_SECONDS = 6.0
 
 
 def test_quorums_are_safe_under_faults_and_live_after_them() -> None:
@@ -26,23 +26,23 @@ def test_quorums_are_safe_under_faults_and_live_after_them() -> None:
     for seed in range(SEEDS_MAX):
         if seed >= SEEDS_MIN and time.monotonic() - begun > SECONDS_MAX:
             break
-        story = Story(seed)
+        run = SeededRun(seed)
         try:
-            story.run(STORY_SECONDS)
+            run.run(RUN_SECONDS)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-        elections += story.world.invariants.elections
-        committed += len(story.world.invariants.committed)
+        elections += run.world.invariants.elections
+        committed += len(run.world.invariants.committed)
     assert elections > SEEDS_MIN * 2
     assert committed > SEEDS_MIN * 5
 
 
-@pytest.mark.parametrize("name", [*FLAWS, "acknowledges before it is flushed"])
+@pytest.mark.parametrize("name", [*PLANTED_BUGS, "acknowledges before it is flushed"])
 def test_a_planted_bug_is_caught(name: str) -> None:
     for seed in range(60):
-        story = Story(seed, plant=FLAWS.get(name), acks_early=name not in FLAWS)
+        run = SeededRun(seed, plant=PLANTED_BUGS.get(name), acks_early=name not in PLANTED_BUGS)
         try:
-            story.run(STORY_SECONDS)
+            run.run(RUN_SECONDS)
         except Broken:
             return
         except AssertionError:
@@ -51,14 +51,14 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 
 def test_a_seed_determines_the_whole_run() -> None:
-    def told(seed: int) -> list[str]:
-        story = Story(seed)
+    def events_of(seed: int) -> list[str]:
+        run = SeededRun(seed)
         lines: list[str] = []
-        story.world.listener = lambda now, node, effect: lines.append(
+        run.world.listener = lambda now, node, effect: lines.append(
             f"{now} {node} {type(effect).__name__}"
         )
-        story.run(2.0)
+        run.run(2.0)
         return lines
 
-    assert told(7) == told(7)
-    assert told(7) != told(8)
+    assert events_of(7) == events_of(7)
+    assert events_of(7) != events_of(8)

@@ -11,10 +11,10 @@ import pytest
 
 from riverrun.model.ids import NodeId
 from riverrun.raft import effects as do
-from riverrun.raft import events as told
+from riverrun.raft import events
 from riverrun.raft.messages import AddVoterRequest, RemoveVoterRequest
 from tests.raft.logs import voter, voters
-from tests.raft.narrator import sentence
+from tests.raft.transcript_writer import sentence
 from tests.raft.world import Node, World
 
 FOLDER = Path(__file__).parent / "transcripts"
@@ -86,10 +86,10 @@ class Stage:
         self.world.heal()
 
     def do_resign(self) -> None:
-        self.world.step(self.leader(), told.Resign())
+        self.world.step(self.leader(), events.Resign())
 
     def do_shutdown(self, name: str) -> None:
-        self.world.step(self.node(name), told.Shutdown())
+        self.world.step(self.node(name), events.Shutdown())
 
     def do_snapshot(self, *names: str) -> None:
         for name in names:
@@ -157,7 +157,7 @@ def test_a_transcript_is_reproduced(path: Path, request: pytest.FixtureRequest) 
     now = played(text)
     if request.config.getoption("--rewrite"):
         path.write_text(now)
-    assert now == path.read_text(), "if the new story is right, pytest --rewrite keeps it"
+    assert now == path.read_text(), "if the new transcript is right, pytest --rewrite keeps it"
 
 
 def test_transcripts_exist() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId, Offset
 from riverrun.raft import effects as do
-from riverrun.raft import events as told
+from riverrun.raft import events
 from riverrun.raft.core import Raft
 from riverrun.raft.messages import FetchResponse, FetchSnapshotResponse, Request, Response
 from riverrun.raft.settings import QuorumSettings
@@ -126,7 +126,7 @@ class World:
         node.parts = {}
         if self._plant is not None:
             self._plant(node.raft)
-        self.step(node, told.Tick())
+        self.step(node, events.Tick())
 
     def crash(self, node: Node) -> None:
         """Power loss: unflushed data is gone, connections break."""
@@ -174,17 +174,17 @@ class World:
     def _span(self, span: tuple[float, float]) -> float:
         return span[0] if self.chance is None else self.chance.uniform(*span)
 
-    def step(self, node: Node, event: told.Event) -> None:
+    def step(self, node: Node, event: events.Event) -> None:
         if node.paused is not None:
             incarnation = node.incarnation
             node.paused.append(lambda: self._step_if(node, incarnation, event))
             return
         if node.raft is None:
             return
-        events = [event]
-        while events:
-            effects = node.raft.step(self.now, events.pop(0))
-            follow_up: list[told.Event] = []
+        pending = [event]
+        while pending:
+            effects = node.raft.step(self.now, pending.pop(0))
+            follow_up: list[events.Event] = []
             for effect in effects:
                 if self.listener is not None:
                     self.listener(self.now, node.id, effect)
@@ -192,11 +192,11 @@ class World:
                 if done is not None:
                     follow_up.append(done)
                 self.invariants.check(node, effect)
-            events = follow_up + events
+            pending = follow_up + pending
         assert node.raft.next_deadline() > self.now, f"{node.id} never rests: {node.raft.role}"
         self._arm(node)
 
-    def _step_if(self, node: Node, incarnation: int, event: told.Event) -> None:
+    def _step_if(self, node: Node, incarnation: int, event: events.Event) -> None:
         if node.incarnation == incarnation:
             self.step(node, event)
 
@@ -217,11 +217,11 @@ class World:
             return
         node.tick_at = float("inf")
         if node.raft.next_deadline() <= self.now:
-            self.step(node, told.Tick())
+            self.step(node, events.Tick())
         else:
             self._arm(node)
 
-    def _execute(self, node: Node, effect: do.Effect) -> told.Event | None:
+    def _execute(self, node: Node, effect: do.Effect) -> events.Event | None:
         match effect:
             case do.Persist(state=state):
                 node.state = state
@@ -231,13 +231,13 @@ class World:
                 self._respond(node, effect)
             case do.AppendControl(epoch=epoch, records=records):
                 node.log.append_control(epoch, records)
-                return told.LogChanged()
+                return events.LogChanged()
             case do.Append(data=data):
                 node.log.append_fetched(data)
-                return told.LogChanged()
+                return events.LogChanged()
             case do.Truncate(offset=offset):
                 node.log.truncate(offset)
-                return told.LogChanged()
+                return events.LogChanged()
             case do.Flush():
                 self._flush(node)
             case do.WriteSnapshot(snapshot=snapshot, position=position, data=data):
@@ -249,7 +249,7 @@ class World:
             case do.InstallSnapshot(snapshot=snapshot):
                 node.applied = node.log.install(snapshot, bytes(node.parts.pop(snapshot)))
                 self.invariants.installed(node, snapshot)
-                return told.SnapshotInstalled(snapshot)
+                return events.SnapshotInstalled(snapshot)
             case do.Committed(high_watermark=high_watermark):
                 for position in range(len(node.applied), high_watermark):
                     node.applied.append(node.log.entry(Offset(position)))
@@ -273,7 +273,7 @@ class World:
                 place = end - log.start.end - 1
                 if place >= 0 and log.entries[place][0] == last:
                     log.durable = end
-            self.step(node, told.Flushed())
+            self.step(node, events.Flushed())
 
         self.later(self._span(self.flush_delay), done)
 
@@ -301,7 +301,7 @@ class World:
         timeout = self.settings.request_timeout_ms / 1000
         is_done = False
 
-        def finish(event: told.Event) -> None:
+        def finish(event: events.Event) -> None:
             nonlocal is_done
             if not is_done and node.incarnation == incarnation and node.raft is not None:
                 is_done = True
@@ -324,15 +324,15 @@ class World:
                 elif not is_done and self.now - sent < timeout:
                     self.later(0.02, watch)
 
-            self.step(target, told.Received(request, answer))
+            self.step(target, events.Received(request, answer))
             watch()
 
-        def answered(response: Response) -> told.Event:
-            return told.Answered(peer, request, response)
+        def answered(response: Response) -> events.Event:
+            return events.Answered(peer, request, response)
 
-        refused = told.Failed(peer, request, is_refused=True)
+        refused = events.Failed(peer, request, is_refused=True)
         sent = self.now
-        self.later(timeout, lambda: finish(told.Failed(peer, request)))
+        self.later(timeout, lambda: finish(events.Failed(peer, request)))
         self.travel(node.id, None if target is None else target.id, deliver)
 
     def travel(
@@ -364,7 +364,7 @@ class World:
         assert raft.is_leader, f"{node.id} does not lead"
         node.log.append((int(raft.epoch), ("data", value)))
         self.invariants.appended(node, int(node.log.end_offset) - 1)
-        self.step(node, told.LogChanged())
+        self.step(node, events.LogChanged())
 
     def snapshot(self, node: Node, end: int | None = None) -> SnapshotId:
         """Write a snapshot of the committed records and drop the log before it."""
@@ -374,7 +374,7 @@ class World:
         return made
 
     def ask(self, node: Node, request: Request, token: object = "outside") -> None:
-        self.step(node, told.Received(request, token))
+        self.step(node, events.Received(request, token))
 
     def offsets(self) -> dict[NodeId, Offset]:
         return {node.id: node.log.end_offset for node in self.nodes.values()}

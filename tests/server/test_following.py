@@ -71,7 +71,7 @@ class FollowingNode:
         self.fetchers = Fetchers(
             node_id=node_id,
             replicas=self.replicas,
-            log_runner=LogManager(directory, clock=clock, metrics=Metrics()),
+            log_manager=LogManager(directory, clock=clock, metrics=Metrics()),
             endpoint_of=lambda _: ("node1", 9092),
             broker_epoch=lambda: image.brokers[node_id].epoch,
             cluster_id="cluster",

@@ -10,7 +10,7 @@ from riverrun.records.batch import batches
 from riverrun.records.record import NewRecord, build_batch, read_records
 from riverrun.simulation.disks.disk import Disk
 from riverrun.simulation.disks.inodes import Inode
-from riverrun.storage.append import Appended
+from riverrun.storage.append_policy import Appended
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.segment.reader import ColdRead, Slice

@@ -24,8 +24,8 @@ from riverrun.cluster.brokers.sessions import Sessions
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import RECORDS_MAX, Decision
 from riverrun.cluster.metrics import ControllerMetrics
+from riverrun.cluster.partitions.elect_leaders import balance
 from riverrun.cluster.partitions.election_rules import is_elr_enabled
-from riverrun.cluster.partitions.elections import balance
 from riverrun.cluster.partitions.elr import records_to_enable
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
 from riverrun.cluster.settings import ControllerSettings

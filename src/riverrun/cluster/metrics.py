@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.partitions.elections import imbalanced, leaderless
+from riverrun.cluster.partitions.elect_leaders import imbalanced, leaderless
 from riverrun.metadata.image import Image, LeaderRecoveryState
 from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.ports.metrics import Metrics

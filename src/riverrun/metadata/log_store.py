@@ -41,7 +41,7 @@ from riverrun.raft.types import (
 )
 from riverrun.records.batch import CorruptBatch, batches, read_header
 from riverrun.records.record import NewRecord, build_batch
-from riverrun.storage.append import Appended
+from riverrun.storage.append_policy import Appended
 from riverrun.storage.log import Log
 from riverrun.storage.segment.reader import ColdRead
 from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment

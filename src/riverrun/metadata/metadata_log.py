@@ -171,7 +171,7 @@ class MetadataLog:
                 quorum_settings=quorum_settings,
                 cluster_settings=cluster_settings,
             )
-            self._runner.tell(Tick())
+            self._runner.post(Tick())
             if is_controller and opened.voters.voters.is_sole(me.key):
                 await self._lead_alone()
         except BaseException:
@@ -280,7 +280,7 @@ class MetadataLog:
             if len(self.voters) < 2:
                 raise
             log.warning("no disk space to lead the metadata quorum", error=str(error))
-            self._runner.tell(Resign())
+            self._runner.post(Resign())
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER, "This controller has no disk space."
             ) from error
@@ -466,7 +466,7 @@ class MetadataLog:
         except OSError as error:
             log.warning("no disk space to lead the metadata quorum", error=str(error))
             self._publisher.forget_written(error)
-            self._runner.tell(Resign())
+            self._runner.post(Resign())
             return
         self._active_epoch = epoch
         self._runner.log_changed()

@@ -18,11 +18,11 @@ from riverrun.metadata.schema.voters_record import KRaftVersionFeature, VotersRe
 from riverrun.metadata.schema.voters_record import Voter as VoterEntry
 from riverrun.model.ids import NodeId
 from riverrun.ports.files import Files, read_whole, write_atomically
-from riverrun.raft.types import KRAFT_VERSION, NO_DIRECTORY, NOBODY, QuorumState, Voter
+from riverrun.raft.types import KRAFT_VERSION, NO_DIRECTORY, NO_NODE, QuorumState, Voter
 from riverrun.records.record import ControlType, NewRecord
 from riverrun.wire.stored import read_body, write_body
 
-__all__ = ["KRAFT_VERSION", "NOBODY", "NO_DIRECTORY", "QuorumState", "Voter"]
+__all__ = ["KRAFT_VERSION", "NO_DIRECTORY", "NO_NODE", "QuorumState", "Voter"]
 
 QUORUM_STATE: Final = "quorum-state"
 

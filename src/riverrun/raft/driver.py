@@ -138,10 +138,10 @@ class RaftDriver:
     def receive(self, request: Request) -> asyncio.Future[Response]:
         """Handle a request of another member. The response may take as long as a long poll."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self.tell(Received(request, future))
+        self.post(Received(request, future))
         return future
 
-    def tell(self, event: Event) -> None:
+    def post(self, event: Event) -> None:
         self._events.append(event)
         self._wake.set()
 
@@ -182,7 +182,7 @@ class RaftDriver:
         """Queue an event and wait, up to the limit, for its result while ``run`` continues."""
         reached = asyncio.Event()
         self._awaited.append((is_reached, reached))
-        self.tell(event)
+        self.post(event)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await reached.wait()
@@ -258,11 +258,11 @@ class RaftDriver:
         try:
             response = await self._network.ask(effect.peer, effect.endpoint, effect.request)
         except ConnectionRefusedError:
-            self.tell(Failed(effect.peer, effect.request, is_refused=True))
+            self.post(Failed(effect.peer, effect.request, is_refused=True))
         except (OSError, TimeoutError):
-            self.tell(Failed(effect.peer, effect.request))
+            self.post(Failed(effect.peer, effect.request))
         else:
-            self.tell(Answered(effect.peer, effect.request, response))
+            self.post(Answered(effect.peer, effect.request, response))
             if isinstance(response, FetchResponse) and response.error is ErrorCode.NONE:
                 self._witness.leader_committed(response.high_watermark)
 
@@ -330,7 +330,7 @@ class RaftDriver:
         while True:
             self._must_flush_again = False
             await self._store.flush()
-            self.tell(Flushed())
+            self.post(Flushed())
             if not self._must_flush_again:
                 # Reset it here and not in the callback: a caller in between would wait for a flush
                 # that is over.

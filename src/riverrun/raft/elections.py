@@ -32,7 +32,7 @@ from riverrun.raft.states import (
     Round,
     Unattached,
 )
-from riverrun.raft.types import NO_DIRECTORY, NOBODY, ReplicaKey, Voter
+from riverrun.raft.types import NO_DIRECTORY, NO_NODE, ReplicaKey, Voter
 
 
 class Elections:
@@ -94,7 +94,7 @@ class Elections:
             # Repeat the granted vote: the first response may have been lost.
             is_same = voted.directory_id in (None, request.candidate.directory_id)
             return voted.id == request.candidate.id and is_same
-        return member.state.leader == NOBODY and is_up_to_date
+        return member.state.leader == NO_NODE and is_up_to_date
 
     def _wait_for(self, candidate: ReplicaKey) -> None:
         """Give the candidate that got our vote time to win."""
@@ -264,7 +264,7 @@ class Elections:
     def _contradicts(self, leader: int, epoch: int) -> bool:
         """There is one leader per epoch; a message that names another one is rejected."""
         known = self._member.state.leader
-        return epoch == self._member.epoch and known not in (NOBODY, leader)
+        return epoch == self._member.epoch and known not in (NO_NODE, leader)
 
     def end(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
         member = self._member

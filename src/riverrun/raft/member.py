@@ -50,7 +50,7 @@ from riverrun.raft.states import (
 )
 from riverrun.raft.types import (
     NO_DIRECTORY,
-    NOBODY,
+    NO_NODE,
     Endpoint,
     QuorumState,
     ReplicaKey,
@@ -212,8 +212,8 @@ class QuorumMember:
         if state == self.state:
             return
         if state.epoch == self.state.epoch:
-            assert self.state.leader in (NOBODY, state.leader), f"{state} follows {self.state}"
-            assert self.state.voted in (NOBODY, state.voted), f"{state} follows {self.state}"
+            assert self.state.leader in (NO_NODE, state.leader), f"{state} follows {self.state}"
+            assert self.state.voted in (NO_NODE, state.voted), f"{state} follows {self.state}"
         else:
             self._fall()  # before the disk write, so that nothing is appended meanwhile
         self.state = state
@@ -361,7 +361,7 @@ class QuorumMember:
             else:
                 self.become_unattached(epoch)
             return
-        if not can_follow or self.state.leader not in (NOBODY, leader):
+        if not can_follow or self.state.leader not in (NO_NODE, leader):
             return
         assert leader is not None and endpoint is not None
         match self.role:

@@ -18,7 +18,7 @@ from riverrun.model.ids import NO_OFFSET, LeaderEpoch, NodeId, Offset
 
 KRAFT_VERSION: Final = 1
 QUORUM_STATE_VERSION: Final = 1
-NOBODY: Final = NodeId(-1)
+NO_NODE: Final = NodeId(-1)
 NO_DIRECTORY: Final = UUID(int=0)
 
 Endpoint = tuple[str, int]
@@ -183,13 +183,13 @@ class QuorumState(Struct, frozen=True, kw_only=True):
     """The election state that a voter persists: its epoch, the leader, and its vote."""
 
     epoch: LeaderEpoch
-    leader: NodeId = NOBODY
-    voted: NodeId = NOBODY
+    leader: NodeId = NO_NODE
+    voted: NodeId = NO_NODE
     voted_directory: UUID = NO_DIRECTORY
 
     @property
     def voted_key(self) -> ReplicaKey | None:
-        if self.voted == NOBODY:
+        if self.voted == NO_NODE:
             return None
         directory = None if self.voted_directory == NO_DIRECTORY else self.voted_directory
         return ReplicaKey(self.voted, directory)

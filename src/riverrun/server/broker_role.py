@@ -33,7 +33,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.replication.repair.repairer import Repairer, RepairQueue, ReplicaDisk
 from riverrun.replication.replicas import Replicas
-from riverrun.server.controller_link import clean_shutdown
+from riverrun.server.controller_link import previous_run
 from riverrun.server.controller_link.channel import ControllerChannel, ControllerChannels
 from riverrun.server.controller_link.lifecycle import BrokerIdentity, Lifecycle
 from riverrun.server.controller_link.producer_ids import ProducerIds
@@ -82,7 +82,7 @@ class BrokerRole:
         proposals, repair_queue = ProposalQueue(), RepairQueue(node.metrics)
         self._tasks = tasks
         self._directory_failed = directory_failed
-        self._flusher = Flusher(node.log_runner)
+        self._flusher = Flusher(node.log_manager)
         replicas = Replicas(
             node.logs,
             settings.node_id,
@@ -117,7 +117,7 @@ class BrokerRole:
             producer_ids=ProducerIds(lifecycle, channels.open("producer-ids")),
             append_warnings=LogLimiter(node.clock, interval_seconds=APPEND_WARNING_SECONDS),
         )
-        self._offsets = OffsetsTopic(services.groups, services.log_runner, services.clock)
+        self._offsets = OffsetsTopic(services.groups, services.log_manager, services.clock)
         self._is_started = False
         self._fetchers = _build_fetchers(services)
         self._isr_sender = _build_isr_sender(services, proposals, channels.open("isr"))
@@ -129,7 +129,7 @@ class BrokerRole:
         self._replicas_changed(replicas.apply_all(metadata.current))
         metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
-        tasks.start(services.log_runner.run(), name="log directory")
+        tasks.start(services.log_manager.run(), name="log directory")
         tasks.start(self._watch_directory(), name="data directory")
 
     async def register(self) -> None:
@@ -258,7 +258,7 @@ class BrokerRole:
         damaged = self._repairer.damaged()
         return {
             "damaged": {str(partition.name): partition.log.damage for partition in damaged},
-            "is_disk_full": self.services.log_runner.is_disk_full,
+            "is_disk_full": self.services.log_manager.is_disk_full,
         }
 
 
@@ -281,7 +281,7 @@ def _build_lifecycle(
         rack=settings.identity.rack or None,
         directories=(logs.directory_id,),
         features=SUPPORTED_FEATURES,
-        previous_epoch=clean_shutdown.continued_epoch(
+        previous_epoch=previous_run.continued_epoch(
             logs.files,
             logs,
             boot_id,
@@ -290,8 +290,8 @@ def _build_lifecycle(
     )
 
     async def registered(epoch: int) -> None:
-        await node.log_runner.in_thread(
-            lambda: clean_shutdown.store_epoch(logs.files, logs, boot_id, epoch)
+        await node.log_manager.in_thread(
+            lambda: previous_run.store_epoch(logs.files, logs, boot_id, epoch)
         )
 
     return Lifecycle(
@@ -321,7 +321,7 @@ def _build_fetchers(services: BrokerServices) -> Fetchers:
     return Fetchers(
         node_id=services.settings.node_id,
         replicas=services.replicas,
-        log_runner=services.log_runner,
+        log_manager=services.log_manager,
         endpoint_of=endpoint_of,
         broker_epoch=lambda: services.lifecycle.epoch,
         cluster_id=services.logs.cluster_id,
@@ -366,7 +366,7 @@ def _build_repairer(
 
     async def forget_loss(damaged: Log) -> None:
         files, path = services.logs.files, damaged.path
-        await services.log_runner.in_thread(lambda: remove_loss(files, path))
+        await services.log_manager.in_thread(lambda: remove_loss(files, path))
 
     return Repairer(
         queue,
@@ -378,7 +378,7 @@ def _build_repairer(
         broker_epoch=lambda: services.lifecycle.epoch,
         disk=ReplicaDisk(
             directory_id=services.logs.directory_id,
-            is_full=lambda: services.log_runner.is_disk_full,
+            is_full=lambda: services.log_manager.is_disk_full,
             hand_over_seconds=services.settings.replication.full_disk_ms / SECOND_MS,
             forget_loss=forget_loss,
         ),

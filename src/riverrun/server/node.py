@@ -92,7 +92,7 @@ class Node:
         self._tasks = OwnedTasks(self._component_failed)
         # None until the start has come to them
         self._directory: LogDirectory | None = None
-        self._log_runner: LogManager | None = None
+        self._log_manager: LogManager | None = None
         self._network: QuorumNetwork | None = None
         self._metadata: MetadataLog | None = None
         self._channels: ControllerChannels | None = None
@@ -176,10 +176,10 @@ class Node:
             stopping=self._stopping,
             sockets=self._sockets,
         ).form()
-        log_runner = self._log_runner = LogManager(
+        log_manager = self._log_manager = LogManager(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
         )
-        metadata = self._metadata = await self._open_metadata(directory, log_runner, formed)
+        metadata = self._metadata = await self._open_metadata(directory, log_manager, formed)
         declare_quorum_metrics(self.metrics, metadata)
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
@@ -200,7 +200,7 @@ class Node:
                 metrics=self.metrics,
             ),
             logs=directory,
-            log_runner=log_runner,
+            log_manager=log_manager,
             send_memory=SendMemory(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
             response_cache=ResponseCache(),
@@ -209,7 +209,7 @@ class Node:
         )
 
     async def _open_metadata(
-        self, directory: LogDirectory, log_runner: LogManager, formed: Formed
+        self, directory: LogDirectory, log_manager: LogManager, formed: Formed
     ) -> MetadataLog:
         settings = self.settings
         controller = settings.controller_advertised()
@@ -219,7 +219,7 @@ class Node:
 
         async def before_request(request: Request) -> None:
             if rejoining.is_begun_by(request):
-                await log_runner.in_thread(rejoining.intend)
+                await log_manager.in_thread(rejoining.intend)
 
         network = self._network = QuorumNetwork(
             formed.cluster_id,
@@ -247,7 +247,7 @@ class Node:
 
         async def finish_rejoining() -> None:
             if rejoining.is_finished(metadata.me, metadata.voters):
-                await log_runner.in_thread(rejoining.forget)
+                await log_manager.in_thread(rejoining.forget)
 
         def published(_delta: Delta, _image: Image) -> None:
             if rejoining.is_intended and not self._stopping.is_set():
@@ -319,7 +319,7 @@ class Node:
         listener: Listener,
     ) -> None:
         self._is_recovering = True
-        await services.log_runner.recover(
+        await services.log_manager.recover(
             lambda topic: services.configs.log_settings(services.metadata.current, topic)
         )
         self._is_recovering = False
@@ -429,12 +429,12 @@ class Node:
             self._network.close()
         if self._metadata is not None:
             await self._tolerate_disk_failure(self._metadata.stop())
-        if self._log_runner is not None:
+        if self._log_manager is not None:
             # A start that failed during recovery must not mark the logs as clean.
             is_clean = not self._is_recovering and self._failure is None
             epoch = self._broker.epoch if self._broker is not None else -1
             await self._tolerate_disk_failure(
-                self._log_runner.stop(clean=is_clean, broker_epoch=epoch)
+                self._log_manager.stop(clean=is_clean, broker_epoch=epoch)
             )
         if self._directory is not None:
             self._directory.close()

@@ -43,7 +43,7 @@ class NodeServices(Struct, frozen=True, kw_only=True, eq=False):
     configs: Configs
     controller: ActiveController
     logs: LogDirectory
-    log_runner: LogManager
+    log_manager: LogManager
     send_memory: SendMemory
     image_waits: ImageWaits
     response_cache: ResponseCache

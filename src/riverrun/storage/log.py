@@ -26,7 +26,7 @@ from riverrun.records.batch import (
     stamp,
 )
 from riverrun.records.validate import check_produced
-from riverrun.storage.append import Appended, AppendPolicy, duplicate_of, sound_batches
+from riverrun.storage.append_policy import Appended, AppendPolicy, duplicate_of, sound_batches
 from riverrun.storage.cleaning.retention import discardable
 from riverrun.storage.flush import FlushJob, LogFlusher
 from riverrun.storage.log_reader import LogReader

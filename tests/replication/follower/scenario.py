@@ -62,7 +62,7 @@ class Scenario:
         self.fetchers = Fetchers(
             node_id=ME,
             replicas=self.replicas,
-            log_runner=self.runner,
+            log_manager=self.runner,
             endpoint_of=self.addresses.get,
             broker_epoch=lambda: self.epoch,
             cluster_id="cluster",

@@ -52,7 +52,7 @@ def delete(offset: int, *, has_room: bool) -> tuple[ErrorCode, int]:
     )
     for value in (b"a", b"b", b"c"):
         partition.append(bytearray(batch(value)), acks=1, now_ms=NOW_MS)
-    services = SimpleNamespace(replicas=Replicas(partition), log_runner=Runner(has_room=has_room))
+    services = SimpleNamespace(replicas=Replicas(partition), log_manager=Runner(has_room=has_room))
     wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(
         topics=(DeleteRecordsTopic(name="topic", partitions=(wanted,)),), timeout_ms=1000

@@ -365,7 +365,7 @@ def test_deletion_waits_for_every_live_replica(
     followers: tuple[NodeId, ...], code: ErrorCode
 ) -> None:
     node = Node()
-    node.services.log_runner = SimpleNamespace(
+    node.services.log_manager = SimpleNamespace(
         checkpoint_start_offsets=Disk().checkpoint_start_offsets
     )
 

@@ -28,7 +28,7 @@ from riverrun.wire.messages.describe_configs_request import (
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
-NOBODY = -1
+NO_NODE = -1
 UNKNOWN = "unknown"
 TOPIC_RESOURCE = 2
 MIN_ISR = "min.insync.replicas"
@@ -175,7 +175,7 @@ async def ask_report(
         Trouble(
             topic=topic.name or "",
             partition=row.partition_index,
-            leader=None if row.leader_id == NOBODY else row.leader_id,
+            leader=None if row.leader_id == NO_NODE else row.leader_id,
             replicas=row.replica_nodes,
             isr=row.isr_nodes,
         )

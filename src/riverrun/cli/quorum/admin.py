@@ -24,7 +24,7 @@ from riverrun.wire.private.discover_node_response import DiscoverNodeResponse
 LISTENER = "CONTROLLER"
 TIMEOUT_MS = 30_000
 ANSWER_S_MAX = 40.0
-NOBODY = -1
+NO_NODE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ async def _discover(address: tuple[str, int]) -> DiscoverNodeResponse:
     try:
         answer: DiscoverNodeResponse = await connection.request(
             ApiKey.DISCOVER_NODE,
-            DiscoverNodeRequest(node_id=NOBODY, directory_id=None),
+            DiscoverNodeRequest(node_id=NO_NODE, directory_id=None),
             version=0,
         )
     except ConnectionResetError:

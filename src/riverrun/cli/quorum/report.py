@@ -20,7 +20,7 @@ from riverrun.wire.messages.describe_quorum_request import (
 )
 from riverrun.wire.messages.describe_quorum_response import DescribeQuorumResponse, ReplicaState
 
-NOBODY = -1
+NO_NODE = -1
 SILENT_AFTER_MS = 2_000
 """Replicas fetch several times within this time, even without new records."""
 UNKNOWN = "unknown"
@@ -138,7 +138,7 @@ def read_quorum(answer: DescribeQuorumResponse) -> QuorumReport:
     voters = [replace(voter, role="silent") if voter.lag is None else voter for voter in voters]
     observers = [replica(row, "observer") for row in state.observers]
     return QuorumReport(
-        leader=None if state.leader_id == NOBODY else state.leader_id,
+        leader=None if state.leader_id == NO_NODE else state.leader_id,
         epoch=state.leader_epoch,
         high_watermark=state.high_watermark,
         replicas=tuple(

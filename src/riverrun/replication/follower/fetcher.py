@@ -104,7 +104,7 @@ class Fetchers:
         *,
         node_id: NodeId,
         replicas: Replicas,
-        log_runner: Logs,
+        log_manager: Logs,
         endpoint_of: Callable[[NodeId], tuple[str, int] | None],
         broker_epoch: Callable[[], int],
         cluster_id: str | None,
@@ -123,7 +123,7 @@ class Fetchers:
         self.throttle = Throttle(node_id, settings.throttled_rate)
         self._context = _FetcherContext(
             node_id=node_id,
-            logs=log_runner,
+            logs=log_manager,
             endpoint_of=endpoint_of,
             broker_epoch=broker_epoch,
             cluster_id=cluster_id,

@@ -137,7 +137,7 @@ async def _load(fetch: Fetch[P]) -> Response:
     for place, (wanted, read) in enumerate(entries):
         if read.cold is not None:
             try:
-                read.fill(await fetch.services.log_runner.load(read.cold))
+                read.fill(await fetch.services.log_manager.load(read.cold))
             except KafkaError as error:
                 entries[place] = (wanted, failed(fetch.load_error(wanted, error.code)))
     return fetch.encode()

@@ -88,7 +88,7 @@ async def handle(
     ]
     deletions = [deletion for _, named in topics for deletion in named]
     # A restart must not bring deleted records back, so the new start is made durable first.
-    if not await services.log_runner.checkpoint_start_offsets():
+    if not await services.log_manager.checkpoint_start_offsets():
         for deletion in deletions:
             if deletion.result.error_code is ErrorCode.NONE:
                 # A restart would bring the records back, so the client must retry.

@@ -28,7 +28,7 @@ async def handle(
             found = [held[index] for index in wanted.partitions if index in held]
             if found:
                 topics.append(_describe(wanted.topic, found))
-    space = await services.log_runner.in_thread(services.logs.space)
+    space = await services.log_manager.in_thread(services.logs.space)
     result = DescribeLogDirsResult(
         error_code=ErrorCode.KAFKA_STORAGE_ERROR if services.logs.is_offline else ErrorCode.NONE,
         log_dir=services.logs.path,

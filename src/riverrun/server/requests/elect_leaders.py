@@ -1,12 +1,12 @@
 """ElectLeaders: elects preferred leaders, or unclean ones on request;
-decided by ``cluster/partitions/elections.py``.
+decided by ``cluster/partitions/elect_leaders.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from riverrun.cluster.partitions.elections import elect_leaders
+from riverrun.cluster.partitions.elect_leaders import elect_leaders
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices

@@ -169,7 +169,7 @@ async def _in_thread(
         if timestamp == MAX_TIMESTAMP
         else lambda: log.offset_for_timestamp(timestamp)
     )
-    return await services.log_runner.in_thread(search)
+    return await services.log_manager.in_thread(search)
 
 
 def failed(

@@ -9,7 +9,7 @@ from typing import Any
 from riverrun.model.ids import Offset
 from riverrun.raft.core import Raft
 from riverrun.raft.messages import VoteRequest
-from riverrun.raft.types import NOBODY, QuorumState
+from riverrun.raft.types import NO_NODE, QuorumState
 
 
 def votes_twice(raft: Raft) -> None:
@@ -26,7 +26,7 @@ def votes_twice(raft: Raft) -> None:
 
     def persist(self: Any, state: QuorumState) -> None:
         real = self.state
-        self.state = type(real)(epoch=real.epoch, leader=real.leader, voted=NOBODY)
+        self.state = type(real)(epoch=real.epoch, leader=real.leader, voted=NO_NODE)
         keep(state)
 
     keep = member.persist
@@ -43,7 +43,7 @@ def forgets_votes(raft: Raft) -> None:
 
     def persist(self: Any, state: Any) -> None:
         keep(state)
-        if state.voted != NOBODY and state.leader == NOBODY and self.out:
+        if state.voted != NO_NODE and state.leader == NO_NODE and self.out:
             self.out.pop()
 
     member.persist = MethodType(persist, member)
@@ -112,7 +112,7 @@ def trusts_any_prefix(raft: Raft) -> None:
     leading._compare = MethodType(same, leading)
 
 
-FLAWS: dict[str, Callable[[Raft], None]] = {
+PLANTED_BUGS: dict[str, Callable[[Raft], None]] = {
     "votes twice in an epoch": votes_twice,
     "speaks of a vote before it is stored": forgets_votes,
     "commits records of an old epoch by counting": counts_old_epochs,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.raft import effects as do
-from riverrun.raft import events as told
+from riverrun.raft import events
 from riverrun.raft.core import Raft
 from riverrun.raft.messages import (
     FetchRequest,
@@ -27,7 +27,7 @@ from tests.raft.world import Chance
 T = TypeVar("T")
 
 
-class Lone:
+class SingleCore:
     """Node 1 of some voters by default. Log and state effects are executed; flushes when
     ``flush`` is called, or at once with ``flushes``."""
 
@@ -66,29 +66,29 @@ class Lone:
             bootstrap=bootstrap,
             high_watermark=Offset(0),
         )
-        self.tell(told.Tick())
+        self.post(events.Tick())
 
-    def tell(self, event: told.Event) -> list[do.Effect]:
+    def post(self, event: events.Event) -> list[do.Effect]:
         self.effects = []
-        events = [event]
-        while events:
-            for effect in self.raft.step(self.now, events.pop(0)):
+        pending = [event]
+        while pending:
+            for effect in self.raft.step(self.now, pending.pop(0)):
                 self.effects.append(effect)
                 match effect:
                     case do.Persist(state=state):
                         self.state = state
                     case do.AppendControl(epoch=epoch, records=records):
                         self.log.append_control(epoch, records)
-                        events.insert(0, told.LogChanged())
+                        pending.insert(0, events.LogChanged())
                     case do.Append(data=data):
                         self.log.append_fetched(data)
-                        events.insert(0, told.LogChanged())
+                        pending.insert(0, events.LogChanged())
                     case do.Truncate(offset=offset):
                         self.log.truncate(offset)
-                        events.insert(0, told.LogChanged())
+                        pending.insert(0, events.LogChanged())
                     case do.Flush() if self.flushes:
                         self.log.flush()
-                        events.append(told.Flushed())
+                        pending.append(events.Flushed())
                     case _:
                         pass
         return self.effects
@@ -99,19 +99,19 @@ class Lone:
         end = self.now + seconds
         while self.raft.next_deadline() <= end:
             self.now = max(self.now, self.raft.next_deadline())
-            seen += self.tell(told.Tick())
+            seen += self.post(events.Tick())
         self.now = end
         self.effects = seen
         return seen
 
     def flush(self) -> list[do.Effect]:
         self.log.flush()
-        return self.tell(told.Flushed())
+        return self.post(events.Flushed())
 
     def ask(self, request: Request) -> Response | None:
         """The response, if it is immediate."""
         token = object()
-        self.tell(told.Received(request, token))
+        self.post(events.Received(request, token))
         answers = [effect.response for effect in self.made(do.Respond) if effect.token is token]
         return answers[0] if answers else None
 
@@ -134,7 +134,7 @@ class Lone:
 
     def vote(self, request: VoteRequest, *, granted: bool) -> list[do.Effect]:
         response = VoteResponse(epoch=self.raft.epoch, granted=granted)
-        return self.tell(told.Answered(request.voter.id, request, response))
+        return self.post(events.Answered(request.voter.id, request, response))
 
     def lead(self) -> None:
         self.stand()
@@ -155,11 +155,11 @@ class Lone:
 
     def answer(self, request: FetchRequest, response: FetchResponse) -> list[do.Effect]:
         assert response.leader is not None
-        return self.tell(told.Answered(response.leader, request, response))
+        return self.post(events.Answered(response.leader, request, response))
 
     def propose(self, value: object) -> list[do.Effect]:
         self.log.append((int(self.raft.epoch), ("data", value)))
-        return self.tell(told.LogChanged())
+        return self.post(events.LogChanged())
 
 
 def key(node: int) -> ReplicaKey:

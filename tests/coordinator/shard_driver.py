@@ -65,7 +65,7 @@ def settings(**texts: str) -> GroupSettings:
     return GroupSettings.from_texts({"group.initial.rebalance.delay.ms": "0", **named})
 
 
-class Story:
+class ShardDriver:
     def __init__(self, **texts: str) -> None:
         self.settings = settings(**texts)
         self.randomness = CountedRandomness()
@@ -185,7 +185,7 @@ class Actor:
 
     def __init__(
         self,
-        story: Story,
+        driver: ShardDriver,
         name: str,
         *,
         version: int = 9,
@@ -196,7 +196,7 @@ class Actor:
         session_ms: int = 10_000,
         rebalance_ms: int = 30_000,
     ) -> None:
-        self.story = story
+        self.driver = driver
         self.name = name
         self.version = version
         self.instance = instance
@@ -224,11 +224,11 @@ class Actor:
             ),
         )
         client = caller(self.name, self.version)
-        shard = self.story.shard
-        self.joining = self.story.ask(
+        shard = self.driver.shard
+        self.joining = self.driver.ask(
             lambda turn, waiter: shard.join(turn, waiter, client, request)
         )
-        response = self.story.responses.get(self.joining)
+        response = self.driver.responses.get(self.joining)
         if not isinstance(response, JoinGroupResponse):
             return
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
@@ -246,7 +246,7 @@ class Actor:
         return self.syncing
 
     def joined_or_none(self) -> JoinGroupResponse | None:
-        response = None if self.joining is None else self.story.responses.get(self.joining)
+        response = None if self.joining is None else self.driver.responses.get(self.joining)
         assert response is None or isinstance(response, JoinGroupResponse), response
         if response is not None and response.error_code is ErrorCode.NONE:
             self.id = response.member_id
@@ -268,7 +268,7 @@ class Actor:
 
     def join_code(self) -> ErrorCode:
         self.send_join()
-        response = self.story.responses.get(self.join_waiter)
+        response = self.driver.responses.get(self.join_waiter)
         return response if isinstance(response, ErrorCode) else self.joined().error_code
 
     def send_sync(self, parts: dict[str, bytes] | None = None, **fields: Any) -> None:
@@ -285,16 +285,16 @@ class Actor:
             **fields,
         }
         request = SyncGroupRequest(**values)
-        shard = self.story.shard
-        self.syncing = self.story.ask(lambda turn, waiter: shard.sync(turn, waiter, request))
+        shard = self.driver.shard
+        self.syncing = self.driver.ask(lambda turn, waiter: shard.sync(turn, waiter, request))
 
     @property
     def is_syncing(self) -> bool:
-        return self.syncing not in self.story.responses
+        return self.syncing not in self.driver.responses
 
     def synced(self) -> bytes | ErrorCode:
         """The assignment, or the error code."""
-        response = self.story.responses[self.sync_waiter]
+        response = self.driver.responses[self.sync_waiter]
         if isinstance(response, ErrorCode):
             return response
         assert isinstance(response, SyncGroupResponse)
@@ -313,13 +313,13 @@ class Actor:
             **fields,
         }
         try:
-            turn = self.story.turn()
-            return self.story.shard.heartbeat(turn, HeartbeatRequest(**values)).error_code
+            turn = self.driver.turn()
+            return self.driver.shard.heartbeat(turn, HeartbeatRequest(**values)).error_code
         except KafkaError as error:
             return error.code
 
     def leave(self) -> ErrorCode:
-        return leave(self.story, self.id, self.instance)[0]
+        return leave(self.driver, self.id, self.instance)[0]
 
     def commit(self, offset: int, **fields: Any) -> Any:
         values = {
@@ -329,18 +329,18 @@ class Actor:
             **fields,
         }
         client = caller(self.name, values.pop("version", 9))
-        shard = self.story.shard
-        waiter = self.story.ask(
+        shard = self.driver.shard
+        waiter = self.driver.ask(
             lambda turn, waiter: shard.commit(turn, waiter, client, commit(offset, **values))
         )
-        return commit_code(self.story.responses.get(waiter))
+        return commit_code(self.driver.responses.get(waiter))
 
 
 def caller(client_id: str, version: int) -> Caller:
     return Caller(client_id=client_id, client_host="/127.0.0.1", api_version=version)
 
 
-def leave(story: Story, *identities: str | None) -> list[ErrorCode]:
+def leave(driver: ShardDriver, *identities: str | None) -> list[ErrorCode]:
     """LeaveGroup of pairs of member and instance ids."""
     pairs = zip(identities[::2], identities[1::2], strict=True)
     members = tuple(
@@ -348,9 +348,9 @@ def leave(story: Story, *identities: str | None) -> list[ErrorCode]:
         for member, instance in pairs
     )
     request = LeaveGroupRequest(group_id=GROUP, members=members)
-    shard = story.shard
-    waiter = story.ask(lambda turn, waiter: shard.leave(turn, waiter, request))
-    response = story.responses[waiter]
+    shard = driver.shard
+    waiter = driver.ask(lambda turn, waiter: shard.leave(turn, waiter, request))
+    response = driver.responses[waiter]
     assert isinstance(response, LeaveGroupResponse)
     return [one.error_code for one in response.members]
 
@@ -397,16 +397,16 @@ def rebuilt(
     return shard
 
 
-def stable_group(story: Story, *members: Actor) -> None:
+def stable_group(driver: ShardDriver, *members: Actor) -> None:
     """All members join, the first leads, and each gets its own name as assignment."""
     for member in members:
         member.send_join()
     for member in members:
-        if story.state() is GroupState.PREPARING and not member.is_joining:
+        if driver.state() is GroupState.PREPARING and not member.is_joining:
             member.send_join()
     parts = {member.joined().member_id: member.name.encode() for member in members}
     for member in members:
-        assert member.joined().generation_id == story.group.generation, member.name
+        assert member.joined().generation_id == driver.group.generation, member.name
         member.send_sync(parts)
     for member in members:
         assert member.synced() == member.name.encode()

@@ -20,16 +20,16 @@ from riverrun.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from riverrun.raft.types import NOBODY
+from riverrun.raft.types import NO_NODE
 
 
 def sentence(effect: do.Effect) -> str | None:
     """The action of a node, without its subject; None if a transcript does not need it."""
     match effect:
         case do.Persist(state=state):
-            if state.leader != NOBODY:
+            if state.leader != NO_NODE:
                 return f"persists: {state.leader} leads epoch {state.epoch}"
-            if state.voted != NOBODY:
+            if state.voted != NO_NODE:
                 return f"persists: vote for {state.voted} in epoch {state.epoch}"
             return f"persists: epoch {state.epoch}"
         case do.Send(peer=peer, request=request):

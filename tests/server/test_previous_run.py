@@ -12,7 +12,7 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.server.controller_link.clean_shutdown import UNKNOWN, continued_epoch, store_epoch
+from riverrun.server.controller_link.previous_run import UNKNOWN, continued_epoch, store_epoch
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings

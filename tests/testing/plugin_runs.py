@@ -13,12 +13,14 @@ def plugin_arguments() -> list[str]:
     return [] if declared else ["-p", "riverrun.testing.pytest_plugin"]
 
 
-def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(
+    folder: Path, *arguments: str, seconds_max: float = 110
+) -> subprocess.CompletedProcess[str]:
     """Run the tests of a folder. Options of our own pytest do not apply."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull]
     command += ["--rootdir", str(folder), *plugin_arguments(), *arguments]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=seconds_max, check=False
     )
 
 

@@ -59,9 +59,21 @@ def test_the_package_declares_the_plugin() -> None:
     assert declared == "riverrun.testing.pytest_plugin"
 
 
-def test_fixtures_give_a_cluster_and_a_new_topic(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(FIXTURES)
-    assert_passed(run_pytest(tmp_path), 2)
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of two tests that pass and one that fails."""
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "test_it.py").write_text(FIXTURES + FAILING)
+    return run_pytest(folder).stdout
+
+
+def test_fixtures_give_a_cluster_and_a_new_topic(output: str) -> None:
+    assert "1 failed, 2 passed" in output, output
+
+
+def test_a_failed_test_shows_the_log(output: str) -> None:
+    assert "riverrun log" in output
+    assert "node is up" in output
 
 
 def test_xdist_workers_share_one_cluster(tmp_path: Path) -> None:
@@ -78,14 +90,6 @@ def test_xdist_workers_share_one_cluster(tmp_path: Path) -> None:
 def test_a_running_cluster_is_used_and_left_clean(tmp_path: Path, kafka: Cluster) -> None:
     (tmp_path / "test_it.py").write_text(FIXTURES)
     assert_passed(run_pytest(tmp_path, "--riverrun-bootstrap", kafka.bootstrap), 2)
-
-
-def test_a_failed_test_shows_the_log(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(FAILING)
-    done = run_pytest(tmp_path)
-    assert done.returncode == 1
-    assert "riverrun log" in done.stdout
-    assert "node is up" in done.stdout
 
 
 def test_settings_and_the_number_of_nodes_can_be_chosen(tmp_path: Path) -> None:

@@ -29,17 +29,13 @@ from typing import Final
 
 import msgspec
 
-from riverrun.testing.ports import free_port
-
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
 KILL_SECONDS_MAX: Final = 10.0
-PORT_TRIES_MAX: Final = 5
 STALE_SECONDS: Final = 60.0
 """A younger folder without a lock may belong to a cluster that is about to start."""
 FOLDER_PREFIX: Final = "riverrun-testing-"
 LOG_TAIL_CHARACTERS: Final = 8_000
-PORT_IN_USE: Final = "in use"
 ENVIRONMENT_PREFIX: Final = "RIVERRUN_"
 
 Settings = Mapping[str, str | int | float | bool]
@@ -135,25 +131,15 @@ class ClusterProcesses:
     def _launch(self, nodes: int, settings: Settings, timeout_s: float) -> None:
         reader = self._open_alive()
         self._alive = os.open(self.folder / "alive", os.O_WRONLY)
-        try:
-            for _ in range(PORT_TRIES_MAX):
-                if self._try_launch(reader, nodes, settings, timeout_s):
-                    return
-                if PORT_IN_USE not in self.logs():
-                    break
-                shutil.rmtree(self.folder / "data", ignore_errors=True)
-        finally:
-            os.close(reader)
-        raise ClusterError(f"the cluster did not start; its log:\n{self.log_tail()}")
-
-    def _try_launch(self, reader: int, nodes: int, settings: Settings, timeout_s: float) -> bool:
         texts = default_settings(nodes)
         texts |= {name: setting_text(value) for name, value in settings.items()}
-        command = ["riverrun", "up", "--json", "--nodes", str(nodes)]
-        command += ["--port", str(free_port(nodes)), "--data", str(self.folder / "data")]
-        command += ["--parent-fd", str(reader)]
+        command = ["riverrun", "up", "--json", "--nodes", str(nodes), "--port", "0"]
+        command += ["--data", str(self.folder / "data"), "--parent-fd", str(reader)]
         command += [word for pair in texts.items() for word in ("--set", "=".join(pair))]
-        up = self._spawn(command, pass_fds=(reader,), stdout=subprocess.PIPE)
+        try:
+            up = self._spawn(command, pass_fds=(reader,), stdout=subprocess.PIPE)
+        finally:
+            os.close(reader)
         assert up.stdout is not None, "standard output is a pipe"
         with up.stdout:
             line = _read_line(up.stdout.fileno(), timeout_s)
@@ -161,9 +147,8 @@ class ClusterProcesses:
         if output is None or output.missing:
             up.terminate()
             _wait(up, STOP_SECONDS_MAX)
-            return False
+            raise ClusterError(f"the cluster did not start; its log:\n{self.log_tail()}")
         self._save(ClusterState(output.bootstrap, up.pid, output.nodes))
-        return True
 
     def _open_alive(self) -> int:
         """The end of the FIFO that a node watches."""

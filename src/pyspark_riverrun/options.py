@@ -124,7 +124,7 @@ class ReadOptions:
     starting: Position | Offsets | Timestamps
     ending: Position | Offsets | Timestamps
     when_no_match: Literal["error", "latest"]
-    """What to do if a start timestamp is later than the last record."""
+    """Reaction to a start timestamp that is later than the last record."""
     max_offsets: int | None
     min_offsets: int | None
     max_delay_s: float

@@ -265,7 +265,7 @@ def test_a_voter_that_does_not_fetch_is_silent_with_unknown_lag() -> None:
         (5, "observer", 99, 1),
     ]
     assert [voter.id for voter in quorum.voters] == [1, 2, 3, 4]
-    assert quorum.in_words() == "leader 1, epoch 7, committed up to 90; nodes 3, 4 do not answer"
+    assert quorum.in_words() == "leader 1, epoch 7, committed up to 90; nodes 3, 4 do not fetch"
     rows = quorum_table(quorum, 50_000).rows
     assert rows[3][1:7] == ("silent", None, "unknown", "unknown", None, None)
 

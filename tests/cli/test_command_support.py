@@ -1,4 +1,4 @@
-"""Parts shared by commands: lines, tables, flags, pipes."""
+"""Code shared by commands: lines, tables, flags, pipes."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def refused() -> Iterator[None]:
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=8), max_size=8), st.lists(st.integers(1, 5), min_size=1))
-def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], sizes: list[int]) -> None:
+def test_lines_do_not_depend_on_chunk_boundaries(parts: list[bytes], sizes: list[int]) -> None:
     text = b"\n".join(parts)
     buffer, lines, at = LineBuffer(), list[bytes](), 0
     while at < len(text):
@@ -65,7 +65,7 @@ def test_an_endless_line_is_rejected() -> None:
         list(buffer.feed(b"x"))
 
 
-def test_plain_rows_cannot_be_broken() -> None:
+def test_plain_rows_escape_tabs_and_newlines() -> None:
     assert plain_row(["a\tb\n", 5, None, ""]) == "a\\tb\\n\t5\t-\t"
 
 
@@ -125,13 +125,13 @@ def test_errors_have_their_name_and_a_remedy() -> None:
     assert alike("x", ["greetings"]) == ""
 
 
-def test_settings_are_pairs() -> None:
+def test_setting_without_equals_sign_is_rejected() -> None:
     assert parse_settings(["a=1", "b = x=y "]) == {"a": "1", "b": "x=y"}
     with refused():
         parse_settings(["a"], "--config")
 
 
-def test_topics_with_partitions() -> None:
+def test_topic_may_list_partitions() -> None:
     assert parse_topics(["a", "b:0,2"]) == {"a": None, "b": frozenset({0, 2})}
     for text in ("a:", "a:x", ":1", "a:1,"):
         with refused():
@@ -144,7 +144,7 @@ def test_unknown_states_are_rejected() -> None:
         parse_states(["Foo"])
 
 
-def test_times_with_and_without_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datetime_with_zone_becomes_milliseconds() -> None:
     assert parse_datetime("1970-01-01T00:01:00Z") == 60_000
     assert parse_datetime("1970-01-01T01:01:00.5+01:00") == 60_500
     for text in ("yesterday", "1969-12-31T00:00:00Z"):
@@ -192,10 +192,10 @@ def test_a_full_pipe_blocks_the_writer_and_not_the_loop() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_an_idle_writer_notices_that_its_reader_is_gone() -> None:
+def test_idle_writer_detects_a_closed_pipe() -> None:
     async def scenario() -> None:
         reading, writing = os.pipe()
-        waiting = asyncio.create_task(Writer(writing).wait_unread())
+        waiting = asyncio.create_task(Writer(writing).wait_reader_closed())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -208,7 +208,7 @@ def test_an_idle_writer_notices_that_its_reader_is_gone() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_a_reader_waits_a_little_for_more() -> None:
+def test_reader_polls_with_a_timeout() -> None:
     async def scenario() -> None:
         reading, writing = os.pipe()
         reader = Reader(reading)
@@ -221,7 +221,7 @@ def test_a_reader_waits_a_little_for_more() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_files_and_terminals_work_too() -> None:
+def test_files_and_terminals_are_supported() -> None:
     async def scenario() -> None:
         with tempfile.TemporaryFile() as file:
             await Writer(file.fileno()).write(b"x" * 100_000)

@@ -111,7 +111,7 @@ class Member:
         """Its seeds know the cluster that it returns to."""
         self.directory_id = UUID(int=self.directory_id.int + 5000)
         peers = tuple((one.name, PORT) for one in self.quorum.members if one is not self)
-        self.options = {**self.options, "founds": False, "bootstrap": peers}
+        self.options = {**self.options, "forms_cluster": False, "bootstrap": peers}
 
     def _renew(self) -> UUID:
         self.renewals += 1
@@ -131,8 +131,8 @@ class Member:
             files.make_directory(FOLDER)
             files.sync_directory("/")
             files.sync_directory("/data")
-            if self.options.get("founds", True):
-                _found(files, self.quorum.founders())
+            if self.options.get("forms_cluster", True):
+                _form_cluster(files, self.quorum.first_voters())
         quorum_settings = QuorumSettings()
         network = QuorumNetwork(CLUSTER, quorum_settings, name=self.name)
         log = await MetadataLog.open(
@@ -192,7 +192,7 @@ class Member:
         self.quorum.led(self, is_active, epoch)
 
 
-def _found(files: Files, voters: Sequence[Voter]) -> None:
+def _form_cluster(files: Files, voters: Sequence[Voter]) -> None:
     """The files that formation leaves on every disk."""
     folder = SnapshotFolder(files, FOLDER)
     file = folder.begin(BOOTSTRAP)
@@ -207,18 +207,18 @@ class Quorum:
     def __init__(self, world: World, size: int = 3, **options: Any) -> None:
         self.world = world
         self.members = [Member(self, number, **options) for number in range(1, size + 1)]
-        self._founders = tuple(member.voter for member in self.members)
+        self._first_voters = tuple(member.voter for member in self.members)
         self.images: dict[int, Image] = {}
         self.leaders: dict[int, Member] = {}
         self.published: dict[Member, int] = {}
 
-    def founders(self) -> tuple[Voter, ...]:
-        return self._founders
+    def first_voters(self) -> tuple[Voter, ...]:
+        return self._first_voters
 
     def member(self, number: int, **options: Any) -> Member:
         """A member that was not part of the formation."""
         bootstrap = tuple((member.name, PORT) for member in self.members)
-        member = Member(self, number, founds=False, bootstrap=bootstrap, **options)
+        member = Member(self, number, forms_cluster=False, bootstrap=bootstrap, **options)
         self.members.append(member)
         return member
 

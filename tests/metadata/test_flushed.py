@@ -30,6 +30,6 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     flushed.write(Offset(122))
     assert FlushedOffset(OsFiles(), str(tmp_path)).read() == 122
     assert flushed.missing(Offset(122)) is None
-    assert "durable up to 122" in (flushed.missing(Offset(121)) or "")
+    assert "flushed up to 122" in (flushed.missing(Offset(121)) or "")
     flushed.lower(Offset(121))
     assert flushed.missing(Offset(121)) is None

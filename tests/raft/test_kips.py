@@ -28,7 +28,7 @@ from riverrun.raft.messages import (
 from riverrun.raft.types import EpochEnd, ReplicaKey, SnapshotId, VoterSet
 from tests.raft.logs import voter, voters
 from tests.raft.single_core import SingleCore, ballot, fetch, key, state
-from tests.raft.world import of
+from tests.raft.world import voters_only
 
 VALUE = ("data", "x")
 SNAPSHOT = SnapshotId(Offset(5), LeaderEpoch(2))
@@ -274,7 +274,7 @@ def test_a_leader_rejects_pre_votes() -> None:
 
 
 def test_a_partitioned_node_does_not_disturb_the_quorum_on_return() -> None:
-    world = of(1, 2, 3)
+    world = voters_only(1, 2, 3)
     world.run(1)
     leader = world.leader
     assert leader is not None
@@ -490,7 +490,7 @@ def test_the_first_leader_appends_the_voters() -> None:
 
 
 def test_truncated_voter_records_have_no_effect() -> None:
-    world = of(1, 2, 3)
+    world = voters_only(1, 2, 3)
     world.run(1)
     leader = world.leader
     assert leader is not None
@@ -507,7 +507,7 @@ def test_truncated_voter_records_have_no_effect() -> None:
 
 def test_a_removed_voter_may_lead_until_its_removal_is_committed() -> None:
     """Thesis 4.2.2: otherwise a quorum of two that removes its leader can block."""
-    world = of(1, 2)
+    world = voters_only(1, 2)
     world.run(1)
     leader = world.leader
     assert leader is not None

@@ -21,7 +21,7 @@ from tests.raft.invariants import Broken
 from tests.raft.logs import voter, voters
 from tests.raft.planted_bugs import counts_old_epochs
 from tests.raft.single_core import SingleCore, ballot, key, state
-from tests.raft.world import Plant, World, of
+from tests.raft.world import Plant, World, voters_only
 
 VALUE = ("data", "x")
 
@@ -68,13 +68,13 @@ def test_a_request_with_a_stale_term_is_rejected() -> None:
 
 
 def test_followers_remain_followers_as_long_as_they_hear_from_the_leader() -> None:
-    world = of(1, 2, 3)
+    world = voters_only(1, 2, 3)
     world.run(30)
     assert world.invariants.elections == 1
 
 
 def test_a_follower_that_receives_no_communication_stands_for_election() -> None:
-    world = of(1, 2, 3)
+    world = voters_only(1, 2, 3)
     world.run(1)
     leader = world.leader
     assert leader is not None
@@ -160,7 +160,7 @@ def test_split_votes_are_rare_and_resolved_quickly() -> None:
 
 
 def test_the_leader_appends_and_the_followers_get_it_in_order() -> None:
-    world = of(1, 2, 3)
+    world = voters_only(1, 2, 3)
     world.run(1)
     leader = world.leader
     assert leader is not None
@@ -182,7 +182,7 @@ def test_an_entry_is_committed_once_a_majority_has_flushed_it() -> None:
 
 
 def test_a_follower_learns_what_is_committed_and_applies_it_in_order() -> None:
-    world = of(1, 2, 3)
+    world = voters_only(1, 2, 3)
     world.run(1)
     assert [len(node.applied) for node in world.nodes.values()] == [2, 2, 2]
 

@@ -28,13 +28,14 @@ Plant = Callable[[Raft], None]
 
 
 class Chance:
-    """The randomness port from a seed; or always the middle, for transcripts."""
+    """Randomness from a seed. Without one, returns the midpoint of each range, so that transcripts
+    do not change."""
 
     def __init__(self, chance: random.Random | None) -> None:
         self._chance = chance
 
     def uuid(self) -> UUID:
-        raise AssertionError("the core needs no ids")
+        raise AssertionError("the core does not request uuids")
 
     def below(self, limit: int) -> int:
         return 0 if self._chance is None else self._chance.randrange(limit)
@@ -108,7 +109,7 @@ class World:
         return node
 
     def start(self, node: Node, *, joins: bool = False) -> None:
-        assert node.raft is None, f"{node.id} runs already"
+        assert node.raft is None, f"{node.id} is already running"
         self._incarnations += 1
         node.incarnation = self._incarnations
         seed = None if self.chance is None else random.Random(self.chance.random())
@@ -193,7 +194,9 @@ class World:
                     follow_up.append(done)
                 self.invariants.check(node, effect)
             pending = follow_up + pending
-        assert node.raft.next_deadline() > self.now, f"{node.id} never rests: {node.raft.role}"
+        assert node.raft.next_deadline() > self.now, (
+            f"the next deadline of {node.id} is not in the future: {node.raft.role}"
+        )
         self._arm(node)
 
     def _step_if(self, node: Node, incarnation: int, event: events.Event) -> None:
@@ -244,7 +247,7 @@ class World:
                 part = node.parts.setdefault(snapshot, bytearray())
                 if position == 0:
                     part.clear()
-                assert len(part) == position, f"a hole before {position}"
+                assert len(part) == position, f"gap before {position}"
                 part += data
             case do.InstallSnapshot(snapshot=snapshot):
                 node.applied = node.log.install(snapshot, bytes(node.parts.pop(snapshot)))
@@ -295,7 +298,8 @@ class World:
             self.answers.append((effect.token, response))
 
     def _send(self, node: Node, peer: NodeId, endpoint: Endpoint, request: Request) -> None:
-        """Like TCP: a host without the process refuses; a partition is silent."""
+        """Like TCP: the connection is refused if the process is down. A network partition drops
+        everything."""
         target = self.nodes.get(NodeId(int(endpoint[0][1:])))
         incarnation = node.incarnation
         timeout = self.settings.request_timeout_ms / 1000
@@ -380,6 +384,6 @@ class World:
         return {node.id: node.log.end_offset for node in self.nodes.values()}
 
 
-def of(*nodes: int) -> World:
-    """A fault-free world of voters."""
+def voters_only(*nodes: int) -> World:
+    """A world without faults whose nodes are all voters."""
     return World(VoterSet(tuple(voter(node) for node in nodes)))

@@ -1,4 +1,4 @@
-"""Blank nodes found at most one cluster, whatever fails meanwhile."""
+"""Blank nodes form at most one cluster, whatever fails meanwhile."""
 
 import asyncio
 import random
@@ -175,7 +175,7 @@ def test_formation_resumes_when_a_crashed_proposer_is_back(
     assert len(nodes.clusters()) == 1
 
 
-def test_voter_that_crashed_after_its_promise_founds_the_same_cluster(
+def test_voter_that_crashed_after_its_promise_forms_the_same_cluster(
     make_world: MakeWorld,
 ) -> None:
     nodes = BlankNodes(make_world(6), 3)
@@ -202,7 +202,7 @@ def test_late_node_joins_the_cluster_of_its_seeds(make_world: MakeWorld) -> None
     assert set(nodes.formed["node-4"][0].bootstrap) == {(f"node-{n}", 9093) for n in (1, 2, 3)}
 
 
-def test_wiped_nodes_join_instead_of_founding_a_second_cluster(make_world: MakeWorld) -> None:
+def test_wiped_nodes_join_instead_of_forming_a_second_cluster(make_world: MakeWorld) -> None:
     nodes = BlankNodes(make_world(8), 3)
     nodes.start()
     assert nodes.run_until_up()
@@ -212,7 +212,7 @@ def test_wiped_nodes_join_instead_of_founding_a_second_cluster(make_world: MakeW
     nodes.world.kill("node-3")
     nodes.start("node-1", "node-2")
     nodes.world.run(20.0)
-    assert len(nodes.clusters()) == 1, "two wiped nodes of three founded a second cluster"
+    assert len(nodes.clusters()) == 1, "two wiped nodes of three formed a second cluster"
     nodes.start("node-3")
     assert nodes.run_until_up()
     assert len(nodes.clusters()) == 1
@@ -229,7 +229,7 @@ def test_member_restarts_without_its_peers(make_world: MakeWorld) -> None:
     assert nodes.run_until_up("node-2", seconds=3.0)
 
 
-def test_single_node_founds_its_cluster_without_seeds(make_world: MakeWorld) -> None:
+def test_single_node_forms_its_cluster_without_seeds(make_world: MakeWorld) -> None:
     nodes = BlankNodes(make_world(10), 1, seed_nodes="", cluster_id="MkU3OEVBNTcwNTJENDM2Qg")
     nodes.start()
     assert nodes.run_until_up(seconds=1.0)

@@ -1,4 +1,4 @@
-"""Parts of pipelines that need neither Spark nor a cluster."""
+"""Units of pipelines that need neither Spark nor a cluster."""
 
 import io
 import re
@@ -44,7 +44,7 @@ from riverrun.pipeline.topics import Topics
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_sparks_description_of_json_becomes_a_schema() -> None:
+def test_schema_is_parsed_from_schema_of_variant() -> None:
     text = (
         "OBJECT<a: BIGINT, `b c`: OBJECT<d: DECIMAL(3,1)>, l: ARRAY<STRING>, v: VARIANT, n: VOID>"
     )
@@ -97,7 +97,7 @@ SCHEMA = {
 }
 
 
-def test_avro_values_are_decoded_or_have_a_reason() -> None:
+def test_undecodable_avro_value_has_a_reason() -> None:
     assert spark_schema(SCHEMA).simpleString() == (
         "struct<id:bigint,note:string,lines:array<double>>"
     )
@@ -236,7 +236,7 @@ def test_recreated_topics_have_another_id() -> None:
 
 
 def test_checkpoint_has_batches_once_a_batch_started(tmp_path: Path) -> None:
-    """Spark creates the folder when the query starts, seconds before."""
+    """Spark creates the folder when the query starts, seconds before the first batch."""
     assert not checkpoint_with(tmp_path, offsets="", commits="").has_batches()
     assert checkpoint_with(tmp_path, offsets_0="v1\n{}\n").has_batches()
 
@@ -268,7 +268,7 @@ def test_start_offsets_that_continued_a_deleted_table_are_ignored() -> None:
 
 
 def test_restart_keeps_the_committed_offsets_of_other_topics(tmp_path: Path) -> None:
-    """Also if the driver dies between the two renames."""
+    """This holds even if the driver dies between the two renames."""
     log = 'v1\n{}\n{"a":{"0":5},"b":{"0":8}}\n'
     checkpoint = checkpoint_with(tmp_path / "c", offsets_0=log, commits_0="v1\n{}")
     again = Topics(ids={"a": "9", "b": "2"}, partitions=TOPICS.partitions)
@@ -282,14 +282,14 @@ def test_restart_keeps_the_committed_offsets_of_other_topics(tmp_path: Path) -> 
     assert starts == {"a": {0: EARLIEST, 1: EARLIEST}, "b": {0: 8}}
     start = StartOffsets(ids=again.ids, starts=starts)
 
-    class Dying(LocalFiles):
+    class FilesFailingRename(LocalFiles):
         def rename(self, path: str, other: str) -> None:
             if path.endswith(".next"):
                 raise OSError("killed")
             super().rename(path, other)
 
     with pytest.raises(OSError, match="killed"):
-        QueryCheckpoint(Dying(), checkpoint.path).restart_from(start)
+        QueryCheckpoint(FilesFailingRename(), checkpoint.path).restart_from(start)
     checkpoint.finish_restart()
     assert checkpoint.start_offsets() == start
     assert not checkpoint.has_batches()

@@ -1,4 +1,5 @@
-"""Nodes replay metadata at different speeds. A stale node must not lose records for a reader."""
+"""Nodes replay metadata at different speeds. A node with stale metadata
+must not make a reader lose records."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -31,7 +32,7 @@ BOTH = SubscribedPartitions(partitions=(A0, A1), topic_ids={"a": FIRST_ID})
 
 
 def topic(count: int, topic_id: UUID = FIRST_ID) -> MetadataResponse:
-    """The response of a node that has this many partitions; with 0, not the topic."""
+    """The response of a node that has this many partitions. 0 means that it lacks the topic."""
     partitions = tuple(
         MetadataResponsePartition(error_code=ErrorCode.NONE, partition_index=n, leader_id=1)
         for n in range(count)
@@ -48,7 +49,7 @@ class FakePool:
         self.answers = list(answers)
         self.retry = RetryPolicy(backoff_s=0.0, backoff_s_max=0.0)
         self.cluster = SimpleNamespace(topics={})
-        self.turns = 0
+        self.switches = 0
 
     async def metadata(self, _: object) -> MetadataResponse:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -57,7 +58,7 @@ class FakePool:
         return await operation()
 
     async def switch_node(self) -> None:
-        self.turns += 1
+        self.switches += 1
 
 
 class FakeLink:
@@ -81,13 +82,13 @@ def planner(pool: FakePool) -> Planner:
 def test_partition_unknown_to_one_node_is_requested_from_another(behind: MetadataResponse) -> None:
     pool = FakePool(behind, topic(2))
     assert planner(pool).find(BOTH) == BOTH
-    assert pool.turns == 1
+    assert pool.switches == 1
 
 
 def test_partition_unknown_to_several_nodes_is_gone() -> None:
     pool = FakePool(topic(1))
     assert planner(pool).find(BOTH).partitions == (A0,)
-    assert pool.turns == ATTEMPTS_MAX - 1
+    assert pool.switches == ATTEMPTS_MAX - 1
     with pytest.raises(KafkaError, match="topic a does not exist"):
         planner(FakePool(topic(0))).find(BOTH)
 
@@ -96,7 +97,7 @@ def test_new_topic_is_found_although_one_node_lacks_it() -> None:
     assert planner(FakePool(topic(0), topic(2))).find() == BOTH
 
 
-def test_log_that_seems_shorter_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_end_offset_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [3, 10]
 
     async def offsets_at(_: object, wanted: Mapping[TopicPartition, int], **__: object) -> Any:
@@ -132,7 +133,9 @@ def fetcher(position: int, log: tuple[int, int], monkeypatch: pytest.MonkeyPatch
     return made
 
 
-def test_follower_that_is_behind_is_left_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_switches_from_a_lagging_follower_to_the_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = fetcher(50, (0, 90), monkeypatch)
     for _ in range(MISMATCHES_MAX + 1):
         with pytest.raises(KafkaError) as caught:

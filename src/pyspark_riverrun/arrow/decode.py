@@ -47,7 +47,7 @@ MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
 DECODED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Decompressed records per table, unless one batch has more. Small enough for the CPU cache."""
 RUN_MIN: Final = 32
-"""Shorter runs of records of one length are not worth a look ahead."""
+"""Minimum run of equal record lengths for which a vectorised search pays off."""
 RUN_LONG: Final = 256
 """Runs of at least this length become an array of their own."""
 RUN_MAX: Final = 4096

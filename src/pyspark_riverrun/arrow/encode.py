@@ -136,7 +136,7 @@ def _cuts(partitions: npt.NDArray[np.int64], sizes: Integers, bytes_max: int) ->
 def _records(
     rows: Rows, order: Integers | None, cuts: Sequence[int]
 ) -> tuple[memoryview, list[int]]:
-    """The bytes of all records, and the start of each batch in them, and the end."""
+    """All records as bytes, and the batch boundaries in them (starts and the end)."""
     starts = np.array(cuts, np.int64)
     count = cuts[-1]
     deltas = np.arange(count, dtype=np.int64) - np.repeat(starts[:-1], np.diff(starts))
@@ -144,30 +144,30 @@ def _records(
     key = None if rows.key is None else _spans(rows.key, order)
     tail, tail_sizes = _tail(rows.headers, order, count)
     key_sizes = np.full(count, -1, np.int64) if key is None else key.sizes
-    order_marks, order_widths = _marks(deltas)
-    key_marks, key_widths = _marks(key_sizes)
-    value_marks, value_widths = _marks(value.sizes)
+    delta_varints, delta_widths = _varints(deltas)
+    key_varints, key_widths = _varints(key_sizes)
+    value_varints, value_widths = _varints(value.sizes)
     # Attributes and the timestamp delta are one zero byte each.
-    bodies = 2 + order_widths + key_widths + np.maximum(key_sizes, 0)
+    bodies = 2 + delta_widths + key_widths + np.maximum(key_sizes, 0)
     bodies += value_widths + np.maximum(value.sizes, 0) + tail_sizes
-    body_marks, body_widths = _marks(bodies)
+    body_varints, body_widths = _varints(bodies)
 
     head = VarintColumn(count)
-    head.put(body_marks, body_widths)
+    head.put(body_varints, body_widths)
     head.skip(2)
-    head.put(order_marks, order_widths)
+    head.put(delta_varints, delta_widths)
     parts: list[ByteSpans | VarintColumn] = [head]
     # Varints share a view while they fit, because each view costs time.
     if head.longest + int(key_widths.max()) > INLINE_BYTES_MAX:
         head = VarintColumn(count)
         parts.append(head)
-    head.put(key_marks, key_widths)
+    head.put(key_varints, key_widths)
     if key is not None:
         parts.append(key)
     if key is not None or head.longest + int(value_widths.max()) > INLINE_BYTES_MAX:
         head = VarintColumn(count)
         parts.append(head)
-    head.put(value_marks, value_widths)
+    head.put(value_varints, value_widths)
     parts += [value, *tail]
 
     ends = np.zeros(count + 1, np.int64)
@@ -182,7 +182,7 @@ def _spans(values: pa.Array, order: Integers | None) -> ByteSpans:
     return spans if order is None else spans.take(order)
 
 
-def _marks(values: Integers) -> tuple[npt.NDArray[np.uint64], Integers]:
+def _varints(values: Integers) -> tuple[npt.NDArray[np.uint64], Integers]:
     marks = zigzag(values)
     return marks, sizes_of(marks)
 
@@ -202,20 +202,20 @@ def _tail(
     counts = np.diff(bounds)
     if order is not None:
         together, counts = together.take(order), counts[order]
-    number.put(*_marks(counts))
+    number.put(*_varints(counts))
     return [number, together], number.sizes + together.sizes
 
 
 def _headers(headers: pa.Array) -> tuple[pa.Buffer | None, Integers]:
-    """The bytes of all headers, and the start of each header in them, and the end."""
+    """All headers as bytes, and the header boundaries in them (starts and the end)."""
     names, values = (ByteSpans.of(column) for column in _flat(headers))
     count = len(names.sizes)
     ends = np.zeros(count + 1, np.int64)
     if count == 0:
         return None, ends
     name_size, value_size = VarintColumn(count), VarintColumn(count)
-    name_size.put(*_marks(names.sizes))
-    value_size.put(*_marks(values.sizes))
+    name_size.put(*_varints(names.sizes))
+    value_size.put(*_varints(values.sizes))
     sizes = name_size.sizes + np.maximum(names.sizes, 0)
     sizes += value_size.sizes + np.maximum(values.sizes, 0)
     np.cumsum(sizes, out=ends[1:])

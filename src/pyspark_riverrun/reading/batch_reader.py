@@ -26,7 +26,9 @@ class BatchReader(DataSourceReader):
         options = self._options
         planner = Planner(link_to(options.cluster), options)
         found = planner.find()
-        # The end first, so that it is never before the start.
+        # Resolve the start last. If retention advanced the log start offset in between,
+        # ``_checked`` would report the older start as data loss. It also limits the start to the
+        # end.
         end = planner.ending(found)
         start = planner.starting(found)
         start = self._checked(planner, start, end)
@@ -45,7 +47,7 @@ class BatchReader(DataSourceReader):
         if lost and self._options.fail_on_data_loss:
             at = lost[0]
             raise DataLost(
-                f"offsets {start[at]} to {earliest[at] - 1} of {at} are gone: the log starts at "
-                f"{earliest[at]}. To read the remaining records, set failOnDataLoss=false"
+                f"offsets {start[at]} to {earliest[at] - 1} of {at} were deleted: the log starts "
+                f"at {earliest[at]}. To read the remaining records, set failOnDataLoss=false"
             )
         return {at: min(max(start[at], earliest[at]), end[at]) for at in start}

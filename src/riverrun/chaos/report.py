@@ -34,16 +34,16 @@ COLUMNS = (
     ("changes", "metadata changes", 0),
     ("p50_ms", "p50 ms", 1),
     ("p99_ms", "p99 ms", 0),
-    ("longest_silence_s", "longest silence s", 2),
+    ("longest_silence_s", "longest gap s", 2),
 )
 
 
 def html(results: Sequence[ScenarioResult], *, title: str, seconds: float) -> str:
-    held = sum(result.verdict is ScenarioVerdict.HOLDS for result in results)
+    passed = sum(result.verdict is ScenarioVerdict.HOLDS for result in results)
     skipped = sum(result.verdict is ScenarioVerdict.SKIPPED for result in results)
     played = len(results) - skipped
     acknowledged = sum(result.figures()["acknowledged"] for result in results)
-    words = f"{held} of {played} runs hold" + (f", {skipped} skipped" if skipped else "")
+    words = f"{passed} of {played} runs passed" + (f", {skipped} skipped" if skipped else "")
     return "\n".join(
         [
             "<!doctype html>",
@@ -78,22 +78,22 @@ def _table(results: Sequence[ScenarioResult]) -> str:
 
 
 def _section(number: int, result: ScenarioResult) -> str:
-    wrongs = [*result.problems, *result.findings.as_lines()]
-    listed = "".join(f"<li>{escape(text)}</li>" for text in wrongs)
-    story = "\n".join(
+    problems = [*result.problems, *result.findings.as_lines()]
+    listed = "".join(f"<li>{escape(text)}</li>" for text in problems)
+    events = "\n".join(
         f"{operation.time:8.2f} s  {operation.text}"
         for operation in result.operations
         if operation.action in (Action.NOTE, Action.FAULT) and operation.text
     )
     picture = draw(result.operations) if result.operations else ""
-    details = f"<details><summary>What happened</summary><pre>{escape(story)}</pre></details>"
-    kept = f"<p>Kept in {escape(str(result.folder))}</p>" if result.folder else ""
+    details = f"<details><summary>Events</summary><pre>{escape(events)}</pre></details>"
+    kept = f"<p>Files: {escape(str(result.folder))}</p>" if result.folder else ""
     return (
         f'<h2 id="run-{number}">{escape(result.scenario.name)} '
         f'<span class="badge {result.verdict.value}">{result.verdict.value}</span></h2>'
         f"<p>{escape(result.scenario.about)} Seed {result.seed}, {result.seconds:.1f} s.</p>"
         + (f"<ul>{listed}</ul>" if listed else "")
         + picture
-        + (details if story else "")
+        + (details if events else "")
         + kept
     )

@@ -45,7 +45,7 @@ COMMANDS = {
     "chaos": "riverrun.chaos.command",
 }
 
-SPEAK_OF_NAMES = ("topics", "produce", "consume", "groups")
+COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups")
 
 
 class InOrder(TyperGroup):
@@ -96,7 +96,7 @@ def _root(
 
 def main() -> None:
     words = sys.argv[1:]
-    if words and words[0] in SPEAK_OF_NAMES:
+    if words and words[0] in COMMANDS_WITH_NAMES:
         for word in words:
             if not word.isascii() and _is_no_text(word):
                 print(f"riverrun: {word!a} is not UTF-8 text", file=sys.stderr)

@@ -33,7 +33,7 @@ def start(
         "--advertised-addr",
         metavar="HOST:PORT",
         help="Where clients and other nodes reach this node. It listens on that port and the next "
-        "two, unless `listeners` says otherwise.",
+        "two, unless `listeners` is set.",
     ),
     seed_nodes: str | None = typer.Option(
         None,
@@ -119,7 +119,7 @@ def reached_at(address: str, texts: dict[str, str]) -> dict[str, str]:
     try:
         [(host, port)] = parse_bootstrap(address)
     except ValueError:
-        fail(f"--advertised-addr {address}: one address looks like node1:9092", USAGE)
+        fail(f"--advertised-addr {address}: expected one address, for example node1:9092", USAGE)
     roles = texts.get("process.roles", "broker,controller")
     written = f"[{host}]" if ":" in host else host
     here = written if host.startswith(LOOPBACK) else "0.0.0.0"
@@ -130,8 +130,8 @@ def reached_at(address: str, texts: dict[str, str]) -> dict[str, str]:
     controller_port = port + CONTROLLER_ABOVE if listeners else port
     if "controller" in roles:
         listeners.append(f"CONTROLLER://{here}:{controller_port}")
-    told = listeners[:1] if "listeners" in texts else listeners
-    advertised = [text.replace(f"{here}:", f"{written}:") for text in told]
+    advertised_listeners = listeners[:1] if "listeners" in texts else listeners
+    advertised = [text.replace(f"{here}:", f"{written}:") for text in advertised_listeners]
     derived = {
         "listeners": ",".join(listeners),
         "http.listener": f"{here}:{port + HTTP_ABOVE}",

@@ -86,7 +86,8 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         return self._transport is None or self._transport.is_closing()
 
     def abort(self) -> None:
-        """Close at once. A peer that does not read would otherwise keep us and all waiters."""
+        """Close at once. Otherwise a peer that does not read would block this connection and its
+        waiters."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -218,7 +219,7 @@ class Connection(BrokerProtocol, asyncio.Protocol):
         if len(body) == 1:
             self._transport.write(start + body[0])
         else:
-            # Python 3.12 never sends an empty part, and then never closes the connection.
+            # In Python 3.12, writelines with an empty part stalls the transport.
             self._transport.writelines((start, *(part for part in body if len(part))))
         return correlation_id
 

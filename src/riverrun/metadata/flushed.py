@@ -48,9 +48,9 @@ class FlushedOffset:
         if durable <= end:
             return None
         return (
-            f"the metadata log ends at offset {end}, yet it was durable up to {durable}: what was "
-            "acknowledged is missing. Restore the directory from a copy, or, to go on with what is "
-            f"left, delete {self._path}"
+            f"the metadata log ends at offset {end}, but it was flushed up to {durable}: "
+            "acknowledged metadata is missing. Restore the directory from a backup. To continue "
+            f"with the remaining records, delete {self._path}"
         )
 
     def lower(self, offset: Offset) -> None:

@@ -1,5 +1,5 @@
-"""Checks before a metadata directory is used: its owner, and what a node with lost records may
-do."""
+"""Checks before a metadata directory is used: its owner, and the restrictions for a
+node that lost records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Disk space reserved for the metadata when the disk is full.
 
-A node with a full disk must still learn that others lead, and persist its votes. So a small file is
-kept that can be deleted for that. It is created again when there is space.
+A node with a full disk must still replicate leader changes, and persist its votes. So a small
+file is kept that can be deleted for that. It is created again when there is space.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class SourcePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProgress:
-    """What a table has stored about one sink."""
+    """Progress of one sink, as stored in its table."""
 
     offsets: Mapping[SourcePartition, int] = field(default_factory=dict)
     query: int | None = None

@@ -93,7 +93,7 @@ class Follower(Struct, kw_only=True):
 
 
 class Replica(Struct, kw_only=True):
-    """What a leader knows about a voter or observer."""
+    """A leader's state of a voter or observer."""
 
     offset: Offset
     """Everything below it is flushed on the replica and equal to the leader's log."""

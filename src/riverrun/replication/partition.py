@@ -300,8 +300,8 @@ class Partition:
         high_watermark = self.log.high_watermark
         held = Offset(leader_state.replicated_offset(held, high_watermark))
         if held > high_watermark and len(leader_state.isr) < self.min_in_sync():
-            # Fewer replicas than the minimum hold the records. They must not become readable, and
-            # their producers must not take them for safe (KIP-966).
+            # Fewer replicas than the minimum hold the records. They must not become readable
+            # and must not be acknowledged (KIP-966).
             self._commit_waiters.refuse(held, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             return high_watermark
         return held

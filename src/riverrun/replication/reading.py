@@ -133,7 +133,8 @@ def nearest_replica(
 ) -> NodeId | None:
     """The follower in the consumer's rack, or None to read from the leader (KIP-392).
 
-    It must be in sync and hold the offset. Of several, the one with the highest log end offset.
+    It must be in sync and hold the offset. If there are several, choose the one
+    with the highest log end offset.
     """
     if not partition.is_leader or peers.rack_of(node) == rack:
         return None

@@ -90,7 +90,7 @@ class Node:
         self._failure: BaseException | None = None
         self._is_recovering = False
         self._tasks = OwnedTasks(self._component_failed)
-        # None until the start has come to them
+        # None until ``_start`` creates them
         self._directory: LogDirectory | None = None
         self._log_manager: LogManager | None = None
         self._network: QuorumNetwork | None = None
@@ -417,7 +417,7 @@ class Node:
         for passed in self._sockets.values():
             passed.close()
         if self._listener is not None:
-            await self._listener.stop(is_patient=self._failure is None)
+            await self._listener.stop(waits_for_requests=self._failure is None)
         if self._http is not None:
             await self._http.stop()
         if self._broker is not None:

@@ -168,8 +168,8 @@ class LogFlusher:
         is_complete = reached >= end_offset and not torn
         if is_complete and not (whole and (epochs.is_dirty or not self.is_metadata_durable)):
             return None
-        # The remains of a failed write must not come back after a power failure: recovery would
-        # cut the log there, and drop batches that were synced behind it.
+        # Bytes of a failed write must not reappear after a power failure: recovery would
+        # truncate the log there, and drop the flushed batches behind them.
         first = min(self._segments.place_of(reached), *torn, len(self._segments))
         dirty = self._segments[first:]
         index_paths = []

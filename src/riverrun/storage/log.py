@@ -2,7 +2,8 @@
 
 Everything here runs on the event loop and never waits for a disk. Writes go to the page cache.
 Reads come from it, or are returned as a ``ColdRead`` for a thread. Syncs are returned as a
-``FlushJob`` for a thread. The caller decides who may append, and sets the high watermark. If an
+``FlushJob`` for a thread. The caller decides whether an append is allowed, and sets the
+high watermark. If an
 append raises ``OSError``, no batch was appended.
 """
 

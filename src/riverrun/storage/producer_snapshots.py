@@ -53,7 +53,7 @@ class ProducerSnapshots:
     def take_stale(self, segments: Segments) -> list[str]:
         """Paths of snapshots that are not needed any more.
 
-        Truncation needs those at the start of a segment. Of the others, the newest are enough.
+        Truncation needs those at the start of a segment. Only the newest of the others are kept.
         """
         between = [offset for offset in self._stored if not segments.starts_at(offset)]
         stale = sorted(between)[:-_SNAPSHOTS_KEPT]

@@ -1,4 +1,4 @@
-"""When a blank node founds a cluster, joins one, waits, or refuses to start."""
+"""When a blank node forms a cluster, joins one, waits, or refuses to start."""
 
 from uuid import UUID
 
@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId
 from riverrun.server.formation.decision import (
-    CreateCluster,
+    ClusterProposal,
     Decision,
     FormationState,
-    FoundingProposal,
+    FormCluster,
     JoinCluster,
     NodeReport,
     ProposeCluster,
@@ -55,9 +55,9 @@ def missing(number: int) -> dict[str, list[SeedResult]]:
     return {seed: [SeedResult(address=seed, error="refuses the connection")]}
 
 
-def proposal(cluster_id: str = "one", *reports: NodeReport) -> FoundingProposal:
-    founders = reports or (blank(1), blank(2), blank(3))
-    return FoundingProposal(cluster_id=cluster_id, proposed_ms=7, voters=voters_from(founders))
+def proposal(cluster_id: str = "one", *reports: NodeReport) -> ClusterProposal:
+    controllers = reports or (blank(1), blank(2), blank(3))
+    return ClusterProposal(cluster_id=cluster_id, proposed_ms=7, voters=voters_from(controllers))
 
 
 def waits(decision: Decision, text: str) -> None:
@@ -79,7 +79,7 @@ def test_lowest_id_proposes_when_all_are_blank_and_name_the_same_controllers() -
     )
 
 
-def test_one_missing_seed_blocks_founding() -> None:
+def test_one_missing_seed_blocks_formation() -> None:
     seeds = responses(blank(2)) | missing(3)
     waits(decide(FormationState(me=blank(1), seeds=seeds)), "no response from node-3:9092")
     assert FormationState(me=blank(1), seeds=seeds).named() is None
@@ -112,15 +112,13 @@ def test_node_joins_the_cluster_of_a_seed_while_others_are_missing() -> None:
     )
 
 
-def test_node_founds_only_the_cluster_that_it_promised() -> None:
+def test_node_forms_only_the_cluster_that_it_promised() -> None:
     kept = proposal("one")
     assert decide(
         FormationState(me=blank(1), seeds=responses(member(2)), promise=kept)
-    ) == CreateCluster(kept)
+    ) == FormCluster(kept)
     other = FormationState(me=blank(1), seeds=responses(member(2, "two")), promise=kept)
-    refuses(
-        decide(other), "has promised to found cluster one with 1, 2, 3, and the seeds belong to"
-    )
+    refuses(decide(other), "has promised to form cluster one with 1, 2, 3, and the seeds belong to")
     again = FormationState(me=blank(1), seeds=responses(blank(2), blank(3)), promise=kept)
     assert decide(again) == ProposeCluster(kept, again.members)
     wiped = FormationState(
@@ -131,7 +129,7 @@ def test_node_founds_only_the_cluster_that_it_promised() -> None:
     refuses(decide(lost), "with another directory")
     alone = FormationState(me=blank(1), seeds={}, promise=kept)
     refuses(decide(alone), "start it with their addresses")
-    assert decide(agreed(alone)) == CreateCluster(kept)
+    assert decide(agreed(alone)) == FormCluster(kept)
 
 
 def agreed(state: FormationState) -> FormationState:
@@ -142,7 +140,7 @@ def test_wiped_proposer_does_not_override_promises_of_others() -> None:
     held = replace(blank(2), promised="lost")
     waits(
         decide(FormationState(me=blank(1), seeds=responses(held, blank(3)))),
-        "node 2 has promised to found cluster lost",
+        "node 2 has promised to form cluster lost",
     )
 
 
@@ -175,7 +173,7 @@ def test_only_addresses_of_another_family_may_be_missing() -> None:
     waits(decide(FormationState(me=me, seeds={"node-2:9092": []})), "no address")
 
 
-def test_node_without_controller_role_is_not_a_founder() -> None:
+def test_node_without_controller_role_does_not_form_a_cluster() -> None:
     broker = replace(blank(3, named=(1, 2)), is_controller=False)
     waits(
         decide(FormationState(me=broker, seeds=responses(blank(1), blank(2)))),
@@ -227,7 +225,7 @@ def test_member_rejoins_unless_all_seeds_belong_to_other_clusters() -> None:
     [
         (blank(2), None, None, None),
         (blank(2), proposal("one"), None, None),
-        (blank(2), proposal("two"), None, "has promised to found cluster two"),
+        (blank(2), proposal("two"), None, "has promised to form cluster two"),
         (blank(2, directory=9), None, None, "is not among its voters"),
         (blank(2, named=(1, 2)), None, None, "names the controllers 1, 2"),
         (replace(blank(2), named=None), None, None, "has no response from some"),
@@ -235,7 +233,7 @@ def test_member_rejoins_unless_all_seeds_belong_to_other_clusters() -> None:
     ],
 )
 def test_proposal_is_promised_once_and_only_if_it_names_the_same_controllers(
-    me: NodeReport, promise: FoundingProposal | None, wanted: str | None, text: str | None
+    me: NodeReport, promise: ClusterProposal | None, wanted: str | None, text: str | None
 ) -> None:
     reason = rejection_reason(me, proposal("one"), promise, wanted)
     assert (reason is None) if text is None else (text in str(reason))

@@ -12,7 +12,7 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.raft.types import Voter
-from riverrun.server.formation.decision import FormationError, Formed, FoundingProposal
+from riverrun.server.formation.decision import ClusterProposal, FormationError, Formed
 from riverrun.server.formation.formation import Formation
 from riverrun.server.formation.promise import (
     PROMISE,
@@ -29,7 +29,7 @@ FILES = OsFiles()
 
 def test_promise_file_round_trip(tmp_path: Path) -> None:
     voter = Voter(id=NodeId(1), directory_id=UUID(int=5), endpoints={"CONTROLLER": ("a", 9093)})
-    kept = Promise(proposal=FoundingProposal(cluster_id="one", proposed_ms=5, voters=(voter,)))
+    kept = Promise(proposal=ClusterProposal(cluster_id="one", proposed_ms=5, voters=(voter,)))
     assert read_promise(FILES, str(tmp_path)) is None
     write_promise(FILES, str(tmp_path), kept)
     assert read_promise(FILES, str(tmp_path)) == kept

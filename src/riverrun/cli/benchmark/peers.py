@@ -49,7 +49,7 @@ class Running:
     idle_megabytes: float
 
 
-def free_port() -> int:
+def find_three_free_ports() -> int:
     """The first of three consecutive free ports, below the range for outgoing connections."""
     while True:
         first = random.randrange(PORT_MIN, PORT_MAX)
@@ -91,7 +91,7 @@ def kafka_jars() -> Path:
         )  # fmt: skip
         if fetched.returncode:
             raise PeerUnavailable(f"Maven could not fetch Apache Kafka: {fetched.stdout[-300:]}")
-        with contextlib.suppress(OSError):  # another run was faster
+        with contextlib.suppress(OSError):  # another process has already installed the jars
             (work / "jars").rename(jars)
     return jars
 
@@ -102,7 +102,7 @@ def kafka(settings: tuple[str, ...] = ()) -> Iterator[Running]:
     jars = kafka_jars()
     with tempfile.TemporaryDirectory(prefix="bench-kafka-") as folder:
         work = Path(folder)
-        port, controller = free_port(), free_port()
+        port, controller = find_three_free_ports(), find_three_free_ports()
         config = work / "server.properties"
         config.write_text(
             "\n".join(
@@ -138,7 +138,7 @@ def kafka(settings: tuple[str, ...] = ()) -> Iterator[Running]:
 def riverrun(settings: tuple[str, ...] = (), data: Path | None = None) -> Iterator[Running]:
     """One node started by ``riverrun up``."""
     with tempfile.TemporaryDirectory(prefix="bench-riverrun-") as folder:
-        port = free_port()
+        port = find_three_free_ports()
         command = [sys.executable, "-m", "riverrun.cli", "up", "--nodes", "1", "--json"]
         command += ["--data", str(data or Path(folder) / "data"), "--port", str(port)]
         for text in ("group.initial.rebalance.delay.ms=0", *settings):
@@ -161,7 +161,7 @@ def riverrun(settings: tuple[str, ...] = (), data: Path | None = None) -> Iterat
 
 
 def _ready(bootstrap: str, pids: tuple[int, ...], began: float) -> Running:
-    """Wait for the first acknowledged record, as an eager producer sees it."""
+    """Wait for the first acknowledged record, by a producer with short retry back-offs."""
     done: list[tuple[object, float]] = []
     producer = confluent_kafka.Producer(
         {

@@ -132,7 +132,7 @@ def unregister(
 
     It must be stopped, must not be a voter (see riverrun quorum remove), and must not hold
     replicas. With --force its replicas stay assigned to it, and they are missing until a node with
-    its id comes back.
+    its id rejoins.
 
     \b
     riverrun cluster unregister 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import riverrun
 from riverrun.cli.cluster.replica_lag import ask_copies, place_of
-from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_none
+from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_empty
 from riverrun.cli.support.output import Bad, Good, Table, counted
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
@@ -166,7 +166,7 @@ async def ask_brokers(pool: ConnectionPool) -> DescribeClusterResponse:
 async def ask_report(
     pool: ConnectionPool, *, with_features: bool = False, with_lag: bool = True
 ) -> ClusterReport:
-    quorum = await ask_quorum_or_none(pool)
+    quorum = await ask_quorum_or_empty(pool)
     cluster = await ask_brokers(pool)
     # Without a quorum leader no one fences dead brokers, and the metadata may be old.
     silent = await _silent(cluster) if quorum.leader is None else set()

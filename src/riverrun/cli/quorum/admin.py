@@ -45,13 +45,13 @@ class VoterCandidate:
 
 
 async def find_candidate(pool: ConnectionPool, node: str) -> VoterCandidate:
-    """By the id of a registered broker, or by the address of any node."""
+    """Find a node by broker id or by address."""
     if node.isdigit():
         brokers = {b.broker_id: (b.host, b.port) for b in (await ask_brokers(pool)).brokers}
         if int(node) not in brokers:
             raise NotFound(
-                f"there is no broker {node}; `riverrun cluster nodes` lists them. Name a node "
-                f"without the role broker by HOST:PORT of its listener for controllers."
+                f"broker {node} does not exist; `riverrun cluster nodes` lists the brokers. For a "
+                f"dedicated controller, pass HOST:PORT of its controller listener."
             )
         address = brokers[int(node)]
         # A broker is registered shortly before it listens.
@@ -66,8 +66,8 @@ async def find_candidate(pool: ConnectionPool, node: str) -> VoterCandidate:
     if found.cluster_id != cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"the node at {address[0]}:{address[1]} is of cluster {found.cluster_id}, and this is "
-            f"{cluster_id}",
+            f"the node at {address[0]}:{address[1]} belongs to cluster {found.cluster_id}, not "
+            f"to {cluster_id}",
         )
     if not found.is_controller or not found.controller:
         raise KafkaError(
@@ -92,7 +92,9 @@ async def _discover(address: tuple[str, int]) -> DiscoverNodeResponse:
             version=0,
         )
     except ConnectionResetError:
-        raise ConnectionError(f"{host}:{port} does not identify itself: is it riverrun?") from None
+        raise ConnectionError(
+            f"{host}:{port} closed the connection on DiscoverNode; only riverrun nodes support it"
+        ) from None
     finally:
         connection.close()
     check(answer.error_code, None, f"node at {host}:{port}")

@@ -76,7 +76,7 @@ class QuorumReport:
         if not silent:
             return text
         does = "node {} does" if len(silent) == 1 else "nodes {} do"
-        return f"{text}; {does.format(', '.join(silent))} not answer"
+        return f"{text}; {does.format(', '.join(silent))} not fetch"
 
     @property
     def voters(self) -> tuple[QuorumReplicaRow, ...]:
@@ -147,8 +147,8 @@ def read_quorum(answer: DescribeQuorumResponse) -> QuorumReport:
     )
 
 
-async def ask_quorum_or_none(pool: ConnectionPool) -> QuorumReport:
-    """A quorum without a leader is shown, too."""
+async def ask_quorum_or_empty(pool: ConnectionPool) -> QuorumReport:
+    """Returns an empty report if the quorum has no leader."""
     try:
         return await ask_quorum(pool)
     except KafkaError as error:

@@ -128,7 +128,7 @@ async def _race(
     """Print until it is done, interrupted, its reader is gone, or a background task fails."""
     reading = asyncio.ensure_future(printing.run())
     stopped = asyncio.ensure_future(stop.wait())
-    unread = asyncio.ensure_future(writer.wait_unread())
+    unread = asyncio.ensure_future(writer.wait_reader_closed())
     tasks = [reading, stopped, unread, *map(asyncio.ensure_future, beside)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -309,7 +309,7 @@ class _Printing:
         return {at: max(earliest[at], found[at] + start.offset) for at in places}
 
     def _tell_lost(self, at: TopicPartition, old: int, new: int) -> None:
-        self._tell(f"{at} has no offset {old}; going on at {new}, the oldest one")
+        self._tell(f"offset {old} of {at} was deleted; continuing at {new}, the log start offset")
 
     def _tell(self, text: str) -> None:
         if not self._plan.is_quiet:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 READ_BYTES = 256 * 1024
 PIPE_BYTES = 4096
-"""What a ready pipe accepts at once (PIPE_BUF). More could block."""
+"""Bytes that a writable pipe accepts without blocking (PIPE_BUF)."""
 
 
 class OutputFailed(Exception):
@@ -22,12 +22,12 @@ class OutputFailed(Exception):
 
 
 def is_file(descriptor: int) -> bool:
-    """Files are always ready, and epoll rejects them."""
+    """Whether the descriptor is a file. Files are always ready, and epoll rejects them."""
     mode = os.fstat(descriptor).st_mode
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_null(descriptor, mode)
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_other_device(descriptor, mode)
 
 
-def _is_null(descriptor: int, mode: int) -> bool:
+def _is_other_device(descriptor: int, mode: int) -> bool:
     return stat.S_ISCHR(mode) and not os.isatty(descriptor)
 
 
@@ -86,12 +86,12 @@ class Writer:
                 raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
             view = view[size:]
 
-    async def wait_unread(self) -> None:
-        """Returns when the reader of a pipe is gone, even if nothing is written; otherwise
+    async def wait_reader_closed(self) -> None:
+        """Returns when the reader closes the pipe, even if nothing is written; otherwise
         never."""
         if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
             await asyncio.get_running_loop().create_future()
-        # The write end of a pipe becomes readable only when its reader is gone.
+        # The write end of a pipe becomes readable only when its reader has closed it.
         loop = asyncio.get_running_loop()
         await _ready(loop.add_reader, loop.remove_reader, self._descriptor)
 

@@ -77,7 +77,7 @@ def parse_json(line: bytes, *, headers: Headers, timestamp: int) -> tuple[NewRec
     if unknown:
         raise BadInput(f"unknown field {unknown[0]!r}; known are {', '.join(_JSON_FIELDS)}")
     if "value" not in row and "value_base64" not in row:
-        raise BadInput(f"no value in {_shortened(line)}; null must be said")
+        raise BadInput(f"no value in {_shortened(line)}; write null explicitly")
     own = row.get("timestamp", timestamp)
     partition = row.get("partition")
     if not _is_whole(own) or not (partition is None or _is_whole(partition)):

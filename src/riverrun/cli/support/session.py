@@ -119,8 +119,9 @@ def run(
     except UnsupportedApi as error:
         fail(
             f"the cluster cannot do this: {error}\n"
-            "  A node serves nothing while it waits for its first cluster: its log says for whom. "
-            "A port for controllers serves no clients; with `riverrun up` theirs is the one before",
+            "  A node that has not joined a cluster serves no requests; its log names the missing "
+            "seeds. The controller port does not serve clients; with `riverrun up` the client port "
+            "is one lower.",
             FAILED,
         )
     except CorruptBatch as error:

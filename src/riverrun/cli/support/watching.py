@@ -15,7 +15,7 @@ CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def show(once: Callable[[], None], *, is_watched: bool) -> None:
-    """Call ``once``, or repeat it until Ctrl-C. A cluster that does not respond may come back."""
+    """Call ``once``, or repeat it until Ctrl-C, even while the cluster does not respond."""
     if not is_watched:
         once()
         return

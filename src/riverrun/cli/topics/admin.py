@@ -92,14 +92,14 @@ async def create_topics(
     )
     creation = Creation()
     for row in answer.topics:
-        is_there = row.error_code is ErrorCode.TOPIC_ALREADY_EXISTS and may_exist
-        if row.error_code is ErrorCode.NONE or is_there:
+        already_exists = row.error_code is ErrorCode.TOPIC_ALREADY_EXISTS and may_exist
+        if row.error_code is ErrorCode.NONE or already_exists:
             creation.created.append(
                 CreatedTopic(
                     name=row.name,
                     partitions=row.num_partitions,
                     replication_factor=row.replication_factor,
-                    is_new=not is_there,
+                    is_new=not already_exists,
                 )
             )
         else:
@@ -132,13 +132,17 @@ async def delete_topics(pool: ConnectionPool, names: Sequence[str]) -> dict[str,
 async def alter_topic(
     pool: ConnectionPool, name: str, *, partitions: int | None, settings: Mapping[str, str | None]
 ) -> None:
-    """Change settings (None restores the default) and partitions, or nothing at all."""
+    """Change settings (None restores the default) and the number of partitions.
+
+    Both changes are validated before the first is applied. The two requests are not atomic: if the
+    second fails, the settings are already changed.
+    """
     await find_topic(pool, name)
     for validate_only in (True, False):
         if settings:
             await _alter_settings(pool, name, settings, validate_only=validate_only)
         if partitions is not None:
-            await _grow(pool, name, partitions, validate_only=validate_only)
+            await _add_partitions(pool, name, partitions, validate_only=validate_only)
 
 
 async def _alter_settings(
@@ -160,7 +164,9 @@ async def _alter_settings(
         check(row.error_code, (row.error_message or row.error_code.name) + hint, f"topic {name}")
 
 
-async def _grow(pool: ConnectionPool, name: str, count: int, *, validate_only: bool) -> None:
+async def _add_partitions(
+    pool: ConnectionPool, name: str, count: int, *, validate_only: bool
+) -> None:
     message = CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
         timeout_ms=TIMEOUT_MS,
@@ -178,7 +184,7 @@ def _failure(code: ErrorCode, message: str | None, name: str) -> str:
 
 
 def _misspelt(settings: Iterable[str]) -> str:
-    """Suggestions for unknown topic names; the cluster only reports that they are unknown."""
+    """A suggestion for an unknown topic setting; the cluster only reports that it is unknown."""
     from riverrun.server.settings import declared_settings
 
     known = [declared.topic for declared in declared_settings() if declared.topic is not None]

@@ -41,7 +41,7 @@ class TopicSource:
     dead_letters: str
     start: str
     on_data_loss: str
-    """What to do if retention deleted records that were not read yet."""
+    """Reaction to records that retention deleted before they were read."""
     rows_per_batch: int | None
     has_registry_header: bool
     watermark: Watermark | None

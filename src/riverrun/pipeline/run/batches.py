@@ -1,7 +1,8 @@
-"""What a query does with each micro-batch.
+"""Processing of one micro-batch.
 
-The order within a batch makes it exact: stage the rows in files that no reader sees, write the dead
-letters to their topic, then make one commit that shows the rows and advances the stored offsets.
+The order of the steps makes each row appear exactly once: stage the rows in files that no reader
+sees, write the dead letters to their topic, then make one commit that shows the rows and advances
+the stored offsets.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ def process_started(pid: int) -> str | None:
 
 
 def is_alive(status: PipelineStatus, now_s: float | None = None) -> bool:
-    """Whether the pipeline runs. On another machine, judged by the age of its status."""
+    """Whether the pipeline runs. On another machine, this is estimated from the age of
+    its status file."""
     if status.has_ended:
         return False
     if status.host != os.uname().nodename:

@@ -1,4 +1,4 @@
-"""What a handler gets beside the request: the client, its connection and the version."""
+"""Context of a request: the client, its connection and the API version."""
 
 from __future__ import annotations
 

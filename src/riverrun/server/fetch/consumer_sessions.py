@@ -1,4 +1,4 @@
-"""What a consumer's fetch session remembers (KIP-227)."""
+"""State of a consumer's fetch session (KIP-227)."""
 
 from __future__ import annotations
 

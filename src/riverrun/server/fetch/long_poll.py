@@ -41,12 +41,12 @@ Entry = tuple[P, PartitionRead]
 
 
 class Fetch(Protocol[P]):
-    """What differs between the fetches of consumers and followers."""
+    """A fetch of a consumer or a follower: the steps in which they differ."""
 
     services: BrokerServices
     wait_ms: int
     entries: list[Entry[P]]
-    """What the last ``read`` found."""
+    """The result of the last ``read``."""
     has_cold: bool
     """Some records must be loaded from the disk."""
 

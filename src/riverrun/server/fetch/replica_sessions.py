@@ -1,4 +1,4 @@
-"""What a follower's fetch session remembers (KIP-227), and which of its partitions have news.
+"""State of a follower's fetch session (KIP-227), and which of its partitions have changed.
 
 A follower fetches thousands of partitions in one session and sends the next fetch as soon as it has
 a response. So partitions report changes to the session, and a fetch reads only those: its cost

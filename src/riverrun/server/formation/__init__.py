@@ -1,1 +1,1 @@
-"""How a blank node joins the cluster of its seeds, or founds one with them."""
+"""How a blank node joins the cluster of its seeds, or forms one with them."""

@@ -1,17 +1,17 @@
-"""Whether a node without a cluster founds one, joins one, or waits.
+"""Whether a node without a cluster forms one, joins one, or waits.
 
-A cluster is founded only when every node behind the seeds responds, is blank and sees the same
+A cluster is formed only when every node behind the seeds responds, is blank and sees the same
 controllers. The controller with the lowest id then proposes the cluster. The proposal holds when
 every controller has durably promised it and nothing else. Two different clusters would need a node
 that promised twice, or controllers that do not see each other. A majority is not enough: two wiped
-nodes of three would found a second cluster. A crash in between blocks formation until the node is
-back, but never forks the cluster. ``formation.py`` carries the decisions out.
+nodes of three would form a second cluster. A crash in between blocks formation until the node
+has restarted, but never forks the cluster. ``formation.py`` carries the decisions out.
 
-    blank     --a seed belongs to a cluster-->           joins it as an observer
-    blank     --all blank, all agree, lowest id-->       promises its own proposal and sends it
-    blank     --receives a proposal-->                   promises it
-    promised  --all have promised-->                     founds (the proposer), notifies the others
-    promised  --is notified, or a seed has founded-->    founds
+    blank     --a seed belongs to a cluster-->            joins it as an observer
+    blank     --all blank, all agree, lowest id-->        promises its own proposal, sends it
+    blank     --receives a proposal-->                    promises it
+    promised  --all have promised-->                      forms it (proposer), notifies the rest
+    promised  --is notified, or a seed has the cluster--> forms it
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NodeKey = tuple[NodeId, UUID]
 
 LISTENER = "CONTROLLER"
 _START_EMPTY = (
-    "if that cluster was never founded, start all of its nodes with empty data directories"
+    "if that cluster was never formed, start all of its nodes with empty data directories"
 )
 
 
@@ -60,7 +60,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     is_controller: bool = True
     cluster_id: str | None = None
     promised: str | None = None
-    """The cluster that it has promised to found."""
+    """The cluster that it has promised to form."""
     controller: Address | None = None
     named: tuple[NodeKey, ...] | None = None
     """The controllers behind its seeds. None until all of its seeds have responded."""
@@ -83,8 +83,8 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class FoundingProposal(Struct, frozen=True, kw_only=True):
-    """A cluster to be founded. It determines the first snapshot that its voters write."""
+class ClusterProposal(Struct, frozen=True, kw_only=True):
+    """A cluster to be formed. It determines the first snapshot that its voters write."""
 
     cluster_id: str
     proposed_ms: int
@@ -96,7 +96,7 @@ class FoundingProposal(Struct, frozen=True, kw_only=True):
 
 
 class FormationState(Struct, frozen=True, kw_only=True):
-    """What a node without a cluster knows after one round of requests to its seeds."""
+    """State of a node without a cluster after one round of requests to its seeds."""
 
     me: NodeReport
     seeds: Mapping[str, Sequence[SeedResult]]
@@ -105,7 +105,7 @@ class FormationState(Struct, frozen=True, kw_only=True):
     """From the addresses where a cluster knows another node with our id."""
     expect: int = 0
     wanted_cluster: str | None = None
-    promise: FoundingProposal | None = None
+    promise: ClusterProposal | None = None
     is_agreed: bool = False
 
     def results(self) -> Iterator[SeedResult]:
@@ -124,7 +124,7 @@ class FormationState(Struct, frozen=True, kw_only=True):
 
     @property
     def members(self) -> tuple[NodeReport, ...]:
-        """The voters of a cluster founded now, lowest id first."""
+        """The voters of a cluster formed now, lowest id first."""
         nodes = (self.me, *self.others)
         return tuple(sorted((n for n in nodes if n.is_controller), key=lambda n: n.key))
 
@@ -171,17 +171,17 @@ class JoinCluster(Struct, frozen=True):
 class ProposeCluster(Struct, frozen=True):
     """Ask all other controllers to promise. ``proposal`` is our own earlier promise, if any."""
 
-    proposal: FoundingProposal | None
+    proposal: ClusterProposal | None
     members: tuple[NodeReport, ...]
 
 
-class CreateCluster(Struct, frozen=True):
+class FormCluster(Struct, frozen=True):
     """All controllers have promised: become a voter of the new cluster."""
 
-    proposal: FoundingProposal
+    proposal: ClusterProposal
 
 
-Decision = Wait | Refuse | JoinCluster | ProposeCluster | CreateCluster
+Decision = Wait | Refuse | JoinCluster | ProposeCluster | FormCluster
 
 
 def decide(state: FormationState) -> Decision:
@@ -191,11 +191,11 @@ def decide(state: FormationState) -> Decision:
     if conflict is not None:
         return Refuse(conflict)
     if promise is not None and state.is_agreed:
-        return CreateCluster(promise)
+        return FormCluster(promise)
     formed = [node for node in state.others if node.cluster_id is not None]
     if formed:
         if promise is not None:
-            return CreateCluster(promise)
+            return FormCluster(promise)
         bootstrap = known_controllers(state.others)
         if not bootstrap:
             return Wait(f"no seed knows the controllers of cluster {formed[0].cluster_id} yet")
@@ -244,7 +244,7 @@ def _conflict(state: FormationState) -> str | None:
     if ids and promise is not None and ids[0] != promise.cluster_id:
         return (
             f"{_promise_text(promise)}, and the seeds belong to cluster {ids[0]}: if the former "
-            f"was never founded, start this node with an empty data directory"
+            f"was never formed, start this node with an empty data directory"
         )
     return None
 
@@ -290,7 +290,7 @@ def _decide_among_blank(state: FormationState) -> Decision:
             if len(keys) > 1:
                 return Refuse(
                     f"{seed} resolves to {len(keys)} nodes: set bootstrap.expect to the number of "
-                    f"nodes that found the cluster, or name each of them in seed.nodes"
+                    f"nodes that form the cluster, or name each of them in seed.nodes"
                 )
         if not state.others:
             return Refuse(
@@ -330,7 +330,7 @@ def _decide_by_promises(state: FormationState, named: tuple[NodeKey, ...]) -> De
         for other in state.others:
             if other.promised is not None:
                 return Wait(
-                    f"node {other.node_id} has promised to found cluster {other.promised}, which "
+                    f"node {other.node_id} has promised to form cluster {other.promised}, which "
                     f"this directory does not know: {_START_EMPTY}"
                 )
     for member in members:
@@ -341,8 +341,8 @@ def _decide_by_promises(state: FormationState, named: tuple[NodeKey, ...]) -> De
 
 def rejection_reason(
     me: NodeReport,
-    proposal: FoundingProposal,
-    promise: FoundingProposal | None,
+    proposal: ClusterProposal,
+    promise: ClusterProposal | None,
     wanted_cluster: str | None,
 ) -> str | None:
     """Why a proposal must not be promised. None if it may be, or already was."""
@@ -350,7 +350,7 @@ def rejection_reason(
         return f"node {me.node_id} with directory {me.directory_id} is not among its voters"
     if promise is not None:
         if promise != proposal:
-            return f"node {me.node_id} has promised to found cluster {promise.cluster_id}"
+            return f"node {me.node_id} has promised to form cluster {promise.cluster_id}"
         return None
     if me.named is None:
         return f"node {me.node_id} has no response from some of its seeds yet"
@@ -381,8 +381,8 @@ def known_controllers(others: Sequence[NodeReport]) -> tuple[Address, ...]:
     return tuple(known)
 
 
-def _promise_text(promise: FoundingProposal) -> str:
-    return f"this node has promised to found cluster {promise.cluster_id} with {_ids(promise.keys)}"
+def _promise_text(promise: ClusterProposal) -> str:
+    return f"this node has promised to form cluster {promise.cluster_id} with {_ids(promise.keys)}"
 
 
 def _ids(keys: Sequence[NodeKey]) -> str:

@@ -1,4 +1,4 @@
-"""The first start of a node: finds or founds the cluster that it belongs to.
+"""The first start of a node: joins a cluster or forms one with its seeds.
 
 While it has no cluster, the node listens on its own addresses and serves only the formation
 requests of other blank nodes. ``decision.py`` decides each step.
@@ -30,13 +30,13 @@ from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.dispatch.router import Refused, Router
 from riverrun.server.formation.decision import (
     Address,
-    CreateCluster,
+    ClusterProposal,
     Decision,
     FormationError,
     FormationState,
     FormationStopped,
+    FormCluster,
     Formed,
-    FoundingProposal,
     JoinCluster,
     NodeReport,
     ProposeCluster,
@@ -138,7 +138,7 @@ class Formation:
         self._promise = await self._in_thread(self._read_promise)
         if self._promise is None and known is None:
             if not settings.seed_nodes:
-                return await self._found_alone()
+                return await self._form_alone()
             if await self._in_thread(self._has_metadata):
                 raise FormationError(
                     f"{self._directory.path} holds metadata of an unknown cluster: start the node "
@@ -150,21 +150,21 @@ class Formation:
             renewed = await self._in_thread(self._directory.renew_id)
             self._me = replace(self._me, directory_id=renewed)
         if self._promise is not None and self._promise.is_agreed:
-            return await self._found_as_agreed(self._promise.proposal)
+            return await self._form_as_agreed(self._promise.proposal)
         return await self._find_others(known or settings.cluster_id or None)
 
     # A cluster of one node, and a cluster that the node already belongs to
 
-    async def _found_alone(self) -> Formed:
+    async def _form_alone(self) -> Formed:
         if not self._me.is_controller:
             raise FormationError(
                 "a node that is not a controller needs seed.nodes to find its cluster"
             )
         endpoints = {} if self._me.controller is None else {CONTROLLER: self._me.controller}
         voter = Voter(id=self._me.node_id, directory_id=self._me.directory_id, endpoints=endpoints)
-        return await self._found(self._new_proposal((voter,)))
+        return await self._form_cluster(self._new_proposal((voter,)))
 
-    async def _found_as_agreed(self, proposal: FoundingProposal) -> Formed:
+    async def _form_as_agreed(self, proposal: ClusterProposal) -> Formed:
         """All voters promised before this start, so no request is needed."""
         state = FormationState(me=self._me, seeds={}, promise=proposal, is_agreed=True)
         formed = await self._act(decide(state), state)
@@ -243,22 +243,22 @@ class Formation:
                     await self._in_thread(lambda: self._write_cluster_id(cluster_id))
                 log.info("joined a cluster", cluster=cluster_id)
                 return Formed(cluster_id=cluster_id, bootstrap=bootstrap)
-            case CreateCluster(proposal):
-                return await self._found(proposal)
+            case FormCluster(proposal):
+                return await self._form_cluster(proposal)
             case ProposeCluster(proposal, members):
                 return await self._propose(proposal or self._new_proposal(voters_from(members)))
             case _:
                 assert_never(decision)
 
-    def _new_proposal(self, voters: tuple[Voter, ...]) -> FoundingProposal:
+    def _new_proposal(self, voters: tuple[Voter, ...]) -> ClusterProposal:
         drawn = base64.urlsafe_b64encode(self._randomness.uuid().bytes).decode().rstrip("=")
-        return FoundingProposal(
+        return ClusterProposal(
             cluster_id=self._settings.formation.cluster_id or drawn,
             proposed_ms=self._clock.now_ms(),
             voters=voters,
         )
 
-    async def _propose(self, proposal: FoundingProposal) -> Formed | None:
+    async def _propose(self, proposal: ClusterProposal) -> Formed | None:
         async with self._storing:
             if self._promise is None:
                 await self._store(Promise(proposal=proposal))
@@ -273,17 +273,17 @@ class Formation:
             if error is not None:
                 self._log_wait(f"node {voter.id} has not promised: {error}")
                 return None
-        formed = await self._found(proposal)
-        # A voter that misses this notification asks any seed that has founded the cluster.
+        formed = await self._form_cluster(proposal)
+        # A voter that misses this notification asks any seed that belongs to the cluster.
         await asyncio.gather(
             *(self._client.form(address, proposal, is_agreed=True) for address in addresses)
         )
         return formed
 
-    async def _found(self, proposal: FoundingProposal) -> Formed:
+    async def _form_cluster(self, proposal: ClusterProposal) -> Formed:
         await self._in_thread(lambda: self._write_first_snapshot(proposal))
         ids = ", ".join(str(voter.id) for voter in proposal.voters)
-        log.info("founded a cluster", cluster=proposal.cluster_id, voters=ids)
+        log.info("formed a cluster", cluster=proposal.cluster_id, voters=ids)
         bootstrap = tuple(v.endpoints[CONTROLLER] for v in proposal.voters if v.endpoints)
         return Formed(cluster_id=proposal.cluster_id, voters=proposal.voters, bootstrap=bootstrap)
 
@@ -358,7 +358,7 @@ class Formation:
     # The data directory
 
     @property
-    def _promised_proposal(self) -> FoundingProposal | None:
+    def _promised_proposal(self) -> ClusterProposal | None:
         return self._promise.proposal if self._promise is not None else None
 
     async def _store(self, promise: Promise) -> None:
@@ -368,7 +368,7 @@ class Formation:
     def _read_promise(self) -> Promise | None:
         return read_promise(self._files, self._directory.path)
 
-    def _write_first_snapshot(self, proposal: FoundingProposal) -> None:
+    def _write_first_snapshot(self, proposal: ClusterProposal) -> None:
         """Write the snapshot with the first voters. All voters write the same bytes."""
         path = os.path.join(self._directory.make_metadata(), BOOTSTRAP.name)
         if not self._files.exists(path):

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from riverrun.model.ids import NodeId
 from riverrun.raft.types import NO_DIRECTORY, Voter
-from riverrun.server.formation.decision import LISTENER, Address, FoundingProposal, NodeReport
+from riverrun.server.formation.decision import LISTENER, Address, ClusterProposal, NodeReport
 from riverrun.wire.private.discover_node_response import (
     DiscoverNodeResponse,
     NamedNode,
@@ -50,7 +50,7 @@ def decode_report(response: DiscoverNodeResponse) -> NodeReport:
     )
 
 
-def encode_proposal(proposal: FoundingProposal, *, is_agreed: bool) -> FormClusterRequest:
+def encode_proposal(proposal: ClusterProposal, *, is_agreed: bool) -> FormClusterRequest:
     return FormClusterRequest(
         cluster_id=proposal.cluster_id,
         proposed_ms=proposal.proposed_ms,
@@ -67,8 +67,8 @@ def encode_proposal(proposal: FoundingProposal, *, is_agreed: bool) -> FormClust
     )
 
 
-def decode_proposal(request: FormClusterRequest) -> FoundingProposal:
-    return FoundingProposal(
+def decode_proposal(request: FormClusterRequest) -> ClusterProposal:
+    return ClusterProposal(
         cluster_id=request.cluster_id,
         proposed_ms=request.proposed_ms,
         voters=tuple(

@@ -1,4 +1,4 @@
-"""The promise to found a cluster, as a file.
+"""The promise to form a cluster, as a file.
 
 It is durable before the response that confirms it, and deleted when the directory belongs to the
 cluster. All calls block on the disk. ``riverrun up`` uses this module too, so it imports little.
@@ -20,7 +20,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, OsFiles, read_whole, write_atomically
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.types import Voter
-from riverrun.server.formation.decision import LISTENER, FormationError, FoundingProposal
+from riverrun.server.formation.decision import LISTENER, ClusterProposal, FormationError
 from riverrun.storage.checkpoints import encode_uuid, parse_uuid
 from riverrun.storage.identity import DirectoryIdentity
 
@@ -31,7 +31,7 @@ VERSION = 1
 class Promise(Struct, frozen=True, kw_only=True):
     """``is_agreed``: all voters are known to have promised."""
 
-    proposal: FoundingProposal
+    proposal: ClusterProposal
     is_agreed: bool = False
 
     def encode(self) -> bytes:
@@ -64,7 +64,7 @@ class Promise(Struct, frozen=True, kw_only=True):
             )
             for entry in content["voters"]
         )
-        proposal = FoundingProposal(
+        proposal = ClusterProposal(
             cluster_id=str(content["cluster.id"]),
             proposed_ms=int(content["proposed.ms"]),
             voters=voters,
@@ -80,7 +80,7 @@ def read_promise(files: Files, directory: str) -> Promise | None:
         return Promise.parse(read_whole(files, path))
     except (ValueError, KeyError, TypeError) as error:
         raise FormationError(
-            f"{path} is corrupt ({error!r}): if the cluster that it names was never founded, start "
+            f"{path} is corrupt ({error!r}): if the cluster that it names was never formed, start "
             f"all of its nodes with empty data directories"
         ) from None
 
@@ -102,14 +102,16 @@ def promise_for_all(
     The nodes then need no requests to each other: once every promise is durable, all have promised.
     """
     files = OsFiles()
-    founders = tuple(
+    first_voters = tuple(
         Voter(
             id=NodeId(node_id), directory_id=randomness.uuid(), endpoints={LISTENER: (host, port)}
         )
         for node_id, host, port in voters
     )
-    proposal = FoundingProposal(cluster_id=cluster_id, proposed_ms=clock.now_ms(), voters=founders)
-    for voter, directory in zip(founders, directories, strict=True):
+    proposal = ClusterProposal(
+        cluster_id=cluster_id, proposed_ms=clock.now_ms(), voters=first_voters
+    )
+    for voter, directory in zip(first_voters, directories, strict=True):
         assert voter.directory_id is not None
         files.make_directory(str(directory))
         identity = DirectoryIdentity(

@@ -14,7 +14,7 @@ from msgspec import Struct
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
-from riverrun.server.formation.decision import Address, FoundingProposal, SeedResult
+from riverrun.server.formation.decision import Address, ClusterProposal, SeedResult
 from riverrun.server.formation.messages import decode_report, encode_proposal
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
@@ -60,7 +60,7 @@ class SeedClient:
         return SeedResult(address=written, family=family, report=decode_report(response))
 
     async def form(
-        self, address: Address, proposal: FoundingProposal, *, is_agreed: bool
+        self, address: Address, proposal: ClusterProposal, *, is_agreed: bool
     ) -> str | None:
         """Ask a controller to promise, or notify it that all have. Returns the error, if any."""
         try:

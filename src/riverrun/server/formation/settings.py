@@ -13,7 +13,7 @@ CONTROLLER: Final = "controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormationSettings(Settings):
-    """The node's roles, and how it finds or founds its cluster."""
+    """The node's roles, and how it joins or forms its cluster."""
 
     roles: tuple[str, ...] = setting(
         (BROKER, CONTROLLER),
@@ -32,13 +32,13 @@ class FormationSettings(Settings):
         name="bootstrap.expect",
         at_least=0,
         at_most=1000,
-        doc="Number of controllers that found the cluster. Required if seed.nodes is a DNS name of "
+        doc="Number of controllers that form the cluster. Required if seed.nodes is a DNS name of "
         "several nodes. 0: as many as seed.nodes names.",
     )
     cluster_id: str = setting(
         "",
         name="cluster.id",
-        doc="Id of the cluster that this node joins or founds. Empty: the cluster of the seeds, or "
+        doc="Id of the cluster that this node joins or forms. Empty: the cluster of the seeds, or "
         "a new one.",
     )
     auto_join: bool = setting(

@@ -117,7 +117,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
-        self._listener.forget(self)
+        self._listener.remove(self)
         self._memory.forget(self)
         self._note_unsent(0)
         self._transport = None

@@ -1,7 +1,6 @@
 """Accepts client connections, enforces their limits, and closes them when the node stops.
 
-One listener serves all addresses of a node, because the limits apply to the node. TLS will be an
-``ssl`` argument of ``create_server`` here.
+One listener serves all addresses of a node, because the limits apply to the node.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Listener:
         self._per_host: dict[str, int] = {}
         self._next_id = 0
         self._sweeper: asyncio.TimerHandle | None = None
-        self._all_gone: asyncio.Event | None = None
+        self._all_closed: asyncio.Event | None = None
         self._log_limiter = LogLimiter(clock, interval_seconds=LOG_SECONDS)
         self.pending: dict[asyncio.Future[Any], None] = {}
         counter = metrics.counter
@@ -134,10 +133,11 @@ class Listener:
         chosen: int = server.sockets[0].getsockname()[1]
         return chosen
 
-    async def stop(self, *, is_patient: bool = True) -> None:
-        """Accept no more, complete the requests in flight, and close; abort after a timeout.
+    async def stop(self, *, waits_for_requests: bool = True) -> None:
+        """Stop accepting, complete the requests in flight, and close. Abort connections after a
+        timeout.
 
-        A failed node is not patient: its requests in flight may never complete.
+        A failed node does not wait: its requests in flight may never complete.
         """
         for server in self._servers:
             server.close()
@@ -145,11 +145,11 @@ class Listener:
             self._sweeper.cancel()
         for connection in list(self._connections.values()):
             connection.begin_stop()
-        self._all_gone = asyncio.Event()
-        if self._connections and is_patient:
+        self._all_closed = asyncio.Event()
+        if self._connections and waits_for_requests:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.stop_ms_max / 1000):
-                    await self._all_gone.wait()
+                    await self._all_closed.wait()
         for connection in list(self._connections.values()):
             connection.abort()
         left = list(self.pending)
@@ -183,7 +183,7 @@ class Listener:
         """Whether a new connection is within the limits."""
         host = connection.peer.client_host
         from_host = self._per_host.get(host, 0)
-        if self._all_gone is not None:
+        if self._all_closed is not None:
             return False
         if len(self._connections) >= self.settings.connections_max:
             self.refused(connection.peer, Refused("max_connections", "too many connections"))
@@ -199,8 +199,8 @@ class Listener:
         self._accepted.value += 1
         return True
 
-    def forget(self, connection: ClientConnection) -> None:
-        """The connection has ended."""
+    def remove(self, connection: ClientConnection) -> None:
+        """Remove a closed connection."""
         if self._connections.pop(connection.peer.connection_id, None) is None:
             return
         del self._activity[connection.peer.connection_id]
@@ -210,8 +210,8 @@ class Listener:
             del self._per_host[host]
         if self._closed is not None:
             self._closed(connection.peer)
-        if self._all_gone is not None and not self._connections:
-            self._all_gone.set()
+        if self._all_closed is not None and not self._connections:
+            self._all_closed.set()
 
     def refused(self, peer: Peer, refused: Refused) -> None:
         """Count why the node closes a connection, and log it once a second for each reason."""

@@ -4,8 +4,8 @@ Behaviour:
 
 * Creates unknown topics if the client and the node allow it. A new topic is in the response at
   once; Kafka reports it as unknown first, and the client retries.
-* A broker that was fenced is listed for some more seconds, and a response waits shortly for the
-  successor of a leader that may be dead (``dispatch/broker_visibility.py``).
+* A fenced broker stays listed for a few seconds, and a response waits up to 0.3 s for a new leader
+  if the current one may be dead (``dispatch/broker_visibility.py``).
 * Topics are encoded one by one and cached as bytes (``dispatch/response_cache.py``).
 
 Versions 0 to 13:

@@ -35,7 +35,7 @@ Change = Write | Resize
 
 
 class PowerLossEffect(Enum):
-    """What a power loss does to the unsynced changes of a file."""
+    """Effect of a power loss on the unsynced changes of a file."""
 
     LOST = "lost"
     KEPT = "kept"

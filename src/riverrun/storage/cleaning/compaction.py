@@ -60,7 +60,7 @@ class SourceSegment(Struct, frozen=True, kw_only=True):
 
 
 class LastRecord(Struct, frozen=True, kw_only=True):
-    """What to keep of an active producer: its last data batch, or a marker of its epoch."""
+    """The record to keep of an active producer: its last data batch, or a marker of its epoch."""
 
     offset: int | None
     epoch: int

@@ -65,7 +65,7 @@ class ReplayedState:
 
 
 class OffsetRules(NamedTuple):
-    """What holds for the offsets of a segment, besides that they increase."""
+    """Constraints on the offsets of a segment, besides that they increase."""
 
     below: int = 2**63
     """Batches that reach this offset are not read."""

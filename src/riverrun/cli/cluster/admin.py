@@ -73,7 +73,7 @@ async def find_gone(pool: ConnectionPool, node: int) -> HeldReplicas:
     report = await ask_report(pool, with_lag=False)
     brokers = {broker.id: broker for broker in report.brokers}
     if node not in brokers:
-        raise NotFound(f"there is no broker {node}; `riverrun cluster nodes` lists them")
+        raise NotFound(f"broker {node} does not exist; `riverrun cluster nodes` lists the brokers")
     if not brokers[node].is_fenced:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"node {node} is up: stop it first")
     if any(voter.id == node for voter in report.quorum.voters):

@@ -46,7 +46,7 @@ class World:
     def record(self, line: str) -> None:
         pass
 
-    def tell(self, line: str) -> None:
+    def trace(self, line: str) -> None:
         pass
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pluggy import Result
+
     from riverrun.testing.cluster import Cluster
     from riverrun.testing.processes import Settings
 
@@ -80,13 +82,13 @@ def riverrun_topic(request: pytest.FixtureRequest, riverrun_cluster: Cluster) ->
         riverrun_cluster.delete_topic(topic)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(hookwrapper=True)  # the style that pytest 7 knows too
 def pytest_runtest_makereport(
     item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
+) -> Generator[None, Result[pytest.TestReport], None]:
+    outcome = yield
+    report = outcome.get_result()
     if report.failed:
         cluster: Cluster | None = getattr(item, "funcargs", {}).get(CLUSTER_FIXTURE)
         if cluster is not None:
             report.sections.append(("riverrun log", cluster.logs()[-LOG_TAIL_CHARACTERS:]))
-    return report

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from riverrun.metadata.image import DIRECTORY_UNASSIGNED, PartitionImage
+from riverrun.metadata.image import DIRECTORY_UNASSIGNED, NO_LEADER, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
 from riverrun.replication.partition import UNKNOWN_BYTES, Partition
 from riverrun.replication.reading import read_partition
+from riverrun.storage.producers import SEQUENCE_MAX
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch, flush
 
@@ -173,8 +174,8 @@ def test_older_image_is_ignored() -> None:
     assert (node.partition.is_leader, node.partition.leader_epoch) == (True, 2)
 
 
-def numbered(sequence: int, producer: int = 7) -> bytearray:
-    return bytearray(batch(b"value", producer=producer, sequence=sequence))
+def numbered(sequence: int, producer: int = 7, epoch: int = 0) -> bytearray:
+    return bytearray(batch(b"value", producer=producer, epoch=epoch, sequence=sequence))
 
 
 def rejected(node: Node, data: bytearray) -> ErrorCode:
@@ -215,6 +216,76 @@ def test_producer_that_wrote_before_the_leader_was_ready_resumes_at_its_first_ba
     assert rejected(node, numbered(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert appended(node, numbered(1)) == 1
     assert appended(node, numbered(2)) == 2
+
+
+def test_lost_batches_are_reported_though_their_successor_was_refused() -> None:
+    """A power loss took acknowledged batches, so the producer never sends them again. Its next
+    batch arrived before this node led again. With a retriable error the producer would repeat that
+    batch without end (found by a simulation)."""
+    node = Node()
+    assert appended(node, numbered(0)) == 0
+    node.partition.apply(state(leader=NO_LEADER, epoch=1, partition_epoch=1))
+    assert rejected(node, numbered(5)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node.partition.apply(state(epoch=2, partition_epoch=2))
+    assert rejected(node, numbered(5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert rejected(node, numbered(6)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert appended(node, numbered(0, epoch=1)) == 1, "the producer starts a new epoch"
+
+
+def without_replicas(*sequences: int, producer_epoch: int = 0) -> Node:
+    """A leader that has batch 0 and refused these for lack of replicas. It now has enough."""
+    node = Node(min_insync_replicas=2)
+    node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
+    assert appended(node, numbered(0)) == 0
+    node.partition.apply(state(partition_epoch=2, isr=(ME,), replicas=(ME, OTHER)))
+    for sequence in sequences:
+        data = numbered(sequence, epoch=producer_epoch)
+        assert rejected(node, data) is ErrorCode.NOT_ENOUGH_REPLICAS
+    node.partition.apply(state(partition_epoch=3, isr=(ME, OTHER)))
+    return node
+
+
+def test_producer_that_skips_its_refused_batch_is_out_of_order() -> None:
+    node = without_replicas(1, 2)
+    assert rejected(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert rejected(node, numbered(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert rejected(node, numbered(4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_batches_are_held_back_again_after_the_first_is_refused_again() -> None:
+    node = without_replicas(1, 2)
+    assert rejected(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    node.partition.apply(state(partition_epoch=4, isr=(ME,), replicas=(ME, OTHER)))
+    assert rejected(node, numbered(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    node.partition.apply(state(partition_epoch=5, isr=(ME, OTHER)))
+    assert rejected(node, numbered(2)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert rejected(node, numbered(3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [appended(node, numbered(sequence)) for sequence in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_batches_after_the_refused_first_batch_of_a_producer_epoch_are_held_back() -> None:
+    node = without_replicas(0, producer_epoch=1)
+    assert rejected(node, numbered(1, epoch=1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert rejected(node, numbered(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [appended(node, numbered(sequence, epoch=1)) for sequence in (0, 1)] == [1, 2]
+
+
+def test_refused_batch_explains_a_gap_across_the_wrap_of_sequences() -> None:
+    node = Node(min_insync_replicas=2)
+    node.partition.apply(state(partition_epoch=1, isr=(ME, OTHER)))
+    assert appended(node, numbered(SEQUENCE_MAX - 1)) == 0
+    node.partition.apply(state(partition_epoch=2, isr=(ME,), replicas=(ME, OTHER)))
+    assert rejected(node, numbered(SEQUENCE_MAX)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    node.partition.apply(state(partition_epoch=3, isr=(ME, OTHER)))
+    assert rejected(node, numbered(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [appended(node, numbered(sequence)) for sequence in (SEQUENCE_MAX, 0)] == [1, 2]
+
+
+def test_refused_batches_are_dropped_when_another_node_leads() -> None:
+    node = without_replicas(1)
+    node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=4, isr=(ME, OTHER)))
+    node.partition.apply(state(epoch=2, partition_epoch=5, isr=(ME, OTHER)))
+    assert rejected(node, numbered(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_acks_all_is_rejected_below_the_minimum_of_in_sync_replicas() -> None:

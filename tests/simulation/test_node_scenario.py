@@ -106,6 +106,22 @@ def test_node_survives_each_kind_of_fault(faults: str, synced: str) -> None:
     expect_no_failure(outcome)
 
 
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (24, "power-loss@4+1.5:broker kill@5.8+0.5:broker kill@6.6+0.2:broker"),
+        (7, "power-loss@3.1+0.5:broker kill@3.8+0.5:broker kill@4.6+0.2:broker"),
+    ],
+)
+def test_producer_whose_acknowledged_batches_were_lost_makes_progress(
+    seed: int, faults: str
+) -> None:
+    """Its next batch arrives before the restarted node leads. See RefusedProducers."""
+    outcome = run(plan_with(seed, faults, log_flush_before_ack="false"))
+    gc.collect()
+    expect_no_failure(outcome)
+
+
 @pytest.mark.timeout(BUDGET_SECONDS + 600)  # the budget, and time to shrink a failure
 def test_promises_hold_under_random_faults() -> None:
     deadline = time.monotonic() + BUDGET_SECONDS

@@ -174,6 +174,8 @@ class Partition:
             self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if not (was_leader and self.is_leader):
                 self._uncommitted.clear()
+            if self.leader not in (self._node_id, NO_LEADER):
+                self._refused_producers.clear()  # The producers resume at the other leader.
             if self.is_leader:
                 # Positions of followers belong to one leader epoch, even if the leader stays.
                 self.log.begin_epoch(self.leader_epoch)
@@ -250,9 +252,7 @@ class Partition:
             )
         except KafkaError as error:
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                code = self._refused_producers.code_for(batch)
-                if code is not None:
-                    raise KafkaError(code, "An earlier batch was refused.") from error
+                self._refused_producers.hold_back(batch, log.producers)
             raise
         if self._refused_producers:
             self._refused_producers.remove(batch)

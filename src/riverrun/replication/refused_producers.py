@@ -6,50 +6,86 @@ and the cause then disappears. The next batch follows a gap. OUT_OF_ORDER_SEQUEN
 true but harmful: librdkafka then starts a new epoch and repeats all unacknowledged batches, also
 those that were appended before a leader died. So the later batches get the error of the first one,
 and the producer sends all of them again in order. (Apache Kafka's brokers have the same problem.)
+
+A batch is held back only while the producer can still fill the gap:
+
+- The log expects exactly the refused batch next. Any other gap is a loss, for example of
+  acknowledged batches that a power loss took. The producer never sends those again, and would
+  repeat its batch without end. OUT_OF_ORDER_SEQUENCE_NUMBER makes it start a new epoch.
+- The producer has not sent the batch a second time since. Producers retry in order, so it would
+  have sent the refused batch first. It has given that batch up.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
-from riverrun.model.errors import ErrorCode
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import HEADER_BYTES
+from riverrun.storage.producers import SEQUENCE_MAX, Producers
 
 PRODUCERS_MAX: Final = 1000
 """Entries of one partition; the oldest is evicted first."""
-_PRODUCER_ID: Final = struct.Struct(">q")
-_PRODUCER_ID_AT: Final = 43
+_PRODUCER: Final = struct.Struct(">qhi")
+"""Producer id, producer epoch and base sequence."""
+_PRODUCER_AT: Final = 43
+
+
+class _Refusal(NamedTuple):
+    epoch: int
+    sequence: int
+    """The base sequence of the first refused batch."""
+    code: ErrorCode
+    newest: int
+    """The base sequence of the last batch that was refused or held back since."""
 
 
 class RefusedProducers:
-    __slots__ = ("_codes",)
+    __slots__ = ("_refusals",)
 
     def __init__(self) -> None:
-        self._codes: dict[int, ErrorCode] = {}
+        self._refusals: dict[int, _Refusal] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._codes)
+        return bool(self._refusals)
 
     def add(self, batch: bytearray | memoryview, code: ErrorCode) -> None:
         """The batch was refused with this code."""
         if len(batch) < HEADER_BYTES:
             return
-        producer = _producer_of(batch)
-        if producer >= 0:
-            self._codes.setdefault(producer, code)
-            if len(self._codes) > PRODUCERS_MAX:
-                del self._codes[next(iter(self._codes))]
+        producer, epoch, sequence = _PRODUCER.unpack_from(batch, _PRODUCER_AT)
+        if producer < 0:
+            return
+        first = self._refusals.get(producer)
+        if first is not None and first.epoch == epoch and _is_after(sequence, first.sequence):
+            self._refusals[producer] = first._replace(newest=sequence)
+            return
+        self._refusals[producer] = _Refusal(epoch, sequence, code, sequence)
+        if len(self._refusals) > PRODUCERS_MAX:
+            del self._refusals[next(iter(self._refusals))]
 
     def remove(self, batch: bytearray | memoryview) -> None:
         """The batch was appended: its producer has resumed at the refused batch."""
-        self._codes.pop(_producer_of(batch), None)
+        self._refusals.pop(_PRODUCER.unpack_from(batch, _PRODUCER_AT)[0], None)
 
-    def code_for(self, batch: bytearray | memoryview) -> ErrorCode | None:
-        """The error of an earlier batch of this producer, if one was refused."""
-        return self._codes.get(_producer_of(batch))
+    def clear(self) -> None:
+        self._refusals.clear()
+
+    def hold_back(self, batch: bytearray | memoryview, producers: Producers) -> None:
+        """Raise the error of the refused batch if it can still fill the gap before this batch."""
+        producer, epoch, sequence = _PRODUCER.unpack_from(batch, _PRODUCER_AT)
+        first = self._refusals.get(producer)
+        if first is None or first.epoch != epoch:
+            return
+        is_explained = producers.next_sequence(producer, epoch) == first.sequence
+        if not is_explained or not _is_after(sequence, first.newest):
+            del self._refusals[producer]
+            return
+        self._refusals[producer] = first._replace(newest=sequence)
+        raise KafkaError(first.code, "An earlier batch was refused.")
 
 
-def _producer_of(batch: bytearray | memoryview) -> int:
-    producer: int = _PRODUCER_ID.unpack_from(batch, _PRODUCER_ID_AT)[0]
-    return producer
+def _is_after(sequence: int, other: int) -> bool:
+    """Sequences wrap, so the shorter way around decides."""
+    return 0 < (sequence - other) & SEQUENCE_MAX <= SEQUENCE_MAX // 2

@@ -103,6 +103,10 @@ class ProducerEntry:
         batches = self.batches
         return len(batches) >= BATCHES_KEPT or not batches or batches[0].first_sequence <= 0
 
+    def next_sequence(self, epoch: int) -> int:
+        """The sequence continues without a gap; a new epoch starts at 0."""
+        return (self.last_sequence + 1) & SEQUENCE_MAX if epoch == self.epoch else 0
+
     def enter_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
@@ -129,6 +133,13 @@ class Producers:
     def is_complete(self) -> bool:
         """Whether all batches that a producer may retry are kept."""
         return all(producer.is_complete for producer in self.entries.values())
+
+    def next_sequence(self, producer_id: int, epoch: int) -> int | None:
+        """The sequence that the producer's next batch must start with; None if any is valid."""
+        producer = self.entries.get(producer_id)
+        if producer is None or producer.epoch == NO_PRODUCER_EPOCH:
+            return None
+        return producer.next_sequence(epoch)
 
     def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> KnownBatch | None:
         """Check a batch before it is appended; the original if it is a duplicate.
@@ -340,24 +351,20 @@ class Producers:
 
 
 def _check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:
-    """The sequence continues without a gap; a new epoch starts at 0."""
-    first = header.base_sequence
-    if header.producer_epoch != producer.epoch:
-        if first != 0 and producer.epoch != NO_PRODUCER_EPOCH:
-            raise KafkaError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Invalid sequence number for new epoch of producer {header.producer_id}: "
-                f"{header.producer_epoch} (request epoch), {first} (seq. number), "
-                f"{producer.epoch} (current producer epoch)",
-            )
+    first, epoch = header.base_sequence, header.producer_epoch
+    if producer.epoch == NO_PRODUCER_EPOCH or first == producer.next_sequence(epoch):
         return
-    last = producer.last_sequence
-    if producer.epoch == NO_PRODUCER_EPOCH or first == (last + 1) & SEQUENCE_MAX:
-        return
+    if epoch != producer.epoch:
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Invalid sequence number for new epoch of producer {header.producer_id}: "
+            f"{epoch} (request epoch), {first} (seq. number), "
+            f"{producer.epoch} (current producer epoch)",
+        )
     raise KafkaError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"Out of order sequence number for producer {header.producer_id}: "
-        f"{first} (incoming seq. number), {last} (current end sequence number)",
+        f"{first} (incoming seq. number), {producer.last_sequence} (current end sequence number)",
     )
 
 

@@ -143,7 +143,6 @@ class Member:
             controller_endpoints=self.voter.endpoints,
             clock=clock,
             settings=settings,
-            cluster_settings={"min.insync.replicas": "1"},
             quorum_settings=quorum_settings,
             randomness=environment.randomness,
             network=network,

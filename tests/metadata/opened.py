@@ -77,7 +77,6 @@ async def open_metadata(
         controller_endpoints={"CONTROLLER": ("127.0.0.1", port)},
         clock=clock,
         settings=settings,
-        cluster_settings={"min.insync.replicas": "1"},
     )
 
 

@@ -78,7 +78,6 @@ async def with_metadata(root: Path, port: int, *, fills: bool) -> Image:
         controller_endpoints={"CONTROLLER": ("127.0.0.1", port + 1)},
         clock=clock,
         settings=settings,
-        cluster_settings={"min.insync.replicas": "1"},
     )
     task = asyncio.create_task(log.run())
     if fills:

@@ -18,11 +18,12 @@ from riverrun.server.requests import fetch
 from riverrun.storage.log_manager import LogManager
 from riverrun.storage.settings import LogSettings
 from riverrun.wire.apis import ALL_APIS, ApiKey
-from riverrun.wire.headers import body_position, read_request_header, response_start
+from riverrun.wire.headers import response_start
 from tests.replication.follower.leader import Leader, NetworkLoop, Pipe
 from tests.replication.follower.scenario import LoopClock
 from tests.server.requests.leader_node import THREE, TWO, Node, image_of
 from tests.storage.machines import Machine, read_all
+from tests.wire.request_headers import body_position, read_request_header
 
 WITHIN_SECONDS = 30.0
 

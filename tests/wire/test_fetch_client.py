@@ -28,9 +28,9 @@ from riverrun.wire.fetch_client import (
     FollowerFetchResponse,
     parse_fetch_response,
 )
-from riverrun.wire.headers import body_position, read_request_header
 from riverrun.wire.messages import fetch_response
 from riverrun.wire.produce import NodeEndpoint
+from tests.wire.request_headers import body_position, read_request_header
 
 from .arbitrary import as_kio, message
 from .test_codec import kio_bytes

@@ -13,14 +13,13 @@ from kio.serial import entity_writer
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest
 from riverrun.wire.headers import (
-    body_position,
     has_flexible_response_header,
-    read_request_header,
     read_response_header,
     request_frame,
     response_start,
 )
 from riverrun.wire.primitives import read_varint, write_varint
+from tests.wire.request_headers import body_position, read_request_header
 
 
 @pytest.mark.parametrize("client_id", [None, "", "me", "ü" * 200])

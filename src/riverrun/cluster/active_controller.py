@@ -398,7 +398,7 @@ def activate(configs: Configs, image: Image) -> Decision[None]:
     records: list[Record] = []
     is_new = METADATA_VERSION_FEATURE not in image.features
     if is_new:
-        records += first_records({})
+        records += first_records()
     if is_new or is_elr_enabled(image):
         records += records_to_enable(configs, image)
     records += elect_leaderless(configs, image)

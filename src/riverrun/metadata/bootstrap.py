@@ -3,15 +3,13 @@ node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from riverrun.metadata.image import ConfigType
 from riverrun.metadata.quorum import MetadataError, Voter
 from riverrun.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
-    ConfigRecord,
     FeatureLevelRecord,
 )
 
@@ -24,20 +22,9 @@ FEATURES: Final = {
 }
 
 
-def first_records(cluster_settings: Mapping[str, str]) -> list[Record]:
-    """Features and cluster-wide settings.
-
-    With eligible leader replicas, min.insync.replicas is the same for all nodes and comes from the
-    metadata, never from a node's own file (KIP-966).
-    """
-    features: list[Record] = [
-        FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURES.items()
-    ]
-    settings: list[Record] = [
-        ConfigRecord(resource_type=ConfigType.BROKER, resource_name="", name=name, value=value)
-        for name, value in cluster_settings.items()
-    ]
-    return features + settings
+def first_records() -> list[Record]:
+    """The features of a new cluster. The active controller adds the settings that they require."""
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURES.items()]
 
 
 def check_sole_voter(known: Sequence[Voter], me: Voter) -> None:

@@ -43,7 +43,6 @@ from riverrun.raft.messages import (
     RemoveVoterRequest,
     Request,
     Response,
-    UpdateVoterRequest,
 )
 from riverrun.raft.settings import QuorumSettings
 from riverrun.raft.types import Endpoint, ReplicaKey, SnapshotId, VoterSet
@@ -77,7 +76,6 @@ class MetadataLog:
         network: RaftNetwork,
         clock: Clock,
         quorum_settings: QuorumSettings,
-        cluster_settings: Mapping[str, str],
     ) -> None:
         self.node_id = me.id
         self.me = me
@@ -88,7 +86,6 @@ class MetadataLog:
         self._raft = raft
         self._clock = clock
         self._quorum_settings = quorum_settings
-        self._cluster_settings = cluster_settings
         self._runner = RaftDriver(raft, store, network, self, clock)
         self._snapshots = snapshots
         self._leadership: list[Leadership] = []
@@ -112,7 +109,6 @@ class MetadataLog:
         controller_endpoints: Mapping[str, tuple[str, int]],
         clock: Clock,
         settings: MetadataSettings,
-        cluster_settings: Mapping[str, str],
         quorum_settings: QuorumSettings | None = None,
         randomness: Randomness | None = None,
         network: RaftNetwork | None = None,
@@ -127,8 +123,8 @@ class MetadataLog:
         ``network`` is None for a single-node cluster. ``bootstrap`` lists addresses that an
         observer asks for the leader. ``joins`` makes the node a voter when it has caught up.
         ``renew_directory`` durably changes the directory id: a voter that lost acknowledged records
-        becomes another replica. ``cluster_settings`` are written once, by the first leader. Raises
-        ``MetadataError`` for a directory that is not ours or not readable.
+        becomes another replica. Raises ``MetadataError`` for a directory that is not ours
+        or not readable.
         """
         me = Voter(id=node_id, directory_id=directory_id, endpoints=dict(controller_endpoints))
         opened = MetadataStore(store, files=files, clock=clock)
@@ -169,7 +165,6 @@ class MetadataLog:
                 network=network or NoNetwork(),
                 clock=clock,
                 quorum_settings=quorum_settings,
-                cluster_settings=cluster_settings,
             )
             self._runner.post(Tick())
             if is_controller and opened.voters.voters.is_sole(me.key):
@@ -312,10 +307,6 @@ class MetadataLog:
 
     async def remove_voter(self, key: ReplicaKey, *, timeout_ms: int = 30_000) -> None:
         request = RemoveVoterRequest(voter=key, timeout_ms=timeout_ms)
-        opening.check_answer(await self.receive(request))
-
-    async def update_voter(self, voter: Voter) -> None:
-        request = UpdateVoterRequest(voter=voter, epoch=self.epoch)
         opening.check_answer(await self.receive(request))
 
     async def run(self) -> None:
@@ -489,4 +480,4 @@ class MetadataLog:
                 size=0,
             )
         if METADATA_VERSION_FEATURE not in images.newest.features:
-            self._write(first_records(self._cluster_settings))
+            self._write(first_records())

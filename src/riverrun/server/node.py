@@ -235,7 +235,6 @@ class Node:
             controller_endpoints=endpoints,
             clock=self._clock,
             settings=settings.metadata,
-            cluster_settings={},
             quorum_settings=settings.quorum,
             randomness=self._randomness,
             is_controller=settings.formation.is_controller,

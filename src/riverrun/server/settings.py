@@ -33,8 +33,15 @@ from riverrun.server.network.settings import NetworkSettings
 from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
-VARIABLES_OF_OTHERS = ("BOOTSTRAP", "PEERS", "TEST_PORTS", "FUZZ_EXAMPLES", "SIMULATION_SECONDS")
-"""Variables that the command line and the tests read."""
+VARIABLES_OF_OTHERS = (
+    "BOOTSTRAP",
+    "SPARK_MASTER",
+    "PEERS",
+    "TEST_PORTS",
+    "FUZZ_EXAMPLES",
+    "SIMULATION_SECONDS",
+)
+"""Variables that the command line, the pipelines and the tests read."""
 
 
 class UnreadableFile(SettingError):
@@ -206,15 +213,12 @@ class NodeSettings:
     def node_id(self) -> NodeId:
         return NodeId(self.identity.node_id)
 
-    def _addresses(self) -> tuple[Address, ...]:
-        return tuple(Address.parse(text, "listeners") for text in self.identity.listeners)
-
     def listening(self) -> tuple[Address, ...]:
         """The addresses of all listeners."""
-        return self._addresses()
+        return tuple(Address.parse(text, "listeners") for text in self.identity.listeners)
 
     def client_addresses(self) -> tuple[Address, ...]:
-        found = tuple(address for address in self._addresses() if address.name != "CONTROLLER")
+        found = tuple(address for address in self.listening() if address.name != "CONTROLLER")
         if not found and self.formation.is_broker:
             raise SettingError(
                 "listeners", ",".join(self.identity.listeners), "there is no listener for clients"
@@ -222,7 +226,7 @@ class NodeSettings:
         return found
 
     def controller_address(self) -> Address | None:
-        return next((a for a in self._addresses() if a.name == "CONTROLLER"), None)
+        return next((a for a in self.listening() if a.name == "CONTROLLER"), None)
 
     def controller_advertised(self) -> Address | None:
         """The address of our controller for other nodes. Voters are registered with it.

@@ -127,7 +127,7 @@ class LogSettings(Settings):
     leader_throttled_replicas: tuple[str, ...] = setting(
         (), name="leader.replication.throttled.replicas", live=True,
         topic="leader.replication.throttled.replicas",
-        doc="Replicas whose replication the leader throttles.",
+        doc="Accepted without effect: leaders do not throttle replication yet.",
     )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, name="log.local.retention.bytes", topic="local.retention.bytes", at_least=-2,
@@ -291,7 +291,9 @@ class DirectorySettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings(Settings):
-    """Settings of compaction on a node. ``LogSettings`` has those of topics."""
+    """Compaction."""
+
+    # Settings of topics are in ``LogSettings``.
 
     enable: bool = setting(
         True, name="log.cleaner.enable",

@@ -25,7 +25,7 @@ from riverrun.wire.fetch import (
     encode_fetch_response,
     parse_fetch,
 )
-from riverrun.wire.headers import body_position, read_request_header, response_start
+from riverrun.wire.headers import response_start
 from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 from riverrun.wire.messages.list_offsets_request import ListOffsetsRequest
 from riverrun.wire.messages.list_offsets_response import (
@@ -35,6 +35,7 @@ from riverrun.wire.messages.list_offsets_response import (
 )
 from tests.storage.machines import NOW_MS, batch
 from tests.storage.virtual_loop import VirtualLoop
+from tests.wire.request_headers import body_position, read_request_header
 
 Change = Callable[[FetchResult], FetchResult]
 CHUNK_BYTES = 100_000

@@ -106,8 +106,10 @@ class Configs:
         return self.default_text(name) if given is None else given
 
     def static_int(self, name: str) -> int:
-        """The value of a node-level integer; 0 for an undeclared setting."""
-        return int(self.static_text(name) or 0)
+        """The value of a node-level integer, which must be declared."""
+        text = self.static_text(name)
+        assert text is not None, f"{name} is not declared"
+        return int(text)
 
     def default_text(self, name: str) -> str | None:
         if name in _WITHOUT_DEFAULT or name not in self.node:

@@ -11,15 +11,15 @@ from riverrun.wire.messages.create_topics_request import CreatableTopic, Creatab
 
 def offsets_topic(configs: Configs, image: Image) -> CreatableTopic:
     """__consumer_offsets as Kafka creates it, but with at most as many replicas as brokers."""
-    replicas = configs.static_int("offsets.topic.replication.factor") or 1
+    replicas = configs.static_int("offsets.topic.replication.factor")
     texts = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
-        "segment.bytes": configs.static_text("offsets.topic.segment.bytes") or "104857600",
+        "segment.bytes": str(configs.static_int("offsets.topic.segment.bytes")),
     }
     return CreatableTopic(
         name=OFFSETS_TOPIC,
-        num_partitions=configs.static_int("offsets.topic.num.partitions") or 50,
+        num_partitions=configs.static_int("offsets.topic.num.partitions"),
         replication_factor=min(replicas, max(len(image.brokers), 1)),
         assignments=(),
         configs=tuple(CreatableTopicConfig(name=name, value=text) for name, text in texts.items()),

@@ -383,7 +383,7 @@ def test_a_log_that_lost_durable_records_is_rejected(tmp_path: Path) -> None:
             await log.append(topic_records("a", 1))
         segment = tmp_path / "00000000000000000000.log"
         segment.write_bytes(segment.read_bytes()[:-5])
-        with pytest.raises(MetadataError, match="what was acknowledged is missing"):
+        with pytest.raises(MetadataError, match="acknowledged metadata is missing"):
             await open_metadata(OsFiles(), str(tmp_path))
         (tmp_path / FLUSHED).unlink()
         again = await open_metadata(OsFiles(), str(tmp_path))

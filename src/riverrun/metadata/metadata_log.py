@@ -392,7 +392,7 @@ class MetadataLog:
                 size=size,
             )
 
-    # Decisions of the quorum; see ``raft.driver.Witness``.
+    # Decisions of the quorum; see ``raft.driver.RaftListener``.
 
     def committed(self, high_watermark: Offset) -> None:
         self._store.committed(high_watermark)

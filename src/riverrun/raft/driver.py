@@ -87,7 +87,7 @@ class RaftNetwork(Protocol):
         ...
 
 
-class Witness(Protocol):
+class RaftListener(Protocol):
     """Receives decisions in order. Must not block."""
 
     def committed(self, high_watermark: Offset) -> None: ...
@@ -117,12 +117,17 @@ class RaftDriver:
     ``run``."""
 
     def __init__(
-        self, raft: Raft, store: RaftStore, network: RaftNetwork, witness: Witness, clock: Clock
+        self,
+        raft: Raft,
+        store: RaftStore,
+        network: RaftNetwork,
+        listener: RaftListener,
+        clock: Clock,
     ) -> None:
         self._raft = raft
         self._store = store
         self._network = network
-        self._witness = witness
+        self._listener = listener
         self._clock = clock
         self._events: deque[Event] = deque()
         self._effects: deque[do.Effect] = deque()
@@ -241,13 +246,13 @@ class RaftDriver:
             case do.InstallSnapshot():
                 await self._install_snapshot(effect)
             case do.Committed():
-                self._witness.committed(effect.high_watermark)
+                self._listener.committed(effect.high_watermark)
             case do.BecameLeader():
-                self._witness.became_leader(effect.epoch, effect.start_offset)
+                self._listener.became_leader(effect.epoch, effect.start_offset)
             case do.LostLeadership():
-                self._witness.lost_leadership(effect.epoch)
+                self._listener.lost_leadership(effect.epoch)
             case do.Follows():
-                self._witness.follows(effect.leader, effect.epoch)
+                self._listener.follows(effect.leader, effect.epoch)
             case _:
                 assert_never(effect)
 
@@ -264,7 +269,7 @@ class RaftDriver:
         else:
             self.post(Answered(effect.peer, effect.request, response))
             if isinstance(response, FetchResponse) and response.error is ErrorCode.NONE:
-                self._witness.leader_committed(response.high_watermark)
+                self._listener.leader_committed(response.high_watermark)
 
     async def _respond(self, effect: do.Respond) -> None:
         token = effect.token
@@ -312,7 +317,7 @@ class RaftDriver:
 
     async def _install_snapshot(self, effect: do.InstallSnapshot) -> None:
         if await self._store.install_snapshot(effect.snapshot):
-            self._witness.snapshot_installed(effect.snapshot)
+            self._listener.snapshot_installed(effect.snapshot)
             self._events.appendleft(SnapshotInstalled(effect.snapshot))
         else:
             self._events.appendleft(SnapshotFailed(effect.snapshot))

@@ -13,8 +13,8 @@ from riverrun.cli.records.formats import BadInput, parse_json, parse_line
 from riverrun.cli.support.interrupts import stop_on_signals, unless
 from riverrun.cli.support.options import FAILED, NOT_FOUND
 from riverrun.cli.support.output import bytes_in_words, counted
-from riverrun.cli.support.patience import Patience
 from riverrun.cli.support.session import in_words
+from riverrun.cli.support.wait_reporter import WaitReporter
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.producer import PartitionBuffer, Producer
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -109,27 +109,27 @@ async def write_lines(
     is_shown = sys.stderr.isatty() and not plan.is_quiet
     progress = _Progress(summary, is_shown=is_shown, is_quiet=plan.is_quiet)
     loop = asyncio.get_running_loop()
-    patience = Patience(progress.tell, loop.call_later)
-    pool.on_retry = patience.failed
+    wait_reporter = WaitReporter(progress.tell, loop.call_later)
+    pool.on_retry = wait_reporter.failed
     started = loop.time()
 
     def sent(records: int, size: int) -> None:
         progress.sent(records, size)
-        patience.moved()
+        wait_reporter.progressed()
 
     try:
         producer = await Producer.open(
             pool, plan.topic, acks=plan.acks, compression=plan.compression,
-            sent=sent, waits=patience.wait_for,
+            sent=sent, waits=wait_reporter.wait_for,
         )  # fmt: skip
     finally:
-        patience.done()
+        wait_reporter.done()
     summary.partitions = list(producer.partitions.values())
     if plan.partition is not None and plan.partition not in producer.partitions:
         count = counted(len(producer.partitions), "partition")
         text = f"topic {plan.topic} has {count}, numbered from 0; there is no {plan.partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-    writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock(), patience)
+    writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock(), wait_reporter)
     try:
         await writing.run()
     except BadInput as error:
@@ -155,13 +155,13 @@ class _Writing:
         producer: Producer,
         reader: Reader,
         clock: Clock,
-        patience: Patience,
+        wait_reporter: WaitReporter,
     ) -> None:
         self._plan = plan
         self._producer = producer
         self._reader = reader
         self._clock = clock
-        self._patience = patience
+        self._wait_reporter = wait_reporter
         self.lines = LineBuffer()
 
     async def run(self) -> None:
@@ -175,11 +175,11 @@ class _Writing:
         await self._flush()
 
     async def _flush(self) -> None:
-        self._patience.wait_for(f"topic {self._plan.topic} to take what was sent")
+        self._wait_reporter.wait_for(f"topic {self._plan.topic} to accept the records")
         try:
             await self._producer.flush()
         finally:
-            self._patience.done()
+            self._wait_reporter.done()
 
     async def _add(self, lines: Iterator[bytes]) -> None:
         plan = self._plan

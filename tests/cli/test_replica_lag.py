@@ -74,7 +74,7 @@ def test_a_followers_lag_goes_from_zero_to_unknown_to_late(cluster: Cluster, cli
     assert [row["lag"] for row in status(cli)["brokers"]] == [0, 0, 0]
 
     cluster.nodes[LATE].kill()
-    until(lambda: LATE not in partition(cli)["isr"], seconds=30, what="the others go on")
+    until(lambda: LATE not in partition(cli)["isr"], seconds=30, what="the others continue")
     for number in range(WRITES):
         cli.write(TOPIC, f"{number} {'x' * 2000}\n", "--partition", "0")
     described = partition(cli)

@@ -229,7 +229,7 @@ def test_controller_is_sure_only_during_its_quorum_lease() -> None:
 
 @pytest.mark.parametrize(("heartbeat_ms", "session_ms"), [(250, 2000), (250, 500), (2000, 9000)])
 def test_healthy_controller_is_always_sure(heartbeat_ms: int, session_ms: int) -> None:
-    """Also with a long heartbeat interval, because voters fetch from it meanwhile."""
+    """This holds even with a long heartbeat interval, because voters fetch from it meanwhile."""
 
     async def scenario(_: Lifecycle, controller: FakeController, metadata: Any) -> None:
         clock: Any = ManualClock()

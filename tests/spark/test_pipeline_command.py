@@ -222,7 +222,7 @@ def test_starting_pipeline_has_a_status_and_can_be_stopped(
     pipeline: Pipeline,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also while Spark is starting, and after an earlier run."""
+    """This holds even while Spark is starting, and after an earlier run."""
     write_status(pipeline.state, status_with(pid=2**22 + 1, has_ended=True))
     made = FakeSession()
 

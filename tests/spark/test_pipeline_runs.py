@@ -43,7 +43,7 @@ path = "table"
 
 
 def test_every_record_is_in_the_table_exactly_once(runs: Runs, topic: str) -> None:
-    """Also if the checkpoint is lost, or an old one is restored."""
+    """This holds even if the checkpoint is lost, or an old one is restored."""
     write(runs.bootstrap, topic, [*numbers(0, 100), "no JSON", {"id": "text"}, None])
     supervisor = runs.once(to_table(topic, more="compact_every = 2"))
     assert ids(runs.rows("table")) == list(range(100))
@@ -74,7 +74,7 @@ def test_every_record_is_in_the_table_exactly_once(runs: Runs, topic: str) -> No
 
 
 def test_latest_is_resolved_at_the_first_start(runs: Runs, topic: str) -> None:
-    """Also if the checkpoint has only Spark's empty folders."""
+    """This holds even if the checkpoint has only Spark's empty folders."""
     text = to_table(topic).replace("rows_per_batch", 'start = "latest"\nrows_per_batch')
     write(runs.bootstrap, topic, numbers(0, 10))
     runs.once(text)
@@ -146,7 +146,7 @@ def test_lost_records_end_the_run_unless_data_loss_is_allowed(
     delete_before(spark_cluster, topic, 30)
     supervisor = runs.once(to_table(topic))
     (reason,) = supervisor.failures
-    assert f"offsets 20 to 29 of {topic}-0 are gone" in reason
+    assert f"offsets 20 to 29 of {topic}-0 were deleted" in reason
     assert 'on_data_loss = "go-on"' in reason
     lenient = to_table(topic).replace("rows_per_batch", 'on_data_loss = "go-on"\nrows_per_batch')
     runs.once(lenient)

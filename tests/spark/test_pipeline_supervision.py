@@ -158,11 +158,13 @@ def test_lost_records_end_the_query_with_a_remedy(
     supervisor: QuerySupervisor, sink_query: FakeSinkQuery
 ) -> None:
     supervisor.tick(0.0)
-    sink_query.started[-1].fail(f"{DataLost.__module__}.DataLost: offsets 3 to 7 of t-0 are gone")
+    sink_query.started[-1].fail(
+        f"{DataLost.__module__}.DataLost: offsets 3 to 7 of t-0 were deleted"
+    )
     supervisor.tick(0.0)
     assert supervisor.status.state == "failed"
     reason = supervisor.status.reason or ""
-    assert reason.startswith("sinks.s: DataLost: offsets 3 to 7 of t-0 are gone")
+    assert reason.startswith("sinks.s: DataLost: offsets 3 to 7 of t-0 were deleted")
     assert 'on_data_loss = "go-on"' in reason
 
 

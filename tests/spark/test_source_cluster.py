@@ -220,7 +220,7 @@ def test_deleted_records_are_reported_or_skipped(spark_cluster: Cluster, topic: 
     planned = source.reader(source.schema())
     tasks = planned.partitions()
     delete_before(spark_cluster, topic, 15)
-    with pytest.raises(DataLost, match=r"offsets 0 to 14 .* are gone: the log starts at 15"):
+    with pytest.raises(DataLost, match=r"offsets 0 to 14 .* were deleted: the log starts at 15"):
         read(options)
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
         list(planned.read(tasks[0]))

@@ -85,7 +85,7 @@ def test_partition_unknown_to_one_node_is_requested_from_another(behind: Metadat
     assert pool.switches == 1
 
 
-def test_partition_unknown_to_several_nodes_is_gone() -> None:
+def test_partition_unknown_to_several_nodes_counts_as_deleted() -> None:
     pool = FakePool(topic(1))
     assert planner(pool).find(BOTH).partitions == (A0,)
     assert pool.switches == ATTEMPTS_MAX - 1
@@ -158,5 +158,5 @@ def test_position_beyond_the_log_end_is_data_loss_after_retries(
 def test_records_deleted_by_retention_are_data_loss_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(DataLost, match="offsets 50 to 54 of a-0 are gone"):
+    with pytest.raises(DataLost, match="offsets 50 to 54 of a-0 were deleted"):
         asyncio.run(fetcher(50, (55, 90), monkeypatch)._out_of_range())

@@ -25,7 +25,7 @@ from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 NO_MATCH = -1
 ATTEMPTS_MAX: Final = 5
-"""Lookups before a known partition or record counts as gone. They take more than a second."""
+"""Lookups before a known partition or record counts as deleted. They take more than a second."""
 NOT_THERE: Final = (ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 COMMIT_S_MAX: Final = 5.0
 """Publishing the lag is not worth a longer wait."""

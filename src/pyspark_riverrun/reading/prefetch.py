@@ -236,7 +236,7 @@ class _RangeFetcher:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{self._at}: the topic id does not match")
         raise DataLost(
             f"topic {self._at.topic} was deleted and recreated while it was read: offsets "
-            f"{self.position} to {self._range.end - 1} of partition {self._at.partition} are gone. "
+            f"{self.position} to {self._range.end - 1} of partition {self._at.partition} are lost. "
             "Start the query again with a new checkpoint"
         )
 
@@ -252,8 +252,8 @@ class _RangeFetcher:
         self._mismatches += 1
         if self.position < earliest:
             reached = min(earliest, self._range.end)
-            lost = f"offsets {self.position} to {reached - 1} of {self._at} are gone: the log "
-            lost += f"starts at {earliest} (retention or deleted records)"
+            lost = f"offsets {self.position} to {reached - 1} of {self._at} were deleted: the log "
+            lost += f"starts at {earliest} (retention or DeleteRecords)"
         elif self.position <= latest or self._mismatches < MISMATCHES_MAX:
             self._switch_to(None)
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._at}: the replica is behind")

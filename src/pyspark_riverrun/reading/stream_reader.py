@@ -195,7 +195,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(begin) | {at: self._new[at] for at in end if at not in begin}
 
     def _checked_end(self, begin: Offsets, latest: Offsets) -> Offsets:
-        """Report partitions that are gone or shorter than before. Offsets never go back."""
+        """Report partitions that were deleted or are shorter than before. Offsets never
+        decrease."""
         end = dict(latest)
         for at, offset in begin.items():
             if self._is_later_start(at, offset):

@@ -448,7 +448,7 @@ class MetadataStore:
             file = await self.in_thread(lambda: self.snapshots.begin(snapshot, FETCHED))
             self._incoming = snapshot, file
         assert self._incoming is not None, f"{snapshot} was not begun"
-        assert self._incoming[0] == snapshot, f"{snapshot} goes on in {self._incoming[0]}"
+        assert self._incoming[0] == snapshot, f"{snapshot} continues {self._incoming[0]}"
         file = self._incoming[1]
         assert file.size() == position, f"{position} is not the end of {snapshot}"
         await self.in_thread(lambda: file.write_at(position, data))

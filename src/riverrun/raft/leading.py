@@ -119,7 +119,7 @@ class Leading:
                 last_heard=member.now,
                 last_fetch=None,
                 leader_end_at_last_fetch=member.log.end_offset,
-                told_high_watermark=Offset(-1),
+                known_high_watermark=Offset(-1),
             )
             if key.id >= 0 and len(replicas) < REPLICAS_MAX:
                 replicas[key] = replica
@@ -142,18 +142,18 @@ class Leading:
         replica.last_fetch = member.now
         replica.leader_end_at_last_fetch = end
         if request.high_watermark is not None:
-            replica.told_high_watermark = request.high_watermark
+            replica.known_high_watermark = request.high_watermark
 
     def _serve(self, key: ReplicaKey, held: Held) -> None:
         """Respond if there is data, or if the long poll has timed out."""
         member = self._member
         replica = self._role.replicas.get(key)
-        told = member.high_watermark if replica is None else replica.told_high_watermark
+        known = member.high_watermark if replica is None else replica.known_high_watermark
         has_data = held.request.fetch_offset < member.log.end_offset
-        if has_data or told < member.high_watermark or member.now >= held.deadline:
+        if has_data or known < member.high_watermark or member.now >= held.deadline:
             del self._role.held[key]
             if replica is not None:
-                replica.told_high_watermark = member.high_watermark
+                replica.known_high_watermark = member.high_watermark
             # Kafka's replicas may send no limit. A response needs at least one batch to make
             # progress.
             limit = max(1, min(held.request.max_bytes, member.settings.fetch_bytes_max))

@@ -105,7 +105,7 @@ class Replica(Struct, kw_only=True):
     """The last time that its log matched ours."""
     last_caught_up: float | None = None
     leader_end_at_last_fetch: Offset
-    told_high_watermark: Offset
+    known_high_watermark: Offset
 
 
 class Held(Struct, frozen=True, kw_only=True):

@@ -128,7 +128,7 @@ class ReceivedBatches(NamedTuple):
     newest_timestamp: int
 
 
-def sound_batches(
+def validate_received(
     data: Buffer, expected: int, epoch_max: int, batches_max: int, bytes_max: int
 ) -> ReceivedBatches:
     """Validate the batches of a leader, which start at offset ``expected`` or later.

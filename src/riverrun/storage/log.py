@@ -27,7 +27,7 @@ from riverrun.records.batch import (
     stamp,
 )
 from riverrun.records.validate import check_produced
-from riverrun.storage.append_policy import Appended, AppendPolicy, duplicate_of, sound_batches
+from riverrun.storage.append_policy import Appended, AppendPolicy, duplicate_of, validate_received
 from riverrun.storage.cleaning.retention import discardable
 from riverrun.storage.flush import FlushJob, LogFlusher
 from riverrun.storage.log_reader import LogReader
@@ -183,7 +183,7 @@ class Log:
         """
         self._check_online()
         try:
-            found, stop, newest = sound_batches(
+            found, stop, newest = validate_received(
                 data, self.end_offset, epoch_max, batches_max, bytes_max
             )
         except CorruptBatch as error:

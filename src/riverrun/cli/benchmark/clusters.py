@@ -190,7 +190,7 @@ def _kafka_config(
     work: Path, number: int, port: int, voters: str, count: int, settings: tuple[str, ...]
 ) -> str:
     copies = str(min(count, 3))
-    told = {
+    given = {
         "process.roles": "broker,controller", "node.id": str(number),
         "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{port + 1}",
@@ -200,15 +200,15 @@ def _kafka_config(
         "transaction.state.log.replication.factor": copies,
         **common(count),
     }  # fmt: skip
-    return "\n".join([*(f"{name}={value}" for name, value in told.items()), *settings]) + "\n"
+    return "\n".join([*(f"{name}={value}" for name, value in given.items()), *settings]) + "\n"
 
 
 def _free_ports(count: int) -> int:
     """The first of ten free ports for each node."""
     import random
 
-    told = os.environ.get("RIVERRUN_TEST_PORTS", f"{peers.PORT_MIN}-{peers.PORT_MAX}")
-    low, high = (int(text) for text in told.split("-"))
+    ports = os.environ.get("RIVERRUN_TEST_PORTS", f"{peers.PORT_MIN}-{peers.PORT_MAX}")
+    low, high = (int(text) for text in ports.split("-"))
     while True:
         first = random.randrange(low, high - PORTS_PER_NODE * count)
         with contextlib.ExitStack() as held:

@@ -189,7 +189,7 @@ def replication_lag(
         if offset in readable and offset - end >= total // 4
     )
     if len(lags) < total // 2:
-        raise BenchmarkError(f"only {len(lags)} of {total} records came back")
+        raise BenchmarkError(f"only {len(lags)} of {total} records were read")
     return Latency(
         p50_ms=lags[len(lags) // 2] * 1000,
         p99_ms=lags[int(len(lags) * 0.99)] * 1000,

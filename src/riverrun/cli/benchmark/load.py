@@ -313,7 +313,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
         done.set()
         reader.join()
     if len(latencies) < total:
-        raise BenchmarkError(f"only {len(latencies)} of {total} records came back")
+        raise BenchmarkError(f"only {len(latencies)} of {total} records were read")
     kept = sorted(latencies[total // 4 :])
     return Latency(
         p50_ms=kept[len(kept) // 2] * 1000,

@@ -59,7 +59,7 @@ class BrokerRow:
     holds: int = 0
     in_sync: int = 0
     under_replicated: int = 0
-    """Of the partitions that it leads."""
+    """Counts only partitions that it leads."""
     lag: ReplicaLag | None = None
     """The largest lag of its replicas; None if unknown."""
 

@@ -1,7 +1,6 @@
 """Checks that the addresses of a node are free before it forms a cluster or writes its directory.
 
-Nodes of a cluster know each other by their addresses, so after the first start the user could no
-longer choose others.
+Addresses are stored in the metadata at the first start, so they are hard to change afterwards.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ import os
 import socket
 from collections.abc import Iterable
 
-Place = tuple[str, int]
 
-
-def check_free(places: Iterable[Place]) -> None:
+def check_free(addresses: Iterable[tuple[str, int]]) -> None:
     """Bind each address like a listener and close it again. Raises ``OSError`` with the address."""
-    for host, port in places:
+    for host, port in addresses:
         flags = socket.AI_PASSIVE
         try:
             found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)

@@ -117,7 +117,7 @@ def test_pending_produce_fails_when_the_isr_shrinks_below_the_minimum() -> None:
     patient: list[ErrorCode] = []
     end = leader.append(b"a")
     leader.partition.when_committed(end, codes.append)
-    leader.partition.when_committed(end, patient.append, is_patient=True)
+    leader.partition.when_committed(end, patient.append, waits_for_isr=True)
     leader.apply(isr=(ME,))
     assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
     assert (patient, leader.high_watermark) == ([], 0)

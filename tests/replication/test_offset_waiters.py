@@ -27,10 +27,10 @@ def test_waiters_up_to_the_reached_offset_are_called() -> None:
     assert len(waiters) == 1
 
 
-def test_refuse_fails_waiters_up_to_the_offset_except_patient_ones() -> None:
+def test_refuse_fails_waiters_up_to_the_offset_except_those_that_wait_for_the_isr() -> None:
     waiters, early, patient, late = OffsetWaiters(), Caller(), Caller(), Caller()
     waiters.add(Offset(1), early)
-    waiters.add(Offset(1), patient, is_patient=True)
+    waiters.add(Offset(1), patient, waits_for_isr=True)
     waiters.add(Offset(2), late)
     waiters.refuse(1, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     assert early.codes == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]

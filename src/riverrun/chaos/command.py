@@ -153,7 +153,7 @@ def _show(result: ScenarioResult, *, as_json: bool) -> None:
     print(
         f"{result.verdict.value.upper():8} {result.scenario.name}: "
         f"{figures['acknowledged']:,.0f} acknowledged, {figures['failed']:,.0f} failed, "
-        f"longest silence {figures['longest_silence_s']:.2f} s, {result.seconds:.1f} s "
+        f"longest gap {figures['longest_silence_s']:.2f} s, {result.seconds:.1f} s "
         f"(seed {result.seed})",
         flush=True,
     )

@@ -27,7 +27,7 @@ def stop(
     data: Path | None = typer.Option(
         None, "--data", "--data-dir", help="The node's data directory, instead of --config."
     ),
-    is_killed: bool = typer.Option(
+    kill: bool = typer.Option(
         False, "--kill", help="Send SIGKILL instead of SIGTERM, as a crash would."
     ),
     wait_seconds: float = typer.Option(
@@ -53,18 +53,18 @@ def stop(
         fail(f"cannot read {error.filename}: {error.strerror}", FAILED)
     if process is None:
         fail(f"no node runs with the data directory {directory}", NOT_FOUND)
-    number = signal.SIGKILL if is_killed else signal.SIGTERM
+    number = signal.SIGKILL if kill else signal.SIGTERM
     has_ended = _send(process, number, wait_seconds, is_owner=lambda: lock_owner(lock) == process)
     named = f"the node in {directory} (process {process})"
     if not has_ended:
         fail(f"{named} has not ended within {wait_seconds:g} s; --kill ends it at once", FAILED)
-    done = "was killed" if is_killed else "has stopped"
+    done = "was killed" if kill else "has stopped"
     print(f"{named[0].upper()}{named[1:]} {done}.")
 
 
 def _directory(config: Path | None, data: Path | None) -> str:
-    """The data directory. A file that names one wins over the environment: stopping another node
-    would be worse than finding none."""
+    """The data directory. ``log.dirs`` in the file takes precedence over the environment, so that
+    no other node is stopped by mistake."""
     from riverrun.model.settings import SettingError
     from riverrun.server.main import settings_texts
     from riverrun.server.settings import read_file

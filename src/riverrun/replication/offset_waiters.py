@@ -22,22 +22,23 @@ class OffsetWaiters:
 
     def __init__(self) -> None:
         self.queue: deque[tuple[Offset, WaiterCallback, bool]] = deque()
-        """(offset, callback, is_patient). ``refuse`` does not affect patient waiters."""
+        """(offset, callback, waits_for_isr). ``refuse`` does not affect waiters with
+        ``waits_for_isr``."""
         self._cancelled: dict[WaiterCallback, None] = {}
 
     def __len__(self) -> int:
         return max(len(self.queue) - len(self._cancelled), 0)
 
-    def add(self, end: Offset, callback: WaiterCallback, *, is_patient: bool = False) -> None:
+    def add(self, end: Offset, callback: WaiterCallback, *, waits_for_isr: bool = False) -> None:
         """Offsets mostly grow; a smaller one (of a duplicate) is inserted in order."""
         queue = self.queue
         if not queue or queue[-1][0] <= end:
-            queue.append((end, callback, is_patient))
+            queue.append((end, callback, waits_for_isr))
             return
         place = len(queue)
         while place > 0 and queue[place - 1][0] > end:
             place -= 1
-        queue.insert(place, (end, callback, is_patient))
+        queue.insert(place, (end, callback, waits_for_isr))
 
     def reached(self, offset: int) -> None:
         """Call and remove the waiters up to this offset."""
@@ -48,7 +49,7 @@ class OffsetWaiters:
             self._cancelled.clear()
 
     def refuse(self, offset: int, code: ErrorCode) -> None:
-        """Fail the waiters up to this offset, except the patient ones."""
+        """Fail the waiters up to this offset, except those with ``waits_for_isr``."""
         waiting = self.queue
         refused = [waiter for waiter in waiting if waiter[0] <= offset and not waiter[2]]
         if refused:

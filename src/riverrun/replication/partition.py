@@ -439,15 +439,15 @@ class Partition:
     # Waiters
 
     def when_committed(
-        self, end: Offset, callback: WaiterCallback, *, is_patient: bool = False
+        self, end: Offset, callback: WaiterCallback, *, waits_for_isr: bool = False
     ) -> None:
         """Call back once the high watermark reaches ``end``, or with the error that prevents it.
 
-        A duplicate waits like its original. A patient waiter is not refused while the ISR is below
-        its minimum.
+        A duplicate waits like its original. With ``waits_for_isr`` it is not refused while the
+        ISR is below its minimum.
         """
         assert end > self.log.high_watermark, f"{end} is committed already"
-        self._commit_waiters.add(end, callback, is_patient=is_patient)
+        self._commit_waiters.add(end, callback, waits_for_isr=waits_for_isr)
 
     def when_flushed(self, end: Offset, callback: WaiterCallback) -> None:
         """Call back once our own log is durable up to ``end``: acks=1 with flush.before.ack."""

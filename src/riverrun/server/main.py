@@ -184,12 +184,12 @@ def _check_addresses(settings: NodeSettings, passed: Sequence[Address]) -> int |
     addresses = [a for a in (settings.controller_address(),) if a is not None]
     if settings.formation.is_broker:
         addresses += [a for a in settings.client_addresses() if a not in passed]
-    places = [(a.host, a.port) for a in addresses]
+    ports = [(a.host, a.port) for a in addresses]
     http_host, _, http_port = settings.identity.http_listener.rpartition(":")
     if http_port.isdigit():
-        places.append((http_host, int(http_port)))
+        ports.append((http_host, int(http_port)))
     try:
-        check_free(places)
+        check_free(ports)
     except OSError as error:
         return _cannot_start(error)
     return None
@@ -198,7 +198,7 @@ def _check_addresses(settings: NodeSettings, passed: Sequence[Address]) -> int |
 def _cannot_start(error: OSError | KafkaError) -> int:
     hint = {}
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        hint["remedy"] = "stop what listens there, or choose another port (up: --port)"
+        hint["remedy"] = "stop the process that uses the port, or choose another port (up: --port)"
     log.error("cannot start", error=str(error), **hint)
     return FAILED
 

@@ -53,10 +53,10 @@ class PartitionLog:
         # A batch may be committed after its writer gave up, so a load must read it.
         end = self._end = Offset(appended.last_offset + 1)
         if end > partition.log.high_watermark:
-            await self._committed(end, is_patient=False)
+            await self._committed(end, waits_for_isr=False)
         return appended.base_offset
 
-    async def _committed(self, end: Offset, *, is_patient: bool) -> None:
+    async def _committed(self, end: Offset, *, waits_for_isr: bool) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def committed(code: ErrorCode) -> None:
@@ -67,7 +67,7 @@ class PartitionLog:
             else:
                 future.set_exception(KafkaError(code))
 
-        self._partition.when_committed(end, committed, is_patient=is_patient)
+        self._partition.when_committed(end, committed, waits_for_isr=waits_for_isr)
         try:
             await future
         finally:
@@ -76,7 +76,7 @@ class PartitionLog:
     async def read(self, offset: Offset) -> bytes:
         held = self._partition.log
         if held.high_watermark < self._end:
-            await self._committed(self._end, is_patient=True)
+            await self._committed(self._end, waits_for_isr=True)
         start = max(offset, held.start_offset)
         if start >= held.high_watermark:
             return b""

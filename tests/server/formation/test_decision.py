@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from riverrun.model.ids import NodeId
 from riverrun.server.formation.decision import (
     ClusterProposal,
-    Decision,
     FormationState,
+    FormationStep,
     FormCluster,
     JoinCluster,
     NodeReport,
@@ -60,12 +60,12 @@ def proposal(cluster_id: str = "one", *reports: NodeReport) -> ClusterProposal:
     return ClusterProposal(cluster_id=cluster_id, proposed_ms=7, voters=voters_from(controllers))
 
 
-def waits(decision: Decision, text: str) -> None:
+def waits(decision: FormationStep, text: str) -> None:
     assert isinstance(decision, Wait), decision
     assert text in decision.reason
 
 
-def refuses(decision: Decision, text: str) -> None:
+def refuses(decision: FormationStep, text: str) -> None:
     assert isinstance(decision, Refuse), decision
     assert text in decision.error
 

@@ -181,10 +181,10 @@ class FormCluster(Struct, frozen=True):
     proposal: ClusterProposal
 
 
-Decision = Wait | Refuse | JoinCluster | ProposeCluster | FormCluster
+FormationStep = Wait | Refuse | JoinCluster | ProposeCluster | FormCluster
 
 
-def decide(state: FormationState) -> Decision:
+def decide(state: FormationState) -> FormationStep:
     """The next step of a node without a cluster."""
     me, promise = state.me, state.promise
     conflict = _conflict(state)
@@ -214,7 +214,7 @@ def decide(state: FormationState) -> Decision:
 
 def _decide_without_metadata(
     state: FormationState, cluster_id: str, missing: Sequence[str]
-) -> Decision:
+) -> FormationStep:
     """The directory belongs to a cluster, but its metadata log is gone."""
     if not state.seeds:
         return Refuse(
@@ -281,7 +281,7 @@ def rejoin_conflict(state: FormationState) -> str | None:
     return conflict
 
 
-def _decide_among_blank(state: FormationState) -> Decision:
+def _decide_among_blank(state: FormationState) -> FormationStep:
     """All seeds have responded, and none of them belongs to a cluster."""
     members, expect = state.members, state.expect
     if not expect:
@@ -315,7 +315,7 @@ def _decide_among_blank(state: FormationState) -> Decision:
     return _decide_by_promises(state, named)
 
 
-def _decide_by_promises(state: FormationState, named: tuple[NodeKey, ...]) -> Decision:
+def _decide_by_promises(state: FormationState, named: tuple[NodeKey, ...]) -> FormationStep:
     """All controllers are blank and name the same controllers."""
     me, members, promise = state.me, state.members, state.promise
     lowest = members[0]

@@ -31,9 +31,9 @@ from riverrun.server.dispatch.router import Refused, Router
 from riverrun.server.formation.decision import (
     Address,
     ClusterProposal,
-    Decision,
     FormationError,
     FormationState,
+    FormationStep,
     FormationStopped,
     FormCluster,
     Formed,
@@ -227,7 +227,7 @@ class Formation:
         self._me = replace(self._me, named=state.named())
         return state
 
-    async def _act(self, decision: Decision, state: FormationState) -> Formed | None:
+    async def _act(self, decision: FormationStep, state: FormationState) -> Formed | None:
         if self._promised_proposal != state.promise:
             return None  # a proposal was promised during the requests
         match decision:

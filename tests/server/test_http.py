@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from riverrun.ports.metrics import Metrics
-from riverrun.server.network.http import HttpServer, render
+from riverrun.server.network.http import HttpServer
+from riverrun.server.network.prometheus import render
 
 
 async def ask(raw: bytes, *, is_ready: bool = True) -> tuple[str, bytes]:

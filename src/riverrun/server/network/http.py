@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
-from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import CollectorRegistry
-
-from riverrun.ports.metrics import Family, Labels, Metrics
+from riverrun.ports.metrics import Metrics
 
 HEADER_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 10.0
@@ -72,6 +68,8 @@ class HttpServer:
                 status = 200 if health.get("ready") else 503
                 return status, "application/json", json.dumps(health).encode() + b"\n"
             case "/metrics":
+                from riverrun.server.network.prometheus import render  # noqa: PLC0415 (see there)
+
                 return 200, "text/plain; version=0.0.4; charset=utf-8", render(self._metrics)
             case "/":
                 return 200, "text/plain", b"/health/live\n/health/ready\n/metrics\n"
@@ -140,45 +138,3 @@ class _HttpConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._server.closed(self)
-
-
-# Prometheus
-
-
-def render(metrics: Metrics) -> bytes:
-    """All metrics in the text format of Prometheus."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(metrics))
-    return generate_latest(registry)
-
-
-class _Collector:
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._metrics.families.values():
-            metric = Metric(family.name.removesuffix("_total"), family.doc, family.kind)
-            for name, labels, value in _samples(family):
-                metric.add_sample(name, dict(labels), value)
-            yield metric
-
-
-def _samples(family: Family) -> Iterator[tuple[str, Labels, float]]:
-    for key, counter in family.counters.items():
-        yield family.name, dict(key), counter.value
-    for read in family.gauges:
-        for labels, value in read():
-            yield family.name, labels, value
-    for key, histogram in family.histograms.items():
-        labels, seen = dict(key), 0
-        for bound, count in zip(
-            [*map(str, histogram.bounds), "+Inf"], histogram.counts, strict=True
-        ):
-            seen += count
-            yield family.name + "_bucket", {**labels, "le": bound}, seen
-        yield family.name + "_count", labels, seen
-        yield family.name + "_sum", labels, histogram.total

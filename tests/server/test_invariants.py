@@ -36,3 +36,29 @@ def test_violated_invariant_stops_the_node(node: Node) -> None:
     node._handler_failed(error)
     assert node.health()["failure"] == "InvariantViolation: epoch went back"
     assert asyncio.run(node.run()) is error
+
+
+def test_violated_invariant_in_a_timer_stops_the_node(node: Node) -> None:
+    error = InvariantViolation("epoch went back")
+
+    def fails() -> None:
+        raise error
+
+    async def run() -> BaseException | None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(node.callback_failed)
+        loop.call_soon(fails)
+        return await node.run()
+
+    assert asyncio.run(run()) is error
+
+
+def test_other_errors_in_a_timer_do_not_stop_the_node(node: Node) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(node.callback_failed)
+        loop.call_soon(int, "no number")
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert node.health()["failure"] is None

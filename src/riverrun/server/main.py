@@ -136,6 +136,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         boot_id=_boot_id(),
         sockets=sockets,
     )
+    asyncio.get_running_loop().set_exception_handler(node.callback_failed)
     _stop_on_request(node.request_stop, supervision.parent_descriptor)
     exit_code = _check_addresses(settings, list(sockets)) or await _start(node)
     if exit_code is not None:

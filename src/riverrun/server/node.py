@@ -376,6 +376,15 @@ class Node:
         if isinstance(error, InvariantViolation):
             self._fail(error)
 
+    def callback_failed(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Exception handler of the event loop: for callbacks and tasks that no one awaits. A broken
+        invariant stops the node here too; other errors are logged by the loop."""
+        error = context.get("exception")
+        if isinstance(error, InvariantViolation):
+            self._fail(error)
+        else:
+            loop.default_exception_handler(dict(context))
+
     def _fail(self, error: BaseException) -> None:
         log.error("node must stop", error=error_text(error))
         self._failure = self._failure or error

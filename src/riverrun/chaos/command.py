@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, fail
+from riverrun.cli.support.apps import CommandApp
+from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, NoHeaders, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +28,9 @@ REMEDY = "pip install 'riverrun[chaos]'"
 
 
 def register(app: typer.Typer) -> None:
-    chaos = typer.Typer(
+    chaos = CommandApp(
         help="Inject faults into real processes and check what clients saw. Needs an extra: "
-        "pip install 'riverrun[chaos]'.",
-        no_args_is_help=True,
+        "pip install 'riverrun[chaos]'."
     )
     chaos.command("run")(run)
     chaos.command("list")(list_scenarios)
@@ -46,7 +46,7 @@ def _check_extra() -> None:
 
 def run(
     scenarios: list[str] = typer.Argument(
-        help="Scenario names, a family (replication or quorum), or all."
+        metavar="SCENARIO", help="Scenario names, a family (replication or quorum), or all."
     ),
     minutes: float | None = typer.Option(
         None,
@@ -189,21 +189,23 @@ def _write_history(folder: Path, result: ScenarioResult, number: int) -> None:
 
 def list_scenarios(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, for scripts."),
+    no_headers: NoHeaders = False,
 ) -> None:
     """List all scenarios."""
     _check_extra()
     from riverrun.chaos.scenarios.catalog import ALL
-    from riverrun.cli.support.output import Table, print_json, print_tables
+    from riverrun.cli.support.output import Layout, Table, print_json, print_tables
 
     if as_json:
         print_json([{"name": s.name, "family": s.family, "about": s.about} for s in ALL])
         return
     rows = [[s.name, s.family, s.about] for s in ALL]
-    print_tables([Table(columns=("scenario", "family", "description"), rows=list(rows))])
+    table = Table(columns=("scenario", "family", "description"), rows=list(rows))
+    print_tables([table], Layout(has_headings=not no_headers))
 
 
 def check_history(
-    path: Path = typer.Argument(help="A history file that a run wrote."),
+    path: Path = typer.Argument(metavar="FILE", help="A history file that a run wrote."),
 ) -> None:
     """Check a history again."""
     from riverrun.chaos.checks.metadata_checks import check_metadata

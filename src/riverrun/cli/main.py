@@ -10,8 +10,8 @@ import importlib
 import sys
 
 import typer
-from typer.core import TyperGroup
 
+from riverrun.cli.support.apps import CommandApp, PlainGroup
 from riverrun.cli.support.options import USAGE
 
 HELP = """A replicated, partitioned log that speaks the Apache Kafka protocol.
@@ -37,18 +37,21 @@ COMMANDS = {
     "groups": "riverrun.cli.groups.command",
     "cluster": "riverrun.cli.cluster.command",
     "quorum": "riverrun.cli.quorum.command",
+    "top": "riverrun.cli.top.command",
     "dump-log": "riverrun.cli.records.dump_log",
     "bench": "riverrun.cli.benchmark.command",
     "pipeline": "riverrun.pipeline.command",
     "audit": "riverrun.pipeline.audit.command",
     "simulate": "riverrun.simulation.command",
     "chaos": "riverrun.chaos.command",
+    "version": "riverrun.cli.about",
+    "help": "riverrun.cli.about",
 }
 
 COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups")
 
 
-class InOrder(TyperGroup):
+class InOrder(PlainGroup):
     """Lists the commands in help in the order of the table."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
@@ -57,11 +60,9 @@ class InOrder(TyperGroup):
 
 def build(words: list[str]) -> typer.Typer:
     """The application with the named command, or with all commands."""
-    app = typer.Typer(
+    app = CommandApp(
         cls=InOrder,
         help=HELP,
-        no_args_is_help=True,
-        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
         pretty_exceptions_enable=False,
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
@@ -21,6 +22,7 @@ from riverrun.cli.support.options import (
     USAGE,
     AsJson,
     Bootstrap,
+    NoHeaders,
     fail,
 )
 from riverrun.cli.support.watching import Watch
@@ -95,11 +97,9 @@ OtherBootstrap = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    pipeline = typer.Typer(
+    pipeline = CommandApp(
         help="Run pipelines on Spark: topics and files to tables and topics. Needs the extra: "
-        "pip install -e '.[spark]' -c constraints.txt in a clone.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
+        "pip install -e '.[spark]' -c constraints.txt in a clone."
     )
     for name, command in (
         ("init", init),
@@ -227,7 +227,9 @@ def tables(
     raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
 
 
-def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
+def status(
+    file: File, as_json: AsJson = False, no_headers: NoHeaders = False, watch: Watch = False
+) -> None:
     """Show the status of a pipeline that runs in another process.
 
     Columns: sink, state, rows written since the start, rows per second, lag in records,
@@ -239,7 +241,7 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
     """
     from dataclasses import asdict
 
-    from riverrun.cli.support.output import print_json, print_tables
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.watching import show
     from riverrun.pipeline.run.display import status_tables
     from riverrun.pipeline.run.status import is_alive, read_status
@@ -257,7 +259,8 @@ def status(file: File, as_json: AsJson = False, watch: Watch = False) -> None:
         if as_json:
             print_json({**asdict(found), "is_running": is_running})
         else:
-            print_tables(status_tables(found, is_running=is_running))
+            layout = Layout(has_headings=not no_headers)
+            print_tables(status_tables(found, is_running=is_running), layout)
 
     show(once, is_watched=watch)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
@@ -44,10 +45,7 @@ AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    bench = typer.Typer(
-        help="Measure a cluster. Needs an extra: pip install 'riverrun[bench]'.",
-        no_args_is_help=True,
-    )
+    bench = CommandApp(help="Measure a cluster. Needs an extra: pip install 'riverrun[bench]'.")
     bench.command("produce")(produce)
     bench.command("consume")(consume)
     bench.command("end-to-end")(end_to_end)

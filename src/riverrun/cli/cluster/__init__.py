@@ -1,1 +1,1 @@
-"""``riverrun cluster``: health, nodes, and removal of a broker."""
+"""``riverrun cluster``: health, nodes, settings, directories, elections, removal of a broker."""

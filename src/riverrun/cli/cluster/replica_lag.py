@@ -32,8 +32,11 @@ from riverrun.wire.messages.metadata_response import (
     MetadataResponseTopic,
 )
 
+NO_LEADER = -1
 ANY_REPLICA = -2
 """The replica id with which a node serves its own copy, leader or not."""
+CLIENT = -1
+"""The replica id of a client."""
 ANSWER_SECONDS_MAX = 2.0
 COPIES_PER_SECOND = 2_000
 """Partitions that a slow node handles in one second before it counts as silent."""
@@ -42,6 +45,8 @@ SHOWN_MAX = 4
 
 Held = tuple[int, TopicPartition]
 """A node's replica of a partition."""
+Wanted = Mapping[int, Mapping[str, Sequence[int]]]
+"""Partitions by topic, for each node that is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,20 +110,13 @@ async def ask_copies(
     pool: ConnectionPool, topics: Iterable[MetadataResponseTopic], *, with_sizes: bool
 ) -> Copies:
     """One round of requests to all nodes with replicas of these topics."""
-    held: dict[int, dict[str, list[int]]] = {}
-    for topic in topics:
-        for row in topic.partitions:
-            for node in row.replica_nodes:
-                rows = held.setdefault(node, {}).setdefault(topic.name or "", [])
-                rows.append(row.partition_index)
+    held = replicas_by_node(topics)
     known = {node: held[node] for node in held if node in pool.cluster.nodes}
-    count = max((sum(map(len, one.values())) for one in known.values()), default=0)
-    limit_s = ANSWER_SECONDS_MAX + count / COPIES_PER_SECOND
     found = await run_together(
         [
-            _offsets(pool, known, EARLIEST, limit_s),
-            _offsets(pool, known, LATEST, limit_s),
-            _sizes(pool, known if with_sizes else {}, limit_s),
+            ask_offsets(pool, known, EARLIEST),
+            ask_offsets(pool, known, LATEST),
+            ask_sizes(pool, known if with_sizes else {}),
         ]
     )
     (starts, _), (ends, _), (sizes, _) = found
@@ -127,12 +125,39 @@ async def ask_copies(
     return Copies(starts=starts, ends=ends, sizes=sizes, silent=silent)
 
 
-async def _offsets(
-    pool: ConnectionPool, held: Mapping[int, Mapping[str, Sequence[int]]], time: int, limit_s: float
+def replicas_by_node(topics: Iterable[MetadataResponseTopic]) -> dict[int, dict[str, list[int]]]:
+    held: dict[int, dict[str, list[int]]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            for node in row.replica_nodes:
+                rows = held.setdefault(node, {}).setdefault(topic.name or "", [])
+                rows.append(row.partition_index)
+    return held
+
+
+def leaders_by_node(topics: Iterable[MetadataResponseTopic]) -> dict[int, dict[str, list[int]]]:
+    led: dict[int, dict[str, list[int]]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            if row.leader_id != NO_LEADER:
+                rows = led.setdefault(row.leader_id, {}).setdefault(topic.name or "", [])
+                rows.append(row.partition_index)
+    return led
+
+
+def _limit_seconds(wanted: Wanted) -> float:
+    count = max((sum(map(len, one.values())) for one in wanted.values()), default=0)
+    return ANSWER_SECONDS_MAX + count / COPIES_PER_SECOND
+
+
+async def ask_offsets(
+    pool: ConnectionPool, wanted: Wanted, time: int, *, replica_id: int = ANY_REPLICA
 ) -> tuple[dict[Held, int], list[int]]:
+    """The first offset at or after a time, as each node reports it, and the silent nodes. The
+    replica id of a client, -1, gives the offsets that clients see; only leaders serve that."""
     messages = {
         node: ListOffsetsRequest(
-            replica_id=ANY_REPLICA,
+            replica_id=replica_id,
             isolation_level=0,
             topics=tuple(
                 ListOffsetsTopic(
@@ -145,8 +170,9 @@ async def _offsets(
                 for name, indexes in topics.items()
             ),
         )
-        for node, topics in held.items()
+        for node, topics in wanted.items()
     }
+    limit_s = _limit_seconds(wanted)
     answers, silent = await ask_each(pool, messages, ApiKey.LIST_OFFSETS, limit_s=limit_s)
     found = {
         (node, TopicPartition(TopicName(topic.name), PartitionIndex(row.partition_index))): int(
@@ -160,9 +186,8 @@ async def _offsets(
     return found, silent
 
 
-async def _sizes(
-    pool: ConnectionPool, held: Mapping[int, Mapping[str, Sequence[int]]], limit_s: float
-) -> tuple[dict[Held, int], list[int]]:
+async def ask_sizes(pool: ConnectionPool, wanted: Wanted) -> tuple[dict[Held, int], list[int]]:
+    """The bytes of each replica on disk, and the silent nodes."""
     messages = {
         node: DescribeLogDirsRequest(
             topics=tuple(
@@ -170,8 +195,9 @@ async def _sizes(
                 for name, indexes in topics.items()
             )
         )
-        for node, topics in held.items()
+        for node, topics in wanted.items()
     }
+    limit_s = _limit_seconds(wanted)
     answers, silent = await ask_each(pool, messages, ApiKey.DESCRIBE_LOG_DIRS, limit_s=limit_s)
     found = {
         (node, TopicPartition(TopicName(topic.name), PartitionIndex(row.partition_index))): int(

@@ -310,7 +310,7 @@ def status_table(report: ClusterReport) -> Table:
         ("offline", len(report.offline)),
         ("under min.insync.replicas", len(report.under_min_isr)),
         ("under-replicated", len(report.under_replicated)),
-        ("greatest lag", _greatest_lag(report.brokers)),
+        ("largest lag", _largest_lag(report.brokers)),
     ]
     return Table(columns=("", ""), rows=list(rows))
 
@@ -320,13 +320,13 @@ def nodes_table(report: ClusterReport, *, kind: str | None = None) -> Table:
         kind=kind,
         columns=(
             "node", "address", "rack", "state", "quorum", "leaders", "replicas", "in sync",
-            "short", "lag",
+            "under-replicated", "lag",
         ),
         optional=("rack",),
         rows=[
             (
                 str(b.id), b.address, b.rack,
-                b.state if b.state == "up" else Bad(b.state),
+                Good(b.state) if b.state == "up" else Bad(b.state),
                 b.role, b.leads, b.holds, b.in_sync, b.under_replicated,
                 "?" if b.lag is None else b.lag.records,
             )
@@ -336,7 +336,7 @@ def nodes_table(report: ClusterReport, *, kind: str | None = None) -> Table:
     )  # fmt: skip
 
 
-def _greatest_lag(brokers: Sequence[BrokerRow]) -> str:
+def _largest_lag(brokers: Sequence[BrokerRow]) -> str:
     """``0``, or ``1500, of events-0 on node 3``; and nodes that do not respond."""
     known = [(broker.lag, broker.id) for broker in brokers if broker.lag is not None]
     unknown = [str(broker.id) for broker in brokers if broker.lag is None]
@@ -349,7 +349,7 @@ def _greatest_lag(brokers: Sequence[BrokerRow]) -> str:
     return "; ".join(words) or UNKNOWN
 
 
-def trouble_tables(report: ClusterReport) -> list[Table]:
+def trouble_tables(report: ClusterReport, *, shown_max: int | None = SHOWN_MAX) -> list[Table]:
     columns = ("topic", "partition", "leader", "replicas", "in sync")
     tables = []
     for kind, title, rows in (
@@ -358,9 +358,9 @@ def trouble_tables(report: ClusterReport) -> list[Table]:
     ):
         shown = [
             (t.topic, t.partition, _named(t.leader), _joined(t.replicas), _joined(t.isr))
-            for t in rows[:SHOWN_MAX]
+            for t in rows[:shown_max]
         ]
-        more = f" (the first {SHOWN_MAX} of {len(rows):,})" if len(rows) > SHOWN_MAX else ""
+        more = f" (the first {len(shown)} of {len(rows):,})" if len(rows) > len(shown) else ""
         if rows:
             tables.append(Table(kind=kind, columns=columns, rows=list(shown), title=title + more))
     return tables

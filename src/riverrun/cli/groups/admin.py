@@ -1,11 +1,19 @@
-"""Groups as the cluster reports them: list, describe with lag, reset and delete."""
+"""Groups as the cluster reports them: list, describe with lag, reset and delete offsets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.support.session import NotFound, alike, ask_each, check, in_words
+from riverrun.cli.support.output import counted
+from riverrun.cli.support.session import (
+    NotFound,
+    alike,
+    ask_each,
+    check,
+    find_topic,
+    in_words,
+)
 from riverrun.client.consumer_protocol import NotConsumerProtocol, read_assignment
 from riverrun.client.offsets import commit_offsets, committed_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
@@ -22,6 +30,12 @@ from riverrun.wire.messages.describe_groups_response import (
 )
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 from riverrun.wire.messages.list_groups_response import ListGroupsResponse
+from riverrun.wire.messages.offset_delete_request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
 
 DEAD = "Dead"
 EMPTY = "Empty"
@@ -33,6 +47,7 @@ class ListedRow:
     state: str
     type: str
     protocol_type: str
+    coordinator: int
 
     def described(self) -> dict[str, object]:
         return {
@@ -40,6 +55,7 @@ class ListedRow:
             "state": self.state,
             "type": self.type,
             "protocol_type": self.protocol_type,
+            "coordinator": self.coordinator,
         }
 
 
@@ -138,6 +154,7 @@ async def list_all(
                 state=row.group_state,
                 type=row.group_type,
                 protocol_type=row.protocol_type,
+                coordinator=node,
             )
             for row in answer.groups
         ]
@@ -152,7 +169,7 @@ async def describe_group(pool: ConnectionPool, name: str) -> Group:
             instance_id=row.group_instance_id,
             client_id=row.client_id,
             host=row.client_host.removeprefix("/"),
-            partitions=_assigned(row.member_assignment),
+            partitions=assigned_partitions(row.member_assignment),
         )
         for row in sorted(found.members, key=lambda row: row.member_id)
     )
@@ -216,7 +233,7 @@ async def _ends(
     return await offsets_at(pool, {at: LATEST for at in places if at in there})
 
 
-def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+def assigned_partitions(data: bytes) -> tuple[TopicPartition, ...]:
     try:
         assignment = read_assignment(data)
     except NotConsumerProtocol:
@@ -328,8 +345,13 @@ async def _places(
             raise NotFound(f"group {name} has no committed offsets; name topics with --topic")
         there = await _ends(pool, sorted(committed))
         return sorted(there)
-    from riverrun.cli.support.session import find_topic
+    return await find_partitions(pool, wanted)
 
+
+async def find_partitions(
+    pool: ConnectionPool, wanted: Mapping[str, frozenset[int] | None]
+) -> list[TopicPartition]:
+    """The wanted partitions of topics (None: all of them); raises NotFound."""
     places: list[TopicPartition] = []
     for topic, indexes in wanted.items():
         row = await find_topic(pool, topic)
@@ -341,14 +363,78 @@ async def _places(
     return sorted(places)
 
 
-async def move(pool: ConnectionPool, name: str, moves: Sequence[Move]) -> None:
-    """Commit the new offsets. Only a group without members accepts that."""
+async def refusal_of(pool: ConnectionPool, name: str) -> KafkaError | None:
+    """Why the offsets of a group cannot be changed now: only a group without members accepts
+    that."""
     row = await _state_of(pool, name)
-    if row is not None and row.group_state != EMPTY:
-        raise KafkaError(
-            ErrorCode.NON_EMPTY_GROUP, f"group {name} is {row.group_state}, not {EMPTY}"
-        )
+    if row is None or row.group_state == EMPTY:
+        return None
+    members = counted(len(row.members), "member")
+    return KafkaError(
+        ErrorCode.NON_EMPTY_GROUP, f"group {name} is {row.group_state} and has {members}"
+    )
+
+
+async def move(pool: ConnectionPool, name: str, moves: Sequence[Move]) -> None:
+    """Commit the new offsets."""
+    refusal = await refusal_of(pool, name)
+    if refusal is not None:
+        raise refusal
     await commit_offsets(pool, name, {step.partition: step.new for step in moves})
+
+
+async def find_committed(
+    pool: ConnectionPool, name: str, wanted: Mapping[str, frozenset[int] | None]
+) -> dict[TopicPartition, int]:
+    """The committed offsets of a group in some topics; raises NotFound."""
+    committed = await committed_offsets(pool, name)
+    if not committed:
+        await _find(pool, name)
+    found: dict[TopicPartition, int] = {}
+    for topic, indexes in wanted.items():
+        there = {
+            at: offset
+            for at, offset in sorted(committed.items())
+            if at.topic == topic and (indexes is None or at.partition in indexes)
+        }
+        if not there:
+            known = ", ".join(sorted({at.topic for at in committed})) or "none"
+            raise NotFound(
+                f"group {name} has no committed offsets of {topic}; it has those of: {known}"
+            )
+        found.update(there)
+    return found
+
+
+async def delete_offsets(
+    pool: ConnectionPool, name: str, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """Delete committed offsets; returns those that were not deleted, with the reason."""
+    topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    for at in places:
+        row = OffsetDeleteRequestPartition(partition_index=at.partition)
+        topics.setdefault(at.topic, []).append(row)
+    answer: OffsetDeleteResponse = await pool.group_request(
+        name,
+        ApiKey.OFFSET_DELETE,
+        OffsetDeleteRequest(
+            group_id=name,
+            topics=tuple(
+                OffsetDeleteRequestTopic(name=topic, partitions=tuple(rows))
+                for topic, rows in topics.items()
+            ),
+        ),
+        lambda answer: ErrorCode(answer.error_code),
+    )
+    check(answer.error_code, None, f"group {name}")
+    return {
+        _place(topic.name, row.partition_index): in_words(
+            KafkaError(row.error_code, f"{topic.name}-{row.partition_index}: {row.error_code.name}")
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.error_code is not ErrorCode.NONE
+    }
 
 
 def _place(topic: str, partition: int) -> TopicPartition:

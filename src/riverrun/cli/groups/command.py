@@ -1,13 +1,13 @@
-"""``riverrun groups``: list, describe, reset and delete consumer groups."""
+"""``riverrun groups``: list, describe and delete consumer groups; reset and delete offsets."""
 
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.completion import group_names, topic_names
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
@@ -15,15 +15,21 @@ from riverrun.cli.support.options import (
     USAGE,
     AsJson,
     Bootstrap,
+    NoHeaders,
+    Wide,
+    Yes,
     confirm,
     fail,
+    parse_datetime,
+    parse_topics,
 )
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.groups.admin import Group, Target
+    from riverrun.cli.groups.admin import Group, Move, Target
     from riverrun.cli.support.output import Table
     from riverrun.client.pool import ConnectionPool
+    from riverrun.model.errors import KafkaError
 
 Names = Annotated[
     list[str],
@@ -50,7 +56,9 @@ Topics = Annotated[
         "that the group has committed.",
     ),
 ]
-ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")]
+ToOffset = Annotated[
+    int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, help="To this offset.")
+]
 ToDatetime = Annotated[
     str | None,
     typer.Option(
@@ -60,7 +68,8 @@ ToDatetime = Annotated[
     ),
 ]
 ShiftBy = Annotated[
-    int | None, typer.Option("--shift-by", help="Move by this many records; negative moves back.")
+    int | None,
+    typer.Option("--shift-by", metavar="N", help="Move by this many records; negative moves back."),
 ]
 Execute = Annotated[
     bool, typer.Option("--execute", help="Apply the change; without this it is only shown.")
@@ -68,14 +77,11 @@ Execute = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    groups = typer.Typer(
-        help="List, describe, reset and delete consumer groups.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    groups = CommandApp(help="List, describe, reset and delete consumer groups.")
     groups.command("list")(list_groups)
     groups.command("describe")(describe)
     groups.command("reset-offsets")(reset_offsets)
+    groups.command("delete-offsets")(delete_offsets)
     groups.command("delete")(delete)
     app.add_typer(groups, name="groups")
 
@@ -92,27 +98,39 @@ def list_groups(
     ] = [],  # noqa: B006 (typer reads it and never changes it)
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+    wide: Wide = False,
+    watch: Watch = False,
 ) -> None:
-    """List groups with their state.
+    """List groups with their state, members, lag and topics.
+
+    The lag is the number of records after the committed offsets; - if nothing was committed. --wide
+    adds type, protocol and coordinator.
 
     \b
     riverrun groups list
-    riverrun groups list --state Empty | cut -f1
+    riverrun groups list --state Empty --no-headers | cut -f1
     """
     from riverrun.cli.groups.admin import list_all
-    from riverrun.cli.support.output import Table, print_json, print_tables
+    from riverrun.cli.groups.listing import GroupSummary, groups_table, summarize
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
+    from riverrun.cli.support.watching import show
 
     wanted = parse_states(states)
-    rows = run(bootstrap, lambda pool: list_all(pool, wanted, silent=_silent))
-    if as_json:
-        print_json([row.described() for row in rows])
-        return
-    empty = "There are no groups. `riverrun consume TOPIC --group NAME` creates one."
-    columns = ("group", "state", "type", "protocol")
-    table = Table(columns=columns, empty=empty)
-    table.rows = [(row.group, row.state, row.type, row.protocol_type or None) for row in rows]
-    print_tables([table])
+
+    async def ask(pool: ConnectionPool) -> list[GroupSummary]:
+        return await summarize(pool, await list_all(pool, wanted, silent=_silent))
+
+    def once() -> None:
+        found = run(bootstrap, ask)
+        if as_json:
+            print_json([group.described() for group in found])
+            return
+        layout = Layout(has_headings=not no_headers, is_wide=wide)
+        print_tables([groups_table(found)], layout)
+
+    show(once, is_watched=watch)
 
 
 def _silent(node: int) -> None:
@@ -133,12 +151,15 @@ def describe(
     names: Names,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+    wide: Wide = False,
     watch: Watch = False,
 ) -> None:
     """Show state, members and the lag in each partition.
 
-    Plain rows start with their kind: group, member or partition. The last three columns of a
-    partition are the committed offset, the end offset and the lag; - if there is none.
+    In a pipe each row starts with its kind: group, member or partition. A partition has the
+    committed offset, the end offset and the lag (- if there is none), and the client that reads it.
+    --wide adds the member ids.
 
     \b
     riverrun groups describe billing
@@ -146,9 +167,11 @@ def describe(
     riverrun groups describe billing --json | jq .[0].lag
     """
     from riverrun.cli.groups.admin import describe_group
-    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
+
+    layout = Layout(has_headings=not no_headers, is_wide=wide)
 
     async def ask(pool: ConnectionPool) -> list[Group]:
         return [await describe_group(pool, name) for name in dict.fromkeys(names)]
@@ -161,7 +184,7 @@ def describe(
         for place, group in enumerate(found):
             if place and is_terminal():
                 print()
-            print_tables(_tables_of(group, is_terminal=is_terminal()))
+            print_tables(_tables_of(group, is_terminal=is_terminal()), layout)
 
     show(once, is_watched=watch)
 
@@ -171,27 +194,28 @@ def _tables_of(group: Group, *, is_terminal: bool) -> list[Table]:
 
     members = Table(
         kind="member",
-        columns=("member", "client", "host", "partitions"),
+        columns=("client", "host", "partitions", "instance", "member"),
+        optional=("instance",),
+        wide=("instance", "member"),
         rows=[
-            (member.member_id, member.client_id, member.host, _in_short(member.partitions))
-            for member in group.members
+            (one.client_id, one.host, _in_short(one.partitions), one.instance_id, one.member_id)
+            for one in group.members
         ],
     )
+    clients = {member.member_id: member.client_id for member in group.members}
     offsets = Table(
         kind="partition",
-        columns=("topic", "partition", "member", "committed", "end", "lag"),
+        columns=("topic", "partition", "committed", "end", "lag", "client", "member"),
+        optional=("client", "member"),
+        wide=("member",),
         rows=[
             (
-                row.partition.topic,
-                row.partition.partition,
-                row.member_id,
-                row.committed,
-                row.end,
-                row.lag,
+                row.partition.topic, row.partition.partition, row.committed, row.end, row.lag,
+                clients.get(row.member_id or ""), row.member_id,
             )
             for row in group.offsets
         ],
-    )
+    )  # fmt: skip
     if is_terminal:
         members.title = (
             f"{group.name}  {group.state}, {counted(len(group.members), 'member')}, "
@@ -199,8 +223,17 @@ def _tables_of(group: Group, *, is_terminal: bool) -> list[Table]:
             + (f", {group.assignor}" if group.assignor else "")
         )
         return [members, offsets]
-    head = Table(kind="group", columns=())
-    head.rows = [(group.name, group.state, group.assignor or None, len(group.members), group.lag)]
+    head = Table(
+        kind="group",
+        columns=("group", "state", "assignor", "members", "lag", "coordinator"),
+        wide=("coordinator",),
+    )
+    head.rows = [
+        (
+            group.name, group.state, group.assignor or None, len(group.members), group.lag,
+            str(group.coordinator),
+        )
+    ]  # fmt: skip
     return [head, members, offsets]
 
 
@@ -219,26 +252,30 @@ def reset_offsets(
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="To the oldest record.")
     ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the newest.")] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="After the newest record.")
+    ] = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = None,
     shift_by: ShiftBy = None,
     execute: Execute = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
 ) -> None:
     """Move a group to other offsets. Shows the effect; --execute applies it.
 
-    The group must have no members. Offsets outside the log are moved to its nearest end.
+    The group must have no members; otherwise it is not changed, and the command exits with 1, also
+    without --execute. Offsets outside the log are moved to its nearest end.
 
     \b
     riverrun groups reset-offsets billing --to-earliest
     riverrun groups reset-offsets billing --topic orders --to-datetime 2025-01-31T12:00 --execute
     riverrun groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
     """
-    from riverrun.cli.groups.admin import Move, move, plan_moves
-    from riverrun.cli.support.output import is_terminal, print_json
-    from riverrun.cli.support.session import run
+    from riverrun.cli.groups.admin import move, plan_moves, refusal_of
+    from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
+    from riverrun.cli.support.session import in_words, run
 
     target = _target(
         to_earliest=to_earliest,
@@ -249,32 +286,34 @@ def reset_offsets(
     )
     wanted = parse_topics(topics)
 
-    async def work(pool: ConnectionPool) -> list[Move]:
+    async def work(pool: ConnectionPool) -> tuple[list[Move], KafkaError | None]:
         moves = await plan_moves(pool, name, target, wanted)
         if execute:
             await move(pool, name, moves)
-        return moves
+        return moves, None if execute else await refusal_of(pool, name)
 
-    moves = run(bootstrap, work)
+    moves, refusal = run(bootstrap, work)
     if as_json:
         rows = [step.described() for step in moves]
-        print_json({"group": name, "executed": execute, "partitions": rows})
-        return
-    _print_moves(moves)
-    if not execute and is_terminal():
+        reason = None if refusal is None else refusal.message
+        print_json({"group": name, "executed": execute, "refused": reason, "partitions": rows})
+    else:
+        print_tables([_moves_table(moves)], Layout(has_headings=not no_headers))
+    if refusal is not None:
+        fail(f"--execute would be refused: {in_words(refusal)}")
+    if not execute and not as_json and is_terminal():
         print("\nNothing was changed. Use --execute to apply it.")
 
 
-def _print_moves(moves: object) -> None:
-    from riverrun.cli.support.output import Table, print_tables
+def _moves_table(moves: list[Move]) -> Table:
+    from riverrun.cli.support.output import Table
 
-    assert isinstance(moves, list)
     table = Table(columns=("topic", "partition", "old offset", "new offset", "new lag"))
     table.rows = [
         (step.partition.topic, step.partition.partition, step.old, step.new, step.end - step.new)
         for step in moves
     ]
-    print_tables([table])
+    return table
 
 
 def _target(
@@ -307,37 +346,55 @@ def _target(
     return targets[0]
 
 
-def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 time; local time without a zone."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        fail(
-            f"--to-datetime {text}: expected a time such as 2025-01-31T12:00 or "
-            "2025-01-31T12:00:00Z",
-            USAGE,
-        )
-    milliseconds = round(moment.timestamp() * 1000)
-    if milliseconds < 0:
-        fail(f"--to-datetime {text}: before 1970", USAGE)
-    return milliseconds
+def delete_offsets(
+    name: Name,
+    topics: Annotated[
+        list[str],
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:0,1,...]",
+            autocompletion=topic_names,
+            show_default=False,
+            help="The topic, or these partitions of it; may be repeated.",
+        ),
+    ],
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the committed offsets of single topics. Asks on a terminal; elsewhere it needs --yes.
 
+    Use it when a group no longer reads a topic, so that the topic's lag disappears. It is refused
+    while members of the group read the topic.
 
-def parse_topics(texts: list[str]) -> dict[str, frozenset[int] | None]:
-    """Parse ``TOPIC`` or ``TOPIC:0,1`` to partitions by topic, None for all."""
-    wanted: dict[str, frozenset[int] | None] = {}
-    for text in texts:
-        topic, found, numbers = text.partition(":")
-        indexes = numbers.split(",") if found else []
-        if not topic or (found and not all(index.isdigit() for index in indexes)):
-            fail(f"--topic {text}: expected TOPIC or TOPIC:0,1", USAGE)
-        wanted[topic] = frozenset(map(int, indexes)) if found else None
-    return wanted
+    \b
+    riverrun groups delete-offsets billing --topic old-orders
+    riverrun groups delete-offsets billing --topic orders:0,2 --yes
+    """
+    from riverrun.cli.groups import admin
+    from riverrun.cli.support.output import counted, print_json
+    from riverrun.cli.support.session import run
+
+    wanted = parse_topics(topics)
+    places = list(run(bootstrap, lambda pool: admin.find_committed(pool, name, wanted)))
+    count = counted(len(places), "partition")
+    confirm(
+        f"Delete the committed offsets of {name} in {', '.join(wanted)} ({count})?", is_agreed=yes
+    )
+    failures = run(bootstrap, lambda pool: admin.delete_offsets(pool, name, places))
+    gone = [at for at in places if at not in failures]
+    if as_json:
+        rows = [{"topic": at.topic, "partition": at.partition} for at in gone]
+        print_json({"group": name, "deleted": rows})
+    elif gone:
+        print(f"Deleted the committed offsets of {name} in {', '.join(map(str, gone))}.")
+    if failures:
+        fail("\n".join(failures.values()), FAILED)
 
 
 def delete(
     names: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, AsJson, Bootstrap, confirm
+from riverrun.cli.support.apps import CommandApp
+from riverrun.cli.support.options import (
+    BOOTSTRAP_DEFAULT,
+    AsJson,
+    Bootstrap,
+    NoHeaders,
+    Wide,
+    Yes,
+    confirm,
+)
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
@@ -15,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    quorum = typer.Typer(
-        help="Show, add and remove the voters of the metadata quorum.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    quorum = CommandApp(help="Show, add and remove the voters of the metadata quorum.")
     quorum.command("status")(status)
     quorum.command("add")(add)
     quorum.command("remove")(remove)
@@ -27,13 +32,17 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, watch: Watch = False
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+    wide: Wide = False,
+    watch: Watch = False,
 ) -> None:
     """Show voters, observers and their positions.
 
     Columns: node, role, endpoint, log end offset, lag in records, time of the last fetch, time when
-    it was last caught up, directory id. The role is leader, follower, observer, or silent for a
-    voter that does not respond; its lag is unknown.
+    it was last caught up; with --wide the directory id. The role is leader, follower, observer, or
+    silent for a voter that does not respond; its lag is unknown.
 
     \b
     riverrun quorum status
@@ -42,7 +51,7 @@ def status(
     import time
 
     from riverrun.cli.quorum.report import ask_quorum, quorum_table
-    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
@@ -54,7 +63,7 @@ def status(
         table = quorum_table(quorum, int(time.time() * 1000))
         if is_terminal():
             table.title = quorum.in_words()
-        print_tables([table])
+        print_tables([table], Layout(has_headings=not no_headers, is_wide=wide))
 
     show(once, is_watched=watch)
 
@@ -72,9 +81,8 @@ def add(
         bool,
         typer.Option(
             "--print-properties",
-            help="Change nothing; print the properties that Apache's kafka-metadata-quorum "
-            "add-controller "
-            "--command-config needs. To be used where the node's data is.",
+            help="Change nothing; print the properties for Apache's kafka-metadata-quorum "
+            "add-controller --command-config. Run that tool on the machine of the node.",
         ),
     ] = False,
     data: Annotated[
@@ -111,14 +119,12 @@ def add(
     if as_json:
         print_json(added)
         return
-    print(f"Node {added['id']} votes now.")
+    print(f"Node {added['id']} is a voter.")
 
 
 def remove(
-    node: Annotated[
-        int, typer.Argument(metavar="NODE", show_default=False, help="Number of a voter.")
-    ],
-    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    node: Annotated[int, typer.Argument(metavar="NODE", show_default=False, help="Id of a voter.")],
+    is_agreed: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -136,9 +142,9 @@ def remove(
     from riverrun.cli.support.session import run
 
     voter = run(bootstrap, lambda pool: find_voter(pool, node))
-    confirm(f"Take the vote from node {node}?", is_agreed=is_agreed)
+    confirm(f"Remove node {node} from the voters?", is_agreed=is_agreed)
     run(bootstrap, lambda pool: remove_voter(pool, voter))
     if as_json:
         print_json(voter.described())
         return
-    print(f"Node {node} votes no more.")
+    print(f"Node {node} is no longer a voter.")

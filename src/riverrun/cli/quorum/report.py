@@ -6,7 +6,7 @@ import base64
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from riverrun.cli.support.output import Table
+from riverrun.cli.support.output import Bad, Table
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE
@@ -167,10 +167,10 @@ def quorum_table(quorum: QuorumReport, now_ms: int, *, kind: str | None = None) 
         columns=(
             "node", "role", "endpoint", "log end", "lag", "fetched", "caught up", "directory",
         ),
-        is_last_folded=True,
+        wide=("directory",),
         rows=[
             (
-                str(r.id), r.role, r.endpoint,
+                str(r.id), Bad(r.role) if r.role == "silent" else r.role, r.endpoint,
                 UNKNOWN if r.end_offset is None else r.end_offset,
                 UNKNOWN if r.lag is None else r.lag,
                 _ago(r.last_fetch_ms, now_ms), _ago(r.last_caught_up_ms, now_ms),

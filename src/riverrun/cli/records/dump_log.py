@@ -57,14 +57,18 @@ command = register
 
 def dump_log(
     paths: Annotated[
-        list[str], typer.Argument(help="Files of a data directory, or a partition's directory.")
+        list[str],
+        typer.Argument(
+            metavar="FILE", help="Files of a data directory, or a partition's directory."
+        ),
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Show the records, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Print and check segments, indexes, snapshots, checkpoints.
 
-    Exits with 1 if a file is damaged, and with 4 if one does not exist.
+    Exits with 1 if a file is damaged or a named file has an unknown type, and with 4 if one does
+    not exist.
 
     \b
     riverrun dump-log data/node-1/events-0
@@ -85,12 +89,14 @@ def dump(
     """Print the files' content; returns the number of problems."""
     files = files or OsFiles()
     problems = 0
-    for path in _expand(files, [os.path.abspath(path) for path in paths]):
+    named = [os.path.abspath(path) for path in paths]
+    for path in _expand(files, named):
         if not json:
             write(f"{path}:")
         try:
             for row in _rows(files, path, deep):
-                problems += "problem" in row
+                # A directory may have files of other programs, but a named file is meant.
+                problems += "problem" in row or ("note" in row and path in named)
                 if json:
                     write(json_format.dumps({"file": path, **row}, ensure_ascii=False))
                 else:
@@ -125,7 +131,7 @@ def _rows(files: Files, path: str, deep: bool) -> Iterator[Row]:
     elif name in ("partition.metadata", "meta.properties", "quorum-state"):
         yield {"kind": "text", "text": read_whole(files, path).decode("utf-8", "replace").strip()}
     else:
-        yield {"kind": "file", "bytes": files.size(path), "note": "not a kind that is known"}
+        yield {"kind": "file", "bytes": files.size(path), "note": "unknown file type"}
 
 
 def _read_segment(files: Files, path: str, deep: bool) -> Iterator[Row]:

@@ -1,18 +1,32 @@
-"""Output of commands: tables with colours on a terminal, tab-separated rows or JSON elsewhere.
+"""Output of commands: aligned tables with colours on a terminal, tab-separated rows or JSON
+elsewhere.
 
-Programs must not break when the tables change for people. So without a terminal there are no
-headings, no alignment and nothing is shortened.
+A terminal and a pipe get the same rows under the same headings. In a pipe nothing is aligned,
+shortened or coloured, and numbers are plain, so that programs can read them. Lines that are too
+long for a terminal overflow, so that no value is lost.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-Cell = str | int | None
+import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Cell = str | int | float | None
+
+KIND = "KIND"
+"""The heading above the kinds of rows."""
+GAP = "  "
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -28,6 +42,12 @@ class Bad(str):
     __slots__ = ()
 
 
+class ByteCount(int):
+    """A size: ``1.5 KiB`` on a terminal, ``1536`` elsewhere."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, kw_only=True)
 class Table:
     """Rows under named columns. ``kind`` starts each plain row where a command prints several
@@ -36,37 +56,75 @@ class Table:
     columns: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
     title: str | None = None
+    """Printed on a terminal only."""
     kind: str | None = None
     empty: str | None = None
     """Printed on a terminal when there are no rows."""
-    is_last_folded: bool = False
-    """If a row is too long for the terminal, only its last column is folded."""
     optional: Sequence[str] = ()
     """Columns hidden on a terminal while no row has a value in them."""
+    wide: Sequence[str] = ()
+    """Columns shown only with --wide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What the user wants to see of tables."""
+
+    has_headings: bool = True
+    is_wide: bool = False
+
+
+DEFAULT_LAYOUT = Layout()
 
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+@contextmanager
+def until_closed() -> Iterator[None]:
+    """Ends the command with success if the reader of its output has closed the pipe, as
+    ``| head`` does."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
 def print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    with until_closed():
+        print(json.dumps(value, ensure_ascii=False))
 
 
-def print_tables(tables: Sequence[Table]) -> None:
-    if not is_terminal():
+def print_tables(tables: Sequence[Table], layout: Layout = DEFAULT_LAYOUT) -> None:
+    with until_closed():
+        if is_terminal():
+            _print_pretty_tables(tables, layout)
+            return
         for table in tables:
-            for row in table.rows:
-                print(plain_row(row if table.kind is None else [table.kind, *row]))
-        return
-    from rich.console import Console
+            for line in plain_lines(table, layout):
+                print(line)
 
-    console = Console(highlight=False)
-    shown = [table for table in tables if table.rows or table.title or table.empty]
-    for place, table in enumerate(shown):
-        if place:
-            console.print()
-        print_pretty(console, table)
+
+def plain_lines(table: Table, layout: Layout = DEFAULT_LAYOUT) -> Iterator[str]:
+    """The rows separated by tabs, after a line of headings."""
+    places = [
+        at for at, name in enumerate(table.columns) if layout.is_wide or name not in table.wide
+    ]
+    names = [heading(table.columns[place]) for place in places]
+    if layout.has_headings and table.rows and any(names):
+        yield plain_row(names if table.kind is None else [KIND, *names])
+    for row in table.rows:
+        cells = [row[place] for place in places]
+        yield plain_row(cells if table.kind is None else [table.kind, *cells])
+
+
+def heading(column: str) -> str:
+    """``IN-SYNC``: without spaces, like the headings of kubectl."""
+    return column.upper().replace(" ", "-")
 
 
 def plain_row(row: Sequence[Cell]) -> str:
@@ -75,54 +133,94 @@ def plain_row(row: Sequence[Cell]) -> str:
 
 
 def _plain(cell: Cell) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.1f}"
     return "-" if cell is None else str(cell).translate(_ESCAPES)
 
 
-def print_pretty(console: object, table: Table) -> None:
+def _print_pretty_tables(tables: Sequence[Table], layout: Layout) -> None:
     from rich.console import Console
-    from rich.table import Table as RichTable
+
+    console = Console(highlight=False)
+    shown = [table for table in tables if table.rows or table.title or table.empty]
+    for place, table in enumerate(shown):
+        if place:
+            console.print()
+        print_pretty(console, table, layout)
+
+
+def print_pretty(console: Console, table: Table, layout: Layout = DEFAULT_LAYOUT) -> None:
     from rich.text import Text
 
-    assert isinstance(console, Console)
+    lines = []
     if table.title is not None:
-        console.print(Text(table.title, style="bold"))
-    if not table.rows:
-        if table.empty is not None:
-            console.print(Text(table.empty, style="dim"))
-        return
+        lines.append(Text(_visible(table.title), style="bold"))
+    if table.rows:
+        lines += _aligned(table, layout)
+    elif table.empty is not None:
+        lines.append(Text(table.empty, style="dim"))
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _aligned(table: Table, layout: Layout) -> list[Text]:
+    """The rows with equally wide columns; numbers are aligned on the right. The last column is not
+    filled up, so that a long value in it does not add blank lines after the others."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
     places = [
         place
-        for place, column in enumerate(table.columns)
-        if column not in table.optional or any(row[place] is not None for row in table.rows)
+        for place, name in enumerate(table.columns)
+        if (layout.is_wide or name not in table.wide)
+        and (name not in table.optional or any(row[place] is not None for row in table.rows))
     ]
-    pretty = RichTable(
-        box=None, pad_edge=False, header_style="bold cyan", show_edge=False,
-        show_header=any(table.columns),
-    )  # fmt: skip
-    for place in places:
-        is_number = all(isinstance(row[place], int | None) for row in table.rows)
-        pretty.add_column(
-            table.columns[place],
-            justify="right" if is_number else "left",
-            overflow="fold",
-            # Only the last column may be folded: a broken address is useless.
-            no_wrap=place + 1 < len(table.columns) and table.is_last_folded,
-        )
-    for row in table.rows:
-        pretty.add_row(*(_pretty(row[place]) for place in places))
-    console.print(pretty)
+    names = [heading(table.columns[place]) for place in places]
+    lines = [[(_pretty(row[place]), _style(row[place])) for place in places] for row in table.rows]
+    if layout.has_headings and any(names):
+        lines.insert(0, [(name, "bold cyan") for name in names])
+    widths = [max(cell_len(line[at][0]) for line in lines) for at in range(len(places))]
+    is_number = [
+        all(isinstance(row[place], int | float | None) for row in table.rows) for place in places
+    ]
+    aligned = []
+    for line in lines:
+        text = Text()
+        for at, (word, style) in enumerate(line):
+            filler = " " * (widths[at] - cell_len(word))
+            is_last = at + 1 == len(line)
+            text.append(filler if is_number[at] else "")
+            text.append(word, style=style)
+            text.append("" if is_last else GAP if is_number[at] else filler + GAP)
+        aligned.append(text)
+    return aligned
 
 
 def _pretty(cell: Cell) -> str:
-    from rich.markup import escape
-
     if cell is None:
-        return "[dim]-[/dim]"
+        return "-"
+    if isinstance(cell, ByteCount):
+        return bytes_in_words(cell)
     if isinstance(cell, int):
         return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:,.1f}"
+    return _visible(cell)
+
+
+def _visible(text: str) -> str:
+    """The text without control characters, which could change what the terminal shows."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def _style(cell: Cell) -> str:
+    if cell is None:
+        return "dim"
     if isinstance(cell, Good):
-        return f"[green]{escape(cell)}[/green]"
-    return f"[red]{escape(cell)}[/red]" if isinstance(cell, Bad) else escape(cell)
+        return "green"
+    return "red" if isinstance(cell, Bad) else ""
 
 
 def bytes_in_words(size: int) -> str:
@@ -130,7 +228,7 @@ def bytes_in_words(size: int) -> str:
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
-            return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+            return f"{int(size)} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
 

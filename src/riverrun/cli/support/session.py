@@ -51,6 +51,8 @@ REMEDIES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas requires; "
     "`riverrun topics describe` shows them",
     ErrorCode.INVALID_REPLICATION_FACTOR: "there are not that many nodes",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the members that read the topic; `riverrun groups "
+    "describe` names them",
     ErrorCode.MISMATCHED_ENDPOINT_TYPE: "this is a controller port; with `riverrun up` the "
     "client port is the one before",
     ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the node is full or failing; see its log",

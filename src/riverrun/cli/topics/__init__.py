@@ -1,1 +1,1 @@
-"""``riverrun topics``: list, create, describe, alter and delete topics."""
+"""``riverrun topics``: list, create, describe, alter, trim and delete topics."""

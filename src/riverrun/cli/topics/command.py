@@ -1,11 +1,14 @@
-"""``riverrun topics``: list, create, describe, alter and delete topics."""
+"""``riverrun topics``: list, create, describe, alter, trim and delete topics."""
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.completion import topic_names
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
@@ -13,13 +16,20 @@ from riverrun.cli.support.options import (
     USAGE,
     AsJson,
     Bootstrap,
+    NoHeaders,
+    Wide,
+    Yes,
     confirm,
     fail,
+    parse_datetime,
     parse_settings,
+    parse_topics,
 )
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
+    from riverrun.cli.groups.admin import Target
+    from riverrun.cli.topics.trim import PartitionTrim
     from riverrun.client.pool import ConnectionPool
 
 TIMEOUT_MS = 30_000
@@ -44,50 +54,82 @@ Configs = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    topics = typer.Typer(
-        help="List, create, describe, alter and delete topics.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    topics = CommandApp(help="List, create, describe, alter, trim and delete topics.")
     topics.command("list")(list_topics)
     topics.command("create")(create)
     topics.command("describe")(describe)
     topics.command("alter")(alter)
+    topics.command("trim")(trim)
     topics.command("delete")(delete)
     app.add_typer(topics, name="topics")
 
 
 def list_topics(
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATTERN",
+            autocompletion=topic_names,
+            show_default=False,
+            help="Regular expression for the whole name, such as 'orders.*'.",
+        ),
+    ] = None,
     internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
+    rates: Annotated[
+        bool,
+        typer.Option("--rates", help="Add records/s and bytes/s, measured during one second."),
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+    watch: Watch = False,
 ) -> None:
-    """List topics with their partitions and replication factor.
+    """List topics with their partitions, replicas, records and size.
+
+    Records are the end offsets minus the start offsets; a compacted topic has fewer. The size is
+    that of one replica of each partition, in bytes in a pipe. - if a leader does not respond.
 
     \b
     riverrun topics list
-    riverrun topics list | cut -f1            only the names
-    riverrun topics list --json | jq .        for scripts
+    riverrun topics list 'orders.*' --rates
+    riverrun topics list --no-headers | cut -f1     only the names
+    riverrun topics list --json | jq .              for scripts
     """
-    from riverrun.cli.support.output import Table, print_json, print_tables
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
+    from riverrun.cli.support.watching import show
+    from riverrun.cli.topics import listing
 
-    async def ask(pool: ConnectionPool) -> list[tuple[str, int, int]]:
-        answer = await pool.metadata(None)
-        return sorted(
-            (topic.name or "", len(topic.partitions), _replication_factor(topic.partitions))
-            for topic in answer.topics
-            if internal or not topic.is_internal
-        )
-
-    rows = run(bootstrap, ask)
-    if as_json:
-        names = ("name", "partitions", "replication_factor")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
+    compiled = [_pattern(text) for text in patterns or []]
     empty = "There are no topics yet. Create one with `riverrun topics create NAME`."
-    columns = ("topic", "partitions", "replication factor")
-    print_tables([Table(columns=columns, rows=list(rows), empty=empty)])
+    if compiled:
+        empty = f"No topic matches {' '.join(patterns or [])}."
+
+    def once() -> None:
+        found = run(
+            bootstrap,
+            lambda pool: listing.list_topics(
+                pool, compiled, with_internal=internal, with_rates=rates
+            ),
+        )
+        for node in found.silent:
+            text = f"node {node} does not respond: sizes may be missing"
+            print(f"riverrun: {text}", file=sys.stderr)
+        if as_json:
+            print_json([topic.described() for topic in found.topics])
+            return
+        table = listing.topics_table(found.topics, with_rates=rates, empty=empty)
+        print_tables([table], Layout(has_headings=not no_headers))
+
+    show(once, is_watched=watch)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        hint = f"; did you mean {text.replace('*', '.*')!r}?" if text.startswith("*") else ""
+        fail(f"{text}: not a regular expression: {error}{hint}", USAGE)
 
 
 def create(
@@ -97,6 +139,7 @@ def create(
         typer.Option(
             "--partitions",
             "-p",
+            metavar="N",
             min=1,
             help="Number of partitions; default: num.partitions of the cluster.",
         ),
@@ -106,6 +149,7 @@ def create(
         typer.Option(
             "--replication-factor",
             "-r",
+            metavar="N",
             min=1,
             help="Replicas of each partition; default: default.replication.factor of the cluster.",
         ),
@@ -145,9 +189,8 @@ def create(
     else:
         for row in made.created:
             factor = f"replication factor {row.replication_factor}"
-            state = "Created" if row.is_new else "Already there:"
-            size = f"{counted(row.partitions, 'partition')}, {factor}" if row.is_new else ""
-            print(f"{state} {row.name}" + (f" with {size}." if size else "."))
+            size = f"{counted(row.partitions, 'partition')}, {factor}"
+            print(f"Created {row.name} with {size}." if row.is_new else f"{row.name} exists.")
     if made.failures:
         fail("\n".join(made.failures), made.exit_code)
 
@@ -165,13 +208,16 @@ def describe(
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+    wide: Wide = False,
     watch: Watch = False,
 ) -> None:
     """Show partitions, offsets and changed settings.
 
     A partition has its leader, replicas, in-sync replicas, offsets, size and lag: the records that
     each follower lacks, as 2:0 3:1500, with ? for a node that does not respond. Without names, all
-    topics. Plain rows start with their kind: topic, partition or setting.
+    topics. In a pipe each row starts with its kind: topic, partition or setting. --wide adds the
+    id of the topic.
 
     \b
     riverrun topics describe events
@@ -179,10 +225,12 @@ def describe(
     riverrun topics describe events --watch
     riverrun topics describe events | grep ^partition | cut -f2-4
     """
-    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
     from riverrun.cli.topics.report import describe_topics, tables_of
+
+    layout = Layout(has_headings=not no_headers, is_wide=wide)
 
     def once() -> None:
         topics = run(
@@ -197,7 +245,7 @@ def describe(
         for place, topic in enumerate(topics):
             if place and is_terminal():
                 print()
-            print_tables(tables_of(topic, is_terminal=is_terminal()))
+            print_tables(tables_of(topic, is_terminal=is_terminal(), is_wide=wide), layout)
 
     show(once, is_watched=watch)
 
@@ -207,7 +255,11 @@ def alter(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, help="The new number of partitions; it can only grow."
+            "--partitions",
+            "-p",
+            metavar="N",
+            min=1,
+            help="The new number of partitions; it can only grow.",
         ),
     ] = None,
     configs: Configs = [],  # noqa: B006 (typer reads it and never changes it)
@@ -249,14 +301,100 @@ def alter(
         print_json({"name": name, "partitions": partitions, "settings": changes})
         return
     for setting, value in changes.items():
-        print(f"{name}: {setting} " + ("has its default again." if value is None else f"= {value}"))
+        print(f"{name}: {setting} " + ("is the default again." if value is None else f"= {value}"))
     if partitions is not None:
         print(f"{name}: {partitions} partitions")
 
 
+def trim(
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC[:0,1]",
+            autocompletion=topic_names,
+            show_default=False,
+            help="A topic, or some of its partitions.",
+        ),
+    ],
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            metavar="OFFSET|TIME|end",
+            show_default=False,
+            help="Delete the records before this offset of each partition, before the first record "
+            "at or after this time (2025-01-31T12:00, local or with a zone), or all.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be deleted.")
+    ] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+) -> None:
+    """Delete the oldest records of a topic. Asks on a terminal; elsewhere it needs --yes.
+
+    The topic and its newer records stay. Deleted records cannot be read again; the disk space is
+    freed when whole segments are deleted. Topics that are only compacted cannot be trimmed.
+
+    \b
+    riverrun topics trim events --before 2025-01-31T12:00 --dry-run
+    riverrun topics trim events:0 --before 150000 --yes
+    riverrun topics trim events --before end
+    """
+    from riverrun.cli.support.output import Layout, counted, print_json, print_tables
+    from riverrun.cli.support.session import run
+    from riverrun.cli.topics.trim import delete_records, plan_trim, trims_table
+
+    wanted, target = parse_topics(topics, ""), _before(before)
+    trims = run(bootstrap, lambda pool: plan_trim(pool, wanted, target))
+    count = sum(one.records for one in trims)
+    if not as_json:
+        print_tables([trims_table(trims)], Layout(has_headings=not no_headers))
+    if count and not dry_run:
+        question = f"Delete {counted(count, 'record')} of {', '.join(wanted)}?"
+        confirm(question, is_agreed=yes)
+        trims = run(bootstrap, lambda pool: delete_records(pool, trims))
+    if as_json:
+        rows = [one.described() for one in trims]
+        print_json({"executed": not dry_run, "partitions": rows})
+    else:
+        _note_trim(trims, is_dry_run=dry_run)
+    failures = [f"{one.partition}: {one.failure}" for one in trims if one.failure is not None]
+    if failures:
+        fail("\n".join(failures), FAILED)
+
+
+def _note_trim(trims: list[PartitionTrim], *, is_dry_run: bool) -> None:
+    from riverrun.cli.support.output import counted, is_terminal
+
+    count = sum(one.records for one in trims)
+    if not is_terminal():
+        return
+    if not count:
+        print("\nThere is nothing to delete.")
+    elif is_dry_run:
+        print("\nNothing was deleted. Repeat it without --dry-run to delete these records.")
+    else:
+        print(f"Deleted {counted(count, 'record')}.")
+
+
+def _before(text: str) -> Target:
+    from riverrun.cli.groups.admin import Target
+    from riverrun.client.partitions import LATEST
+
+    if text == "end":
+        return Target(time=LATEST)
+    if text.isdigit():
+        return Target(offset=int(text))
+    return Target(time=parse_datetime(text, "--before"))
+
+
 def delete(
     names: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -285,8 +423,3 @@ def delete(
             print(f"Deleted {name}.")
     if failures:
         fail("\n".join(failures.values()), FAILED)
-
-
-def _replication_factor(partitions: object) -> int:
-    assert isinstance(partitions, tuple)
-    return max((len(partition.replica_nodes) for partition in partitions), default=0)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from riverrun.cli.cluster.configs import Source, source_in_words
 from riverrun.cli.cluster.replica_lag import (
     SHOWN_MAX,
     Copies,
@@ -15,7 +16,7 @@ from riverrun.cli.cluster.replica_lag import (
     in_short,
     place_of,
 )
-from riverrun.cli.support.output import Table, bytes_in_words, counted
+from riverrun.cli.support.output import Bad, ByteCount, Table, bytes_in_words, counted
 from riverrun.cli.support.session import check, find_topic
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
@@ -36,15 +37,6 @@ from riverrun.wire.messages.metadata_response import (
 )
 
 TOPIC_RESOURCE = 2
-TOPIC_SOURCE = 1
-DEFAULT_SOURCE = 5
-SOURCES = {
-    TOPIC_SOURCE: "topic",
-    2: "node, at run time",
-    3: "cluster, at run time",
-    4: "node, from its file",
-    DEFAULT_SOURCE: "default",
-}
 NO_LEADER = -1
 LEADER_SECONDS_MAX = 3.0
 LOOK_EVERY_SECONDS = 0.25
@@ -99,6 +91,12 @@ class TopicRow:
     def record_count_max(self) -> int:
         """Compaction and transactions leave gaps, so there may be fewer."""
         return sum((p.end_offset or 0) - (p.start_offset or 0) for p in self.partitions)
+
+    @property
+    def is_compacted(self) -> bool:
+        return any(
+            row.name == "cleanup.policy" and "compact" in (row.value or "") for row in self.settings
+        )
 
     def described(self) -> dict[str, object]:
         partitions = [
@@ -221,7 +219,7 @@ async def _settings(
             SettingRow(
                 name=row.name,
                 value=row.value,
-                source=SOURCES.get(row.config_source, str(row.config_source)),
+                source=source_in_words(row.config_source),
             )
             for row in sorted(result.configs, key=lambda row: row.name)
             if all_settings or _differs(row)
@@ -231,29 +229,42 @@ async def _settings(
 
 def _differs(row: DescribeConfigsResourceResult) -> bool:
     """A node may set a value that equals the default."""
-    if row.config_source in (TOPIC_SOURCE, DEFAULT_SOURCE):
-        return row.config_source == TOPIC_SOURCE
+    if row.config_source in (Source.TOPIC, Source.DEFAULT):
+        return row.config_source == Source.TOPIC
     return all(
-        synonym.value != row.value for synonym in row.synonyms if synonym.source == DEFAULT_SOURCE
+        synonym.value != row.value for synonym in row.synonyms if synonym.source == Source.DEFAULT
     )
 
 
-def tables_of(topic: TopicRow, *, is_terminal: bool) -> list[Table]:
+def tables_of(topic: TopicRow, *, is_terminal: bool, is_wide: bool = False) -> list[Table]:
     """A title and the interesting rows for people; every row with the topic's name for programs."""
     head = Table(
         kind="topic",
-        columns=(),
-        rows=[(topic.name, str(topic.id or "-"), len(topic.partitions), topic.replication_factor)],
+        columns=("topic", "partitions", "replicas", "records", "size", "id"),
+        wide=("id",),
+        rows=[
+            (
+                topic.name,
+                len(topic.partitions),
+                topic.replication_factor,
+                topic.record_count_max,
+                ByteCount(topic.size_bytes),
+                str(topic.id or "-"),
+            )
+        ],
     )
     partitions = Table(
         kind="partition",
         columns=(
-            "topic", "partition", "leader", "replicas", "in sync", "start", "end", "bytes", "lag",
+            "topic", "partition", "leader", "replicas", "in sync", "start", "end", "size", "lag",
         ),
         rows=[
             (
-                topic.name, p.index, None if p.leader is None else str(p.leader),
-                _joined(p.replicas), _joined(p.isr), p.start_offset, p.end_offset, p.size_bytes,
+                topic.name, p.index, Bad("none") if p.leader is None else str(p.leader),
+                _joined(p.replicas),
+                _joined(p.isr) if len(p.isr) == len(p.replicas) else Bad(_joined(p.isr)),
+                p.start_offset, p.end_offset,
+                None if p.size_bytes is None else ByteCount(p.size_bytes),
                 in_short(p.followers, shown_max=SHOWN_MAX if is_terminal else None),
             )
             for p in topic.partitions
@@ -266,17 +277,18 @@ def tables_of(topic: TopicRow, *, is_terminal: bool) -> list[Table]:
     )
     if not is_terminal:
         return [head, partitions, settings]
+    up_to = "up to " if topic.is_compacted else ""
     title = (
         f"{topic.name}  {counted(len(topic.partitions), 'partition')}, replication factor "
-        f"{topic.replication_factor}, {counted(topic.record_count_max, 'record')} at most, "
-        f"{bytes_in_words(topic.size_bytes)}"
+        f"{topic.replication_factor}, {up_to}{counted(topic.record_count_max, 'record')}, "
+        f"{bytes_in_words(topic.size_bytes)}" + (f", id {topic.id}" if is_wide else "")
     )
     unhealthy = sum(not partition.is_healthy for partition in topic.partitions)
     if unhealthy:
         title += f", {counted(unhealthy, 'partition')} not fully in sync"
-    lonely = sum(not partition.is_answered for partition in topic.partitions)
-    if lonely:
-        title += f", {counted(lonely, 'partition')} without a responding leader"
+    unknown = sum(not partition.is_answered for partition in topic.partitions)
+    if unknown:
+        title += f", {counted(unknown, 'partition')} without a responding leader"
     title += _behind(topic)
     return [_without_topic(partitions, title), _without_topic(settings, None)]
 

@@ -8,16 +8,15 @@ from typing import Annotated
 
 import typer
 
-from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Bootstrap
+from riverrun.cli.support.apps import CommandApp
+from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, FAILED, AsJson, Bootstrap, NoHeaders
 from riverrun.pipeline.command import Master, check_extra
 
 
 def register(app: typer.Typer) -> None:
-    audit = typer.Typer(
+    audit = CommandApp(
         help="Prove that all copies are equal. Needs the extra: pip install -e '.[spark]' in a "
-        "clone.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
+        "clone."
     )
     audit.callback()(lambda: None)
     audit.command("replicas")(replicas)
@@ -26,11 +25,13 @@ def register(app: typer.Typer) -> None:
 
 def replicas(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="Topics; all topics by default.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Topics; all topics by default."),
     ] = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
 ) -> None:
     """Read every copy of every partition from its node, and print each difference.
 
@@ -42,7 +43,7 @@ def replicas(
     riverrun audit replicas orders --master spark://10.0.0.5:7077
     """
     check_extra()
-    from riverrun.cli.support.output import Cell, Table, print_json, print_tables
+    from riverrun.cli.support.output import Cell, Layout, Table, print_json, print_tables
     from riverrun.cli.support.session import find_topic, run
     from riverrun.client.pool import ConnectionPool
     from riverrun.pipeline.audit.replica_reader import ReplicaCopy
@@ -69,6 +70,7 @@ def replicas(
             [d.topic, d.partition, d.offset, d.text] for d in outcome.differences
         ]
         columns = ("topic", "partition", "offset", "difference")
-        print_tables([Table(columns=columns, rows=rows)])
+        table = Table(columns=columns, rows=rows)
+        print_tables([table], Layout(has_headings=not no_headers))
     if outcome.differences:
         raise typer.Exit(FAILED)

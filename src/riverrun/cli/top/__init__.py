@@ -1,0 +1,1 @@
+"""``riverrun top``: live throughput by topic, node and group."""

@@ -51,7 +51,8 @@ class Cli:
             return file.read().decode()
 
     def rows(self, *words: str) -> list[list[str]]:
-        return [line.split("\t") for line in self.run(*words).splitlines()]
+        """The rows of tables, without headings."""
+        return [line.split("\t") for line in self.run(*words, "--no-headers").splitlines()]
 
     def process(self, *words: str, text: str | bytes = b"", code: int = 0) -> str:
         """Run as a subprocess with this standard input; returns standard output."""

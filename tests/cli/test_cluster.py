@@ -79,9 +79,12 @@ def test_quorum_shows_directory_ids_as_in_meta_properties(cli: Cli, node: Server
     assert (quorum["leader"], voter["role"], voter["lag"]) == (1, "leader", 0)
     properties = (node.data / "meta.properties").read_text()
     assert f"directory.id={voter['directory_id']}" in properties
-    (row,) = cli.rows("quorum", "status")
+    (row,) = cli.rows("quorum", "status", "--wide")
     assert row[:2] == ["1", "leader"]
     assert row[-1] == voter["directory_id"]
+    (short,) = cli.rows("quorum", "status")
+    assert short[:3] == row[:3]
+    assert voter["directory_id"] not in short
 
 
 def test_printed_properties_work_with_apaches_tool(cli: Cli, node: Server) -> None:

@@ -15,17 +15,21 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from riverrun.cli.groups.admin import Target, new_offset
-from riverrun.cli.groups.command import parse_datetime, parse_states, parse_topics
+from riverrun.cli.groups.command import parse_states
 from riverrun.cli.records.descriptors import OutputFailed, Reader, Writer
 from riverrun.cli.records.formats import BadInput
 from riverrun.cli.records.producing import LINE_BYTES_MAX, LineBuffer
-from riverrun.cli.support.options import USAGE, parse_settings
+from riverrun.cli.support.options import USAGE, parse_datetime, parse_settings, parse_topics
 from riverrun.cli.support.output import (
+    DEFAULT_LAYOUT,
     Bad,
+    ByteCount,
     Good,
+    Layout,
     Table,
     bytes_in_words,
     counted,
+    plain_lines,
     plain_row,
     print_pretty,
 )
@@ -69,12 +73,48 @@ def test_plain_rows_escape_tabs_and_newlines() -> None:
     assert plain_row(["a\tb\n", 5, None, ""]) == "a\\tb\\n\t5\t-\t"
 
 
-def test_a_narrow_terminal_does_not_break_addresses() -> None:
+def printed(table: Table, layout: Layout = DEFAULT_LAYOUT) -> list[str]:
+    """The lines on a terminal of 20 columns, without colours."""
     screen = io.StringIO()
-    rows: list[tuple[str | int, ...]] = [("1", "127.0.0.1:20501", "x" * 60)]
-    table = Table(columns=("node", "endpoint", "directory"), rows=list(rows), is_last_folded=True)
-    print_pretty(Console(file=screen, width=40), table)
-    assert "127.0.0.1:20501" in screen.getvalue()
+    print_pretty(Console(file=screen, width=20), table, layout)
+    return screen.getvalue().splitlines()
+
+
+def test_a_narrow_terminal_loses_no_value() -> None:
+    rows: list[tuple[str | int, ...]] = [("1", "127.0.0.1:20501", "x" * 60, 5), ("2", "-", "y", 6)]
+    table = Table(columns=("node", "endpoint", "directory", "lag"), rows=list(rows))
+    assert [line.split() for line in printed(table)] == [
+        ["NODE", "ENDPOINT", "DIRECTORY", "LAG"],
+        ["1", "127.0.0.1:20501", "x" * 60, "5"],
+        ["2", "-", "y", "6"],
+    ]
+
+
+def test_a_long_last_value_adds_no_spaces_to_other_rows() -> None:
+    table = Table(columns=("group", "topics"), rows=[("a", "x" * 60), ("b", "y")])
+    assert printed(table) == ["GROUP  TOPICS", f"a      {'x' * 60}", "b      y"]
+
+
+def test_wide_columns_are_shown_on_demand() -> None:
+    table = Table(columns=("node", "in sync", "id"), rows=[("1", 2, "abc")], wide=("id",))
+    assert printed(table) == ["NODE  IN-SYNC", "1           2"]
+    wide = Layout(is_wide=True)
+    assert printed(table, wide) == ["NODE  IN-SYNC  ID", "1           2  abc"]
+    assert list(plain_lines(table)) == ["NODE\tIN-SYNC", "1\t2"]
+    assert list(plain_lines(table, wide)) == ["NODE\tIN-SYNC\tID", "1\t2\tabc"]
+
+
+def test_plain_rows_of_a_kind_have_headings_too() -> None:
+    table = Table(kind="node", columns=("node", "size"), rows=[("1", ByteCount(2048))])
+    assert list(plain_lines(table)) == ["KIND\tNODE\tSIZE", "node\t1\t2048"]
+    assert list(plain_lines(table, Layout(has_headings=False))) == ["node\t1\t2048"]
+    assert list(plain_lines(Table(columns=("", ""), rows=[("health", "fine")]))) == ["health\tfine"]
+    assert list(plain_lines(Table(columns=("node",)))) == [], "no headings without rows"
+
+
+def test_control_characters_do_not_reach_a_terminal() -> None:
+    table = Table(columns=("group",), rows=[("a\x1b[2Jb\n",)])
+    assert printed(table) == ["GROUP", "a\\x1b[2Jb\\n"]
 
 
 def test_good_and_bad_texts_have_colours_on_a_terminal_only() -> None:
@@ -87,22 +127,18 @@ def test_good_and_bad_texts_have_colours_on_a_terminal_only() -> None:
 
 
 def test_a_table_without_headings_has_no_line_for_them() -> None:
-    screen = io.StringIO()
-    print_pretty(Console(file=screen, width=40), Table(columns=("", ""), rows=[("health", "fine")]))
-    assert screen.getvalue().splitlines() == ["health  fine"]
+    assert printed(Table(columns=("", ""), rows=[("health", "fine")])) == ["health  fine"]
 
 
 @pytest.mark.parametrize(
     ("rack", "lines"),
-    [(None, ["node  lag", "1       5"]), ("r1", ["node  rack  lag", "1     r1      5"])],
+    [(None, ["NODE  LAG", "1       5"]), ("r1", ["NODE  RACK  LAG", "1     r1      5"])],
 )
 def test_an_empty_optional_column_is_hidden_on_a_terminal(
     rack: str | None, lines: list[str]
 ) -> None:
-    screen = io.StringIO()
     table = Table(columns=("node", "rack", "lag"), rows=[("1", rack, 5)], optional=("rack",))
-    print_pretty(Console(file=screen, width=40), table)
-    assert screen.getvalue().splitlines() == lines
+    assert printed(table) == lines
 
 
 @pytest.mark.parametrize(

@@ -164,3 +164,12 @@ def test_command_prints_for_people_and_fails_on_damage(tmp_path: Path) -> None:
     assert "!! no whole batch" in result.stdout
     assert f"there is no file {tmp_path / 'missing.log'}" in result.stderr
     assert CliRunner().invoke(app, ["dump-log", str(path)]).exit_code == 1
+
+
+def test_a_named_file_of_an_unknown_type_is_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    problems, rows = run(path)
+    assert problems == 1
+    assert rows[0]["note"] == "unknown file type"
+    assert run(tmp_path)[0] == 0, "a directory may have files of other programs"

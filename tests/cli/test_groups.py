@@ -114,12 +114,14 @@ def test_a_new_group_starts_at_the_end_and_commits_it(cli: Cli, name: str) -> No
 def test_list_and_describe(cli: Cli, name: str) -> None:
     cli.write(name, "1\n2\n3\n")
     cli.read(name, "--group", name, "--from-beginning", "-n", "1")
-    assert [name, "Empty", "classic", "consumer"] in cli.rows("groups", "list")
+    assert [name, "Empty", "0", "2", name] in cli.rows("groups", "list")
+    wide = [name, "Empty", "0", "2", name, "classic", "consumer", "1"]
+    assert wide in cli.rows("groups", "list", "--wide")
     assert name not in [row[0] for row in cli.rows("groups", "list", "--state", "Stable")]
     rows = cli.rows("groups", "describe", name)
     assert rows == [
         ["group", name, "Empty", "-", "0", "2"],
-        ["partition", name, "0", "-", "1", "3", "2"],
+        ["partition", name, "0", "1", "3", "2", "-"],
     ]
 
 
@@ -161,7 +163,13 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(cli: Cli, name: str) 
     with cli.started("consume", name, "--group", name, "--from-beginning") as running:
         assert running.line() == "1"
         words = ["reset-offsets", name, "--topic", name, "--to-earliest"]
-        assert cli.rows("groups", *words)
+        dry_run = cli.result("groups", *words)
+        assert (dry_run.exit_code, dry_run.stdout.splitlines()[1][: len(name)]) == (1, name)
+        assert f"--execute would be refused: group {name} is Stable and has 1 member" in (
+            dry_run.stderr
+        )
+        planned = json.loads(cli.run("groups", *words, "--json", code=1))
+        assert planned["refused"] == f"group {name} is Stable and has 1 member"
         for refused in ([*words, "--execute"], ["delete", name, "--yes"]):
             result = cli.result("groups", *refused)
             assert result.exit_code == 1
@@ -172,9 +180,50 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(cli: Cli, name: str) 
     assert name not in [row[0] for row in cli.rows("groups", "list")]
 
 
+def test_offsets_of_single_topics_are_deleted(cli: Cli, name: str) -> None:
+    other = f"{name}-other"
+    for topic in (name, other):
+        cli.run("topics", "create", topic, "-p", "2")
+        cli.read(topic, "--group", name, "--timeout", "0")
+    (row,) = [row for row in cli.rows("groups", "list") if row[0] == name]
+    assert row == [name, "Empty", "0", "0", f"{name},{other}"]
+    words = ["delete-offsets", name, "--topic"]
+    assert cli.run("groups", *words, f"{other}:0", "--yes") == (
+        f"Deleted the committed offsets of {name} in {other}-0.\n"
+    )
+    done = json.loads(cli.run("groups", *words, other, "--yes", "--json"))
+    assert done == {"group": name, "deleted": [{"topic": other, "partition": 1}]}
+    left = [(row["topic"], row["partition"]) for row in described(cli, name)["partitions"]]
+    assert left == [(name, 0), (name, 1)]
+    missing = cli.result("groups", *words, other, "--yes")
+    assert missing.exit_code == 4
+    assert f"no committed offsets of {other}; it has those of: {name}" in missing.stderr
+
+
+def test_offsets_of_a_topic_that_members_read_are_kept(cli: Cli, name: str) -> None:
+    cli.write(name, "1\n")
+    cli.read(name, "--group", name, "--from-beginning", "-n", "1")
+    with cli.started("consume", name, "--group", name) as running:
+        running.notice("reading partitions")
+        refused = cli.result("groups", "delete-offsets", name, "--topic", name, "--yes")
+        assert refused.exit_code == 1
+        assert f"{name}-0: GROUP_SUBSCRIBED_TO_TOPIC" in refused.stderr
+        assert "stop the members that read the topic" in refused.stderr
+        (row,) = [row for row in cli.rows("groups", "list") if row[0] == name]
+        assert row[1:] == ["Stable", "1", "0", name]
+        (member,) = [row for row in cli.rows("groups", "describe", name) if row[0] == "member"]
+        assert member[1:] == ["riverrun-cli", "127.0.0.1", f"{name}:0"]
+        wide = cli.rows("groups", "describe", name, "--wide")
+        ids = {row[-1] for row in wide if row[0] in ("member", "partition")}
+        assert [len(ids), *ids][1].startswith("riverrun-cli-")
+        assert running.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "saying"),
     [
+        (["delete-offsets", "nosuch", "--topic", "t"], 4, "there is no group nosuch"),
+        (["delete-offsets", "nosuch"], 2, "--topic"),
         (["describe", "nosuch"], 4, "there is no group nosuch"),
         (["delete", "nosuch", "--yes"], 4, "there is no group nosuch"),
         (["delete", "nosuch"], 2, "Use --yes"),

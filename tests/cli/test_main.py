@@ -13,9 +13,17 @@ NEEDS_EXAMPLES = [
     ["topics", "list"], ["topics", "create"], ["topics", "describe"], ["topics", "alter"],
     ["topics", "delete"], ["produce"], ["consume"], ["groups", "list"], ["groups", "describe"],
     ["groups", "reset-offsets"], ["groups", "delete"], ["bench", "produce"], ["bench", "consume"],
-    ["bench", "end-to-end"],
+    ["bench", "end-to-end"], ["topics", "trim"], ["groups", "delete-offsets"],
+    ["cluster", "status"], ["cluster", "nodes"], ["cluster", "describe"], ["cluster", "logdirs"],
+    ["cluster", "elect-leaders"], ["cluster", "unregister"], ["cluster", "config", "get"],
+    ["cluster", "config", "set"], ["cluster", "config", "unset"], ["quorum", "status"],
+    ["quorum", "add"], ["quorum", "remove"], ["top"],
 ]  # fmt: skip
-WITHOUT_CLUSTER = [["up"], ["start"], ["dump-log"], ["simulate"], ["bench", "compare"]]
+WITHOUT_CLUSTER = [["up"], ["start"], ["dump-log"], ["simulate"], ["bench", "compare"], ["help"]]
+GROUPS = [
+    [], ["topics"], ["groups"], ["bench"], ["cluster"], ["cluster", "config"], ["quorum"],
+    ["pipeline"], ["audit"], ["chaos"],
+]  # fmt: skip
 
 
 def invoke(*words: str, env: dict[str, str] | None = None) -> str:
@@ -41,11 +49,40 @@ def test_help_fits_a_terminal() -> None:
         assert max(map(len, invoke(*words, "--help").splitlines())) <= 100
 
 
-@pytest.mark.parametrize("words", [[], ["topics"], ["groups"], ["bench"]], ids=" ".join)
-def test_each_command_has_a_one_line_summary(words: list[str]) -> None:
+@pytest.mark.parametrize("words", GROUPS, ids=" ".join)
+def test_descriptions_of_commands_are_not_cut(words: list[str]) -> None:
     commands = invoke(*words, "-h", env={"COLUMNS": "80"}).partition("Commands:")[2]
     assert commands
     assert "..." not in commands
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("topics create", "TOPIC..."),
+        ("topics alter", "TOPIC"),
+        ("topics list", "[PATTERN...]"),
+        ("topics trim", "TOPIC[:0,1]..."),
+        ("groups describe", "GROUP..."),
+        ("cluster config set", "NAME=VALUE..."),
+        ("quorum add", "NODE"),
+        ("dump-log", "FILE..."),
+        ("chaos run", "SCENARIO..."),
+        ("audit replicas", "[TOPIC...]"),
+        ("help", "[COMMAND...]"),
+    ],
+)
+def test_usage_names_arguments_in_upper_case(command: str, arguments: str) -> None:
+    usage = invoke(*command.split(), "-h").splitlines()[0]
+    assert usage.endswith(f" {command} [OPTIONS] {arguments}")
+
+
+def test_version_and_help_are_commands_too() -> None:
+    assert invoke("version") == invoke("--version")
+    assert invoke("help") == invoke("--help").replace("root", "riverrun", 1)
+    assert invoke("help", "topics", "create").startswith("Usage: riverrun topics create [OPTIONS]")
+    unknown = CliRunner().invoke(build(["help", "nosuch"]), ["help", "nosuch"])
+    assert (unknown.exit_code, "No such command 'nosuch'" in unknown.output) == (2, True)
 
 
 def complete(line: str) -> list[str]:

@@ -10,10 +10,13 @@ import pytest
 from riverrun.cli.cluster.replica_lag import Copies, FollowerLag, in_short
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from tests.cli.commands import Cli
+from tests.cli.test_cluster import create_with_replicas
 from tests.clusters import Cluster, serve_three
 from tests.processes import until
 
 TOPIC = "events"
+LED = "led"
+FORKED = "forked"
 LATE = 3
 WRITES = 5
 AT = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
@@ -69,7 +72,7 @@ def test_a_followers_lag_goes_from_zero_to_unknown_to_late(cluster: Cluster, cli
     followers = [node for node in first["replicas"] if node != first["leader"]]
     until(lambda: lags(cli) == dict.fromkeys(followers, 0), seconds=30, what="all have everything")
     rows = dict(row[:2] for row in cli.rows("cluster", "status", "--check"))
-    assert (rows["offline"], rows["under-replicated"], rows["greatest lag"]) == ("0", "0", "0")
+    assert (rows["offline"], rows["under-replicated"], rows["largest lag"]) == ("0", "0", "0")
     assert rows["under min.insync.replicas"] == "0"
     assert [row["lag"] for row in status(cli)["brokers"]] == [0, 0, 0]
 
@@ -101,7 +104,7 @@ def test_a_followers_lag_goes_from_zero_to_unknown_to_late(cluster: Cluster, cli
     (broker,) = [row for row in status(cli)["brokers"] if row["id"] == LATE]
     assert (broker["lag"] >= WRITES - 2, broker["lag_partition"]) == (True, f"{TOPIC}-0")
     rows = dict(row[:2] for row in cli.rows("cluster", "status"))
-    assert rows["greatest lag"].endswith(f", of {TOPIC}-0 on node {LATE}")
+    assert rows["largest lag"].endswith(f", of {TOPIC}-0 on node {LATE}")
     assert (rows["under min.insync.replicas"], rows["under-replicated"]) == ("1", "1")
     until(lambda: roles(cli)[LATE] == ("follower", 0), seconds=30, what="it follows the quorum")
 
@@ -122,6 +125,58 @@ def test_a_paused_node_has_unknown_lag(cluster: Cluster, cli: Cli) -> None:
             assert (paused["lag"], paused["end_offset"]) == (None, None)
     finally:
         cluster.nodes[follower].kill(signal.SIGCONT)
+
+
+def is_in_sync(cli: Cli, topic: str) -> bool:
+    (found,) = json.loads(cli.run("topics", "describe", topic, "--json"))
+    return all(len(row["isr"]) == len(row["replicas"]) for row in found["partitions"])
+
+
+def test_a_restarted_node_leads_again_after_an_election(cluster: Cluster, cli: Cli) -> None:
+    cli.run("topics", "create", LED, "--partitions", "3", "--replication-factor", "3")
+    until(lambda: is_in_sync(cli, LED), seconds=30, what="all replicas are in sync")
+    index = next(at for at in range(3) if cluster.leader(LED, at) == LATE)
+    cluster.nodes[LATE].kill(signal.SIGTERM)
+    cluster.nodes[LATE].wait_gone()
+    words = ["cluster", "elect-leaders", "--topic", f"{LED}:{index}"]
+    (refused,) = json.loads(cli.run(*words, "--json", code=1))
+    assert refused["error"] == "The preferred leader was not available."
+    cluster.nodes[LATE].restart()
+    until(lambda: is_in_sync(cli, LED), seconds=60, what="the node has caught up")
+    before = cluster.leader(LED, index)
+    assert before != LATE
+    assert cli.rows(*words) == [[LED, str(index), str(before), str(LATE), str(LATE), "elected"]]
+    assert cluster.leader(LED, index) == LATE
+    done = cli.run("cluster", "elect-leaders", "--topic", LED)
+    assert done == "Nothing to do: all 3 partitions are led by their preferred replica.\n"
+
+
+def test_an_unclean_election_needs_consent_and_loses_records(cluster: Cluster, cli: Cli) -> None:
+    """The leader's only follower is late when the leader stops."""
+    create_with_replicas(cluster.nodes[1], FORKED, 1, LATE)
+    throttled = f"follower.replication.throttled.replicas=0:{LATE}"
+    configs = ["--config", "min.insync.replicas=1", "--config", throttled]
+    cli.run("topics", "alter", FORKED, *configs)
+    until(lambda: is_in_sync(cli, FORKED), seconds=30, what="both replicas are in sync")
+    cluster.nodes[LATE].kill()
+    until(lambda: not is_in_sync(cli, FORKED), seconds=30, what="the follower is gone")
+    for number in range(WRITES):
+        cli.write(FORKED, f"{number} {'x' * 2000}\n")
+    cluster.nodes[LATE].restart()
+    until(lambda: roles(cli)[LATE] == ("follower", 0), seconds=30, what="it follows the quorum")
+    cluster.nodes[1].kill(signal.SIGTERM)
+    cluster.nodes[1].wait_gone()
+    asked = Cli(cluster.others(1))
+    words = ["cluster", "elect-leaders", "--topic", FORKED, "--unclean"]
+    until(lambda: asked.result(*words).exit_code == 2, seconds=30, what="there is no leader")
+    refused = asked.result(*words)
+    assert f"Elect leaders that are not in sync for {FORKED}-0?" in refused.stderr
+    assert "Use --yes" in refused.stderr
+    rows = asked.rows(*words, "--yes")
+    assert rows == [[FORKED, "0", "none", str(LATE), "1", "elected"]]
+    (topic,) = json.loads(asked.run("topics", "describe", FORKED, "--json"))
+    assert topic["partitions"][0]["end_offset"] < WRITES
+    cluster.nodes[1].restart()
 
 
 def copies(**ends: int) -> Copies:

@@ -1,16 +1,17 @@
 """riverrun topics, against a real node."""
 
 import json
-import os
-import pty
+import re
 import signal
 import subprocess
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from riverrun.client.pool import ConnectionPool
 from tests.cli.commands import Cli
+from tests.cli.terminals import on_terminal
 from tests.processes import free_ports
 
 
@@ -24,7 +25,7 @@ def test_the_life_of_a_topic(cli: Cli, name: str) -> None:
     words = ["--partitions", "3", "--config", "retention.ms=60000"]
     made = cli.run("topics", "create", name, *words)
     assert made == f"Created {name} with 3 partitions, replication factor 1.\n"
-    assert [name, "3", "1"] in cli.rows("topics", "list")
+    assert [name, "3", "1", "0", "0"] in cli.rows("topics", "list")
 
     cli.write(name, "one\ntwo\n", "--partition", "1")
     topic = described(cli, name)
@@ -51,7 +52,7 @@ def test_the_life_of_a_topic(cli: Cli, name: str) -> None:
 def test_plain_rows_start_with_their_kind(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "-p", "2", "--config", "cleanup.policy=compact")
     rows = cli.rows("topics", "describe", name)
-    assert [row[:2] + row[3:] for row in rows if row[0] == "topic"] == [["topic", name, "2", "1"]]
+    assert [row for row in rows if row[0] == "topic"] == [["topic", name, "2", "1", "0", "0"]]
     assert [row for row in rows if row[0] == "partition"] == [
         ["partition", name, str(index), "1", "1", "1", "0", "0", "0", "-"] for index in (0, 1)
     ]
@@ -99,9 +100,96 @@ def test_internal_topics_are_shown_on_demand(cli: Cli, name: str) -> None:
     assert "__consumer_offsets" in [row[0] for row in cli.rows("topics", "list", "--internal")]
 
 
+def test_topics_are_listed_with_records_size_and_rates(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", f"{name}.a", f"{name}.b", "-p", "2")
+    cli.write(f"{name}.a", "one\ntwo\n", "--partition", "1")
+    (topic,) = json.loads(cli.run("topics", "list", f"{name}.a", "--json"))
+    size = topic.pop("size_bytes")
+    assert size > 6
+    assert topic == {
+        "name": f"{name}.a", "partitions": 2, "replication_factor": 1, "records": 2,
+        "internal": False,
+    }  # fmt: skip
+    rows = cli.rows("topics", "list", f"{name}.*", "--rates")
+    assert rows == [
+        [f"{name}.a", "2", "1", "2", str(size), "0.0", "0"],
+        [f"{name}.b", "2", "1", "0", "0", "0.0", "0"],
+    ]
+    assert [row[0] for row in cli.rows("topics", "list", ".*[.]b", "nosuch")] == [f"{name}.b"]
+    assert cli.run("topics", "list", name) == "", "a pattern matches the whole name"
+    assert f"No topic matches {name}." in on_terminal(cli, ["topics", "list", name])[1]
+
+
+def test_headings_are_the_same_in_a_pipe_and_on_a_terminal(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name)
+    piped = cli.run("topics", "list", name).splitlines()
+    assert piped[0] == "TOPIC\tPARTITIONS\tREPLICAS\tRECORDS\tSIZE"
+    assert cli.run("topics", "list", name, "--no-headers").splitlines() == piped[1:]
+    _, shown = on_terminal(cli, ["topics", "list", name], columns=20)
+    plain = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+    assert [line.split() for line in plain] == [piped[0].split(), [name, "1", "1", "0", "0", "B"]]
+    _, bare = on_terminal(cli, ["topics", "list", name, "--no-headers"])
+    assert bare.split() == [name, "1", "1", "0", "0", "B"]
+
+
+def starts(cli: Cli, name: str) -> list[int]:
+    return [row["start_offset"] for row in described(cli, name)["partitions"]]
+
+
+def test_trim_deletes_the_oldest_records(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name, "-p", "2")
+    times = [1_000_000_000_000 + 60_000 * number for number in range(6)]
+    rows = [{"value": "x", "timestamp": time, "partition": 0} for time in times]
+    rows += [{"value": "x", "timestamp": times[0], "partition": 1}]
+    cli.write(name, "".join(json.dumps(row) + "\n" for row in rows), "--format", "json")
+    words = ["topics", "trim", name, "--before"]
+    assert cli.rows(*words, "4", "--dry-run") == [
+        [name, "0", "0", "4", "6", "4"],
+        [name, "1", "0", "1", "1", "1"],
+    ]
+    assert starts(cli, name) == [0, 0], "a dry run deletes nothing"
+    moment = datetime.fromtimestamp(times[2] / 1000, UTC).isoformat()
+    assert [row[3] for row in cli.rows(*words, moment, "--yes")] == ["2", "1"]
+    assert starts(cli, name) == [2, 1]
+    only = ["topics", "trim", f"{name}:0", "--before", "end", "--yes", "--json"]
+    (trimmed,) = json.loads(cli.run(*only))["partitions"]
+    assert (trimmed["partition"], trimmed["deleted_records"]) == (0, 4)
+    assert starts(cli, name) == [6, 1]
+    assert cli.read(name, "--from-beginning", "--until-end") == ""
+    assert cli.rows(*words, "3") == [
+        [name, "0", "6", "6", "6", "0"],
+        [name, "1", "1", "1", "1", "0"],
+    ]
+
+
+def test_trim_asks_on_a_terminal_and_needs_yes_elsewhere(cli: Cli, name: str) -> None:
+    cli.write(name, "one\ntwo\n")
+    words = ["topics", "trim", name, "--before", "1"]
+    done = cli.done(*words)
+    assert (done.returncode, b"Use --yes" in done.stderr) == (2, True)
+    assert on_terminal(cli, words, answer="n\n")[0] == 1
+    assert starts(cli, name) == [0]
+    code, text = on_terminal(cli, words, answer="y\n")
+    assert (code, f"Delete 1 record of {name}? [y/N]" in text) == (0, True)
+    assert "Deleted 1 record." in text
+    assert starts(cli, name) == [1]
+
+
+def test_a_compacted_topic_is_not_trimmed(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name, "--config", "cleanup.policy=compact")
+    cli.write(name, "k:1\n", "--key-separator", ":")
+    refused = cli.result("topics", "trim", name, "--before", "end", "--yes")
+    assert refused.exit_code == 1
+    assert f"{name}-0: records can only be deleted from a topic with" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "saying"),
     [
+        (["list", "*x"], 2, "did you mean '.*x'?"),
+        (["trim", "nosuch", "--before", "end"], 4, "there is no topic nosuch"),
+        (["trim", "a:x", "--before", "end"], 2, "expected TOPIC or TOPIC:0,1"),
+        (["trim", "a", "--before", "soon"], 2, "expected an offset, a time such as"),
         (["describe", "nosuch"], 4, "there is no topic nosuch"),
         (["create", "bad/name"], 1, "INVALID_TOPIC_EXCEPTION"),
         (["create", "x", "--config", "novalue"], 2, "expected NAME=VALUE"),
@@ -149,27 +237,8 @@ def test_a_terminal_gets_headings_and_colours(cli: Cli, name: str) -> None:
     code, text = on_terminal(cli, ["topics", "describe", name])
     assert code == 0
     assert f"{name}  1 partition, replication factor 1" in text
-    assert "\033[1;36mleader" in text
+    assert "\033[1;36mLEADER" in text
     assert "partition\t" not in text
-
-
-def on_terminal(cli: Cli, words: list[str], answer: str = "") -> tuple[int, str]:
-    """Exit code and terminal output."""
-    master, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [cli.executable, *words], stdin=terminal, stdout=terminal, stderr=terminal,
-        env={**cli.env, "TERM": "xterm", "COLUMNS": "200"}, start_new_session=True,
-    )  # fmt: skip
-    os.close(terminal)
-    os.write(master, answer.encode())
-    seen = bytearray()
-    try:
-        while part := os.read(master, 65536):
-            seen += part
-    except OSError:
-        pass  # how Linux reports a closed terminal
-    os.close(master)
-    return process.wait(30), seen.decode()
 
 
 def test_names_are_completed_from_the_cluster(cli: Cli, name: str) -> None:

@@ -80,7 +80,7 @@ class BrokerSetting:
     """All places where it is set, including the ones that do not win."""
     nodes: tuple[int, ...]
     is_everywhere: bool = False
-    """All nodes that were asked have this value."""
+    """All nodes of the cluster have this value."""
 
     @property
     def is_changed_at_run_time(self) -> bool:
@@ -124,17 +124,21 @@ async def ask_settings(
 
     # A setting that one node overrides is shown for the other nodes too.
     shown = {row.name for row in everything.rows if is_wanted(row)}
-    rows = merged([row for row in everything.rows if row.name in shown], len(nodes))
+    rows = merged(row for row in everything.rows if row.name in shown)
+    if node is None:
+        rows = tuple(replace(row, is_everywhere=len(row.nodes) == len(nodes)) for row in rows)
     return SettingsReport(rows=rows, silent=everything.silent)
 
 
 async def _nodes(pool: ConnectionPool, node: int | None) -> list[int]:
     brokers = [broker.broker_id for broker in (await ask_brokers(pool)).brokers]
+    await pool.metadata(())
     if node is None:
-        await pool.metadata(())
         return sorted(one for one in brokers if one in pool.cluster.nodes)
     if node not in brokers:
         raise NotFound(f"broker {node} does not exist; `riverrun cluster nodes` lists the brokers")
+    if node not in pool.cluster.nodes:
+        raise ConnectionError(f"node {node} is down")
     return [node]
 
 
@@ -166,7 +170,12 @@ def read_settings(node: int, answer: DescribeConfigsResponse) -> list[BrokerSett
     for result in answer.results:
         check(result.error_code, result.error_message, f"node {node}")
         for row in result.configs:
-            defaults = [one.value for one in row.synonyms if one.source == Source.DEFAULT]
+            # The default may belong to a name with another unit, such as log.retention.hours.
+            defaults = [
+                one.value if one.name == row.name else f"{one.name}={one.value}"
+                for one in row.synonyms
+                if one.source == Source.DEFAULT
+            ]
             rows.append(
                 BrokerSetting(
                     name=row.name,
@@ -184,15 +193,12 @@ def read_settings(node: int, answer: DescribeConfigsResponse) -> list[BrokerSett
     return rows
 
 
-def merged(rows: Iterable[BrokerSetting], node_count: int) -> tuple[BrokerSetting, ...]:
+def merged(rows: Iterable[BrokerSetting]) -> tuple[BrokerSetting, ...]:
     """Equal values of several nodes in one row."""
     found: dict[BrokerSetting, list[int]] = {}
     for row in rows:
         found.setdefault(replace(row, nodes=()), []).extend(row.nodes)
-    together = [
-        replace(row, nodes=tuple(sorted(nodes)), is_everywhere=len(nodes) == node_count)
-        for row, nodes in found.items()
-    ]
+    together = [replace(row, nodes=tuple(sorted(nodes))) for row, nodes in found.items()]
     return tuple(sorted(together, key=lambda row: (row.name, row.nodes)))
 
 
@@ -265,7 +271,8 @@ async def _alter(
                 f"\n  Remedy: set {', '.join(fixed)} in the file of each node and restart the node."
             )
         message = row.error_message or row.error_code.name
-        raise KafkaError(row.error_code, f"{change.place}: {message}{remedy}")
+        text = f"{change.place}: {message} ({row.error_code.name}){remedy}"
+        raise KafkaError(row.error_code, text)
 
 
 def settings_table(report: SettingsReport) -> Table:

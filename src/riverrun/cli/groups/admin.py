@@ -408,7 +408,7 @@ async def find_committed(
 
 async def delete_offsets(
     pool: ConnectionPool, name: str, places: Sequence[TopicPartition]
-) -> dict[TopicPartition, str]:
+) -> dict[TopicPartition, ErrorCode]:
     """Delete committed offsets; returns those that were not deleted, with the reason."""
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
     for at in places:
@@ -428,9 +428,7 @@ async def delete_offsets(
     )
     check(answer.error_code, None, f"group {name}")
     return {
-        _place(topic.name, row.partition_index): in_words(
-            KafkaError(row.error_code, f"{topic.name}-{row.partition_index}: {row.error_code.name}")
-        )
+        _place(topic.name, row.partition_index): row.error_code
         for topic in answer.topics
         for row in topic.partitions
         if row.error_code is not ErrorCode.NONE

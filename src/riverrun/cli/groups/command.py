@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from riverrun.cli.groups.admin import Group, Move, Target
     from riverrun.cli.support.output import Table
     from riverrun.client.pool import ConnectionPool
-    from riverrun.model.errors import KafkaError
+    from riverrun.model.errors import ErrorCode, KafkaError
 
 Names = Annotated[
     list[str],
@@ -373,7 +373,8 @@ def delete_offsets(
     """
     from riverrun.cli.groups import admin
     from riverrun.cli.support.output import counted, print_json
-    from riverrun.cli.support.session import run
+    from riverrun.cli.support.session import in_words, run
+    from riverrun.model.errors import KafkaError
 
     wanted = parse_topics(topics)
     places = list(run(bootstrap, lambda pool: admin.find_committed(pool, name, wanted)))
@@ -388,8 +389,15 @@ def delete_offsets(
         print_json({"group": name, "deleted": rows})
     elif gone:
         print(f"Deleted the committed offsets of {name} in {', '.join(map(str, gone))}.")
-    if failures:
-        fail("\n".join(failures.values()), FAILED)
+    reasons: dict[ErrorCode, list[str]] = {}
+    for at, code in failures.items():
+        reasons.setdefault(code, []).append(str(at))
+    if reasons:
+        texts = [
+            in_words(KafkaError(code, f"{', '.join(kept)}: {code.name}"))
+            for code, kept in reasons.items()
+        ]
+        fail("\n".join(texts), FAILED)
 
 
 def delete(

@@ -12,7 +12,7 @@ from riverrun.cli.cluster.replica_lag import place_of
 from riverrun.cli.groups.admin import list_all
 from riverrun.cli.groups.listing import GroupSummary, summarize
 from riverrun.cli.support.output import Bad, ByteCount, Good, Table, bytes_in_words, counted
-from riverrun.cli.topics.positions import Positions, Rates, ask_positions
+from riverrun.cli.topics.positions import Positions, Rates, ask_positions, per_second
 from riverrun.client.pool import ConnectionPool
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
@@ -44,7 +44,8 @@ class TopicRate:
 class NodeRate:
     node: int
     address: str | None
-    is_up: bool
+    state: str
+    """up, or unreachable."""
     leaders: int
     records_per_second: float | None
     """Records written to the partitions that it leads."""
@@ -149,13 +150,14 @@ def _nodes(now: Sample, rates: Rates | None) -> list[NodeRate]:
     }
     rows = []
     for node in sorted({*now.addresses, *holders}):
+        is_up = node in now.addresses and node not in positions.silent
         led = [at for at, leader in positions.leaders.items() if leader == node]
         held = [replica for replica in positions.replica_sizes if replica[0] == node]
         rows.append(
             NodeRate(
                 node=node,
                 address=now.addresses.get(node),
-                is_up=node in now.addresses and node not in positions.silent,
+                state="up" if is_up else "unreachable",
                 leaders=len(led),
                 records_per_second=None if rates is None else rates.records_per_second(led),
                 bytes_per_second=None if rates is None else rates.bytes_per_second(held),
@@ -172,7 +174,7 @@ def _group(group: GroupSummary, now: Sample, since: Sample | None) -> GroupRate:
         moved = [
             max(0, offset - earlier[at]) for at, offset in group.committed.items() if at in earlier
         ]
-        rate = sum(moved) / max(now.positions.seconds - since.positions.seconds, 1e-6)
+        rate = per_second(sum(moved), now.positions.seconds - since.positions.seconds)
     return GroupRate(
         group=group.row.group,
         state=group.row.state,
@@ -202,7 +204,8 @@ def throughput_tables(report: ThroughputReport, shown_max: int | None) -> list[T
         columns=("node", "address", "state", "leaders", "records/s", "bytes/s", "size"),
         rows=[
             (
-                str(row.node), row.address, Good("up") if row.is_up else Bad("unreachable"),
+                str(row.node), row.address,
+                Good(row.state) if row.state == "up" else Bad(row.state),
                 row.leaders, row.records_per_second, _size(row.bytes_per_second),
                 _size(row.size_bytes),
             )

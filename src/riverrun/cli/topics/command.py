@@ -389,6 +389,8 @@ def _before(text: str) -> Target:
         return Target(time=LATEST)
     if text.isdigit():
         return Target(offset=int(text))
+    if not text[:4].isdigit():
+        fail(f"--before {text}: expected an offset, a time such as 2025-01-31T12:00, or end", USAGE)
     return Target(time=parse_datetime(text, "--before"))
 
 

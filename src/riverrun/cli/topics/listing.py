@@ -32,8 +32,8 @@ class ListedTopic:
 
     def described(self) -> dict[str, object]:
         rates = {
-            "records_per_second": _rounded(self.records_per_second),
-            "bytes_per_second": _rounded(self.bytes_per_second),
+            "records_per_second": self.records_per_second,
+            "bytes_per_second": self.bytes_per_second,
         }
         return {
             "name": self.name, "partitions": self.partitions,
@@ -110,7 +110,3 @@ def topics_table(topics: Sequence[ListedTopic], *, with_rates: bool, empty: str)
     if with_rates:
         columns += ["records/s", "bytes/s"]
     return Table(columns=columns, rows=[row(topic) for topic in topics], empty=empty)
-
-
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)

@@ -25,6 +25,8 @@ from riverrun.model.ids import TopicPartition
 from riverrun.ports.aio import run_together
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
+SECONDS_MIN = 0.001
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
@@ -91,17 +93,21 @@ class Rates:
 
     @property
     def seconds(self) -> float:
-        return max(self.now.seconds - self.before.seconds, 1e-6)
+        return self.now.seconds - self.before.seconds
 
     def records_per_second(self, partitions: Sequence[TopicPartition]) -> float:
         """A partition that is new or was unknown counts from its next measurement."""
         before, now = self.before.ends, self.now.ends
         grown = [max(0, now[at] - before[at]) for at in partitions if at in now and at in before]
-        return sum(grown) / self.seconds
+        return per_second(sum(grown), self.seconds)
 
     def bytes_per_second(self, replicas: Sequence[Held]) -> float:
         """Growth on disk, as compressed by producers. A log that shrank, because old segments were
         deleted, counts as 0."""
         before, now = self.before.replica_sizes, self.now.replica_sizes
         grown = [max(0, now[at] - before[at]) for at in replicas if at in now and at in before]
-        return sum(grown) / self.seconds
+        return per_second(sum(grown), self.seconds)
+
+
+def per_second(count: int, seconds: float) -> float:
+    return round(count / max(seconds, SECONDS_MIN), 1)

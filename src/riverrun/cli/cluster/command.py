@@ -227,8 +227,8 @@ def elect_leaders(
     elif results:
         print_tables([elections_table(results)], Layout(has_headings=not no_headers))
     else:
-        state = "have a leader" if is_unclean else "are led by their preferred replica"
-        print(f"Nothing to do: all {counted(plan.partition_count, 'partition')} {state}.")
+        state = "every partition has a leader" if is_unclean else "the preferred replicas lead"
+        print(f"Nothing to elect in {counted(plan.partition_count, 'partition')}: {state}.")
     failed = sum(change.failure is not None for change in results)
     if failed:
         fail(f"{counted(failed, 'election')} failed")

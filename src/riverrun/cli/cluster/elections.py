@@ -27,7 +27,7 @@ LOOK_EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderChange:
+class PartitionElection:
     """A partition that needs an election, and its result."""
 
     partition: TopicPartition
@@ -47,7 +47,7 @@ class LeaderChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionPlan:
     is_unclean: bool
-    changes: tuple[LeaderChange, ...]
+    changes: tuple[PartitionElection, ...]
     partition_count: int
     """Partitions that were looked at."""
 
@@ -87,7 +87,7 @@ def planned(
             is_done = row.leader_id != NO_NODE if is_unclean else row.leader_id == preferred
             if not is_done:
                 changes.append(
-                    LeaderChange(
+                    PartitionElection(
                         partition=place_of(topic, row),
                         old=None if row.leader_id == NO_NODE else row.leader_id,
                         preferred=preferred,
@@ -96,7 +96,7 @@ def planned(
     return ElectionPlan(is_unclean=is_unclean, changes=tuple(changes), partition_count=count)
 
 
-async def elect(pool: ConnectionPool, plan: ElectionPlan) -> list[LeaderChange]:
+async def elect(pool: ConnectionPool, plan: ElectionPlan) -> list[PartitionElection]:
     """Request the elections; the result has the new leaders, and the reasons of failures."""
     topics: dict[str, list[int]] = {}
     for change in plan.changes:
@@ -135,7 +135,7 @@ async def elect(pool: ConnectionPool, plan: ElectionPlan) -> list[LeaderChange]:
 
 
 async def _new_leaders(
-    pool: ConnectionPool, elected: Sequence[LeaderChange]
+    pool: ConnectionPool, elected: Sequence[PartitionElection]
 ) -> dict[TopicPartition, int]:
     names = sorted({change.partition.topic for change in elected})
     if not names:
@@ -153,8 +153,8 @@ async def _new_leaders(
     return leaders
 
 
-def elections_table(changes: Iterable[LeaderChange]) -> Table:
-    def row(change: LeaderChange) -> tuple[Cell, ...]:
+def elections_table(changes: Iterable[PartitionElection]) -> Table:
+    def row(change: PartitionElection) -> tuple[Cell, ...]:
         result = Good("elected") if change.failure is None else Bad(change.failure)
         return (
             change.partition.topic, change.partition.partition, _named(change.old),

@@ -54,5 +54,5 @@ class CommandApp(typer.Typer):
     def __init__(self, *, help: str, cls: type[PlainGroup] = PlainGroup, **options: Any) -> None:
         super().__init__(cls=cls, help=help, no_args_is_help=True, rich_markup_mode=None, **options)
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:  # type: ignore[override]
+    def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": PlainCommand, **options})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import select
 import shutil
@@ -149,10 +150,8 @@ def _is_quit_within(seconds: float) -> bool:
     while (left := end - time.monotonic()) > 0:
         readable, _, _ = select.select([sys.stdin], [], [], left)
         if readable:
-            key = sys.stdin.buffer.raw.read(1)  # type: ignore[attr-defined]
-            if key in QUIT_KEYS:
-                return True
-            if not key:  # the terminal is gone
+            key = os.read(sys.stdin.fileno(), 1)
+            if key in QUIT_KEYS or not key:  # no key: the terminal is gone
                 return True
     return False
 

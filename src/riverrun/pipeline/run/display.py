@@ -117,4 +117,4 @@ class Display:
 def _cell(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return f"{cell:,}" if isinstance(cell, int) else cell
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)

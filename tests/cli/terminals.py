@@ -21,7 +21,7 @@ SHOWN_MAX = 3000
 class Terminal:
     """A terminal of a given size with one command."""
 
-    def __init__(self, cli: Cli, words: list[str], columns: int, lines: int) -> None:
+    def __init__(self, cli: Cli, words: list[str], columns: int, lines: int, name: str) -> None:
         self._master, self._slave = pty.openpty()
         size = struct.pack("HHHH", lines, columns, 0, 0)
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, size)
@@ -30,7 +30,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [cli.executable, *words],
             stdin=self._slave, stdout=self._slave, stderr=self._slave,
-            env={**env, "TERM": "xterm"}, start_new_session=True,
+            env={**env, "TERM": name}, start_new_session=True,
         )  # fmt: skip
         self.seen = ""
 
@@ -78,8 +78,10 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(cli: Cli, *words: str, columns: int = 200, lines: int = 50) -> Iterator[Terminal]:
-    opened = Terminal(cli, list(words), columns, lines)
+def terminal(
+    cli: Cli, *words: str, columns: int = 200, lines: int = 50, name: str = "xterm"
+) -> Iterator[Terminal]:
+    opened = Terminal(cli, list(words), columns, lines, name)
     try:
         yield opened
     finally:

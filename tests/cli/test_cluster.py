@@ -224,8 +224,9 @@ def test_health_is_coloured_on_a_terminal() -> None:
     )  # fmt: skip
     trouble = Trouble(topic="t", partition=0, leader=None, replicas=(1,), isr=())
     for report, kind in ((healthy, Good), (replace(healthy, offline=(trouble,)), Bad)):
-        health = {row[0]: row[1] for row in status_table(report).rows}["health"]
-        assert isinstance(health, kind)
+        rows = {row[0]: row[1] for row in status_table(report).rows}
+        assert isinstance(rows["health"], kind)
+        assert isinstance(rows["offline"], Bad) == (kind is Bad)
 
 
 def test_watch_repeats_until_ctrl_c(cli: Cli) -> None:

@@ -1,6 +1,7 @@
 """riverrun cluster config, elect-leaders and logdirs, against real nodes."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_mistakes_are_explained(cli: Cli, words: list[str], code: int, saying: s
     assert result.exit_code == code, result.output
     assert saying in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
+
+
+def test_names_of_settings_are_completed_from_the_cluster(cli: Cli) -> None:
+    env = {
+        **cli.env,
+        "_RIVERRUN_COMPLETE": "complete_bash",
+        "COMP_WORDS": "riverrun cluster config set min.insync",
+        "COMP_CWORD": "4",
+    }
+    done = subprocess.run([cli.executable], env=env, capture_output=True, timeout=60, check=False)
+    assert done.stdout.decode().split() == ["min.insync.replicas"]
 
 
 def setting(node: int, value: str | None, **fields: Any) -> BrokerSetting:

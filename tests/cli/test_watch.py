@@ -70,6 +70,13 @@ def test_a_closed_pipe_ends_a_watcher_with_success(cli: Cli, name: str, command:
     assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "")
 
 
+def test_a_terminal_without_escape_codes_gets_plain_lines(cli: Cli) -> None:
+    with terminal(cli, "cluster", "status", "--watch", name="dumb") as opened:
+        opened.wait_for("healthy")
+        assert opened.end(signal.SIGINT) == 0
+    assert "\x1b" not in opened.seen
+
+
 def test_a_screen_that_is_too_small_says_how_much_is_missing() -> None:
     text = "one\ntwo\nthree\nfour\n"
     assert fitted(text, 10, 4) == "one\ntwo\nthree\nfour"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from riverrun.cli.support.apps import CommandApp
+from riverrun.cli.support.completion import setting_names
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
     AsJson,
@@ -42,7 +43,12 @@ def config_app() -> CommandApp:
 def get(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", show_default=False, help="Settings; see also --all."),
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=setting_names,
+            show_default=False,
+            help="Settings; see also --all.",
+        ),
     ] = None,
     node: Node = None,
     with_defaults: Annotated[
@@ -84,7 +90,12 @@ def get(
 def set_values(
     settings: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE", show_default=False, help="Settings to change."),
+        typer.Argument(
+            metavar="NAME=VALUE",
+            autocompletion=setting_names,
+            show_default=False,
+            help="Settings to change.",
+        ),
     ],
     node: Node = None,
     dry_run: DryRun = False,
@@ -112,7 +123,13 @@ def set_values(
 
 def unset(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME", show_default=False, help="Settings to reset.")
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=setting_names,
+            show_default=False,
+            help="Settings to reset.",
+        ),
     ],
     node: Node = None,
     dry_run: DryRun = False,

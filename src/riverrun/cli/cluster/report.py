@@ -307,12 +307,16 @@ def status_table(report: ClusterReport) -> Table:
         ("metadata", metadata),
         ("topics", report.topics),
         ("partitions", report.partitions),
-        ("offline", len(report.offline)),
-        ("under min.insync.replicas", len(report.under_min_isr)),
-        ("under-replicated", len(report.under_replicated)),
+        ("offline", _bad_count(report.offline)),
+        ("under min.insync.replicas", _bad_count(report.under_min_isr)),
+        ("under-replicated", _bad_count(report.under_replicated)),
         ("largest lag", _largest_lag(report.brokers)),
     ]
     return Table(columns=("", ""), rows=list(rows))
+
+
+def _bad_count(troubles: Sequence[Trouble]) -> int | str:
+    return Bad(f"{len(troubles):,}") if troubles else 0
 
 
 def nodes_table(report: ClusterReport, *, kind: str | None = None) -> Table:

@@ -87,7 +87,11 @@ def add(
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The node's data directory, for --print-properties."),
+        typer.Option(
+            "--data",
+            metavar="DIRECTORY",
+            help="The node's data directory, for --print-properties.",
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,

@@ -33,11 +33,22 @@ def group_names(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, ask)
 
 
+def setting_names(context: typer.Context, incomplete: str) -> list[str]:
+    async def ask(pool: ConnectionPool) -> list[str]:
+        from riverrun.cli.cluster.configs import ask_settings
+
+        report = await ask_settings(pool, None, (), with_defaults=True)
+        return [row.name for row in report.rows]
+
+    return sorted(set(_complete(context, incomplete, ask)))
+
+
 def _complete(
     context: typer.Context, incomplete: str, ask: Callable[[ConnectionPool], Awaitable[list[str]]]
 ) -> list[str]:
     import asyncio
 
+    from riverrun.cli.support.session import NotFound
     from riverrun.client.connection import UnsupportedApi
     from riverrun.client.pool import ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
@@ -52,6 +63,6 @@ def _complete(
 
     try:
         found = asyncio.run(names())
-    except (OSError, ValueError, KafkaError, UnsupportedApi):
+    except (OSError, ValueError, KafkaError, UnsupportedApi, NotFound):
         return []
     return sorted(name for name in found if name.startswith(incomplete))

@@ -53,7 +53,7 @@ def show(
         once()
         return
     with contextlib.suppress(KeyboardInterrupt):
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             _repeat_on_screen(once, every_seconds)
         else:
             _repeat_in_lines(once, every_seconds)

@@ -62,10 +62,10 @@ def top(
     known = bootstrap
 
     async def measure(pool: ConnectionPool) -> None:
-        samples.append(await ask_sample(pool, with_internal=with_internal))
+        samples.append(await ask_sample(pool))
         if is_once:
             await asyncio.sleep(interval)
-            samples.append(await ask_sample(pool, with_internal=with_internal))
+            samples.append(await ask_sample(pool))
 
     def once() -> None:
         nonlocal known
@@ -74,7 +74,8 @@ def top(
         _forget_old(samples)
         # The named node may stop while others remain.
         known = ",".join(dict.fromkeys([bootstrap, *now.addresses.values()]))
-        _print(throughput(samples), as_json=as_json, has_headings=not no_headers)
+        report = throughput(samples, with_internal=with_internal)
+        _print(report, as_json=as_json, has_headings=not no_headers)
 
     show(once, is_watched=not is_once, every_seconds=interval)
 

@@ -93,14 +93,8 @@ class ThroughputReport:
         }
 
 
-async def ask_sample(pool: ConnectionPool, *, with_internal: bool) -> Sample:
-    found = (await pool.metadata(None)).topics
-    topics = tuple(
-        sorted(
-            (topic for topic in found if with_internal or not topic.is_internal),
-            key=lambda topic: topic.name or "",
-        )
-    )
+async def ask_sample(pool: ConnectionPool) -> Sample:
+    topics = (await pool.metadata(None)).topics
     addresses = {node: f"{host}:{port}" for node, (host, port) in pool.cluster.nodes.items()}
     return Sample(
         cluster_id=pool.cluster.cluster_id,
@@ -111,15 +105,19 @@ async def ask_sample(pool: ConnectionPool, *, with_internal: bool) -> Sample:
     )
 
 
-def throughput(samples: Sequence[Sample]) -> ThroughputReport:
+def throughput(samples: Sequence[Sample], *, with_internal: bool = False) -> ThroughputReport:
     """The rates between the last two samples. Groups commit in intervals of some seconds, so their
-    rates are measured over all samples."""
+    rates are measured over all samples. Internal topics count for nodes in any case."""
     now = samples[-1]
     rates = groups_since = None
     if len(samples) > 1:
         rates = Rates(before=samples[-2].positions, now=now.positions)
         groups_since = samples[0]
-    topics = [_topic(topic, now.positions, rates) for topic in now.topics]
+    topics = [
+        _topic(topic, now.positions, rates)
+        for topic in now.topics
+        if with_internal or not topic.is_internal
+    ]
     groups = [_group(group, now, groups_since) for group in now.groups]
     return ThroughputReport(
         cluster_id=now.cluster_id,

@@ -48,7 +48,7 @@ COMMANDS = {
     "help": "riverrun.cli.about",
 }
 
-COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups")
+COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups", "cluster")
 
 
 class InOrder(PlainGroup):

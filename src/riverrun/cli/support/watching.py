@@ -38,7 +38,7 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _NO_STYLE = "\x1b[0m"
 
 
-class ScreenFull(io.StringIO):
+class Screenful(io.StringIO):
     """Collects what a report prints. It counts as a terminal, for headings and colours."""
 
     def isatty(self) -> bool:
@@ -74,13 +74,13 @@ def _repeat_in_lines(once: Callable[[], None], every_seconds: float) -> None:
 
 def _repeat_on_screen(once: Callable[[], None], every_seconds: float) -> None:
     terminal = sys.stdout
-    full = ScreenFull()
+    page = Screenful()
     try:
         with _alternate_screen(terminal):
             is_first = True
             while True:
-                full = ScreenFull()
-                with contextlib.redirect_stdout(full), contextlib.redirect_stderr(full):
+                page = Screenful()
+                with contextlib.redirect_stdout(page), contextlib.redirect_stderr(page):
                     try:
                         once()
                     except typer.Exit as ended:
@@ -88,12 +88,12 @@ def _repeat_on_screen(once: Callable[[], None], every_seconds: float) -> None:
                             raise
                 is_first = False
                 size = shutil.get_terminal_size()
-                terminal.write(CLEAR + fitted(full.getvalue(), size.columns, size.lines))
+                terminal.write(CLEAR + fitted(page.getvalue(), size.columns, size.lines))
                 terminal.flush()
                 if _is_quit_within(every_seconds):
                     return
     except typer.Exit:
-        print(full.getvalue(), end="", file=sys.stderr)
+        print(page.getvalue(), end="", file=sys.stderr)
         raise
 
 

@@ -10,14 +10,18 @@ from typing import Any, cast
 
 import pytest
 
+from riverrun.metadata.delta import Delta
+from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import NodeId, Offset
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.server.controller_link.channel import ControllerChannel
+from riverrun.server.dispatch import forwarding
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.dispatch.forwarding import Forwarder
+from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
@@ -102,10 +106,24 @@ class LocalRouter:
         return self._respond(*call)
 
 
-def broker(quorum: Quorum) -> tuple[Forwarder, ControllerChannel]:
+class Images:
+    """The images that a broker publishes."""
+
+    def __init__(self, offset: int = 1_000_000) -> None:
+        self.current = Image(offset=Offset(offset))
+        self.waits = ImageWaits(lambda: self.current)
+
+    def publish(self, offset: int) -> None:
+        self.current = Image(offset=Offset(offset))
+        self.waits.published(Delta(self.current), self.current)
+
+
+def broker(quorum: Quorum, images: Images | None = None) -> tuple[Forwarder, ControllerChannel]:
+    """A broker whose image is ahead of the controller's, unless ``images`` says otherwise."""
     never: Any = LocalRouter(lambda *_: pytest.fail("served by this node"))
     channel = ControllerChannel(quorum, SystemRandomness(), router=never, name="test")
-    services: Any = SimpleNamespace(metadata=quorum)
+    waits = (images or Images()).waits
+    services: Any = SimpleNamespace(metadata=quorum, image_waits=waits)
     return Forwarder(services, never, channel), channel
 
 
@@ -125,6 +143,55 @@ async def test_request_is_forwarded_to_the_controller_and_its_response_returned(
     assert [t.error_code for t in response.topics] == [ErrorCode.NONE]
     assert [t.error_code for t in again.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
     assert "orders" in controller.node.log.current.topics_by_name
+
+
+@in_loop
+async def test_response_waits_until_this_broker_has_published_the_change() -> None:
+    async with Controller() as controller:
+        committed = controller.node.log.current.offset
+        images = Images(committed)
+        forwarder, channel = broker(Quorum(controller), images)
+        pending = asyncio.ensure_future(create(forwarder))
+        while not images.waits.pending:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        committed = controller.node.log.current.offset
+        images.publish(committed - 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not pending.done()
+        images.publish(committed)
+        response = await pending
+        channel.close()
+    assert [t.error_code for t in response.topics] == [ErrorCode.NONE]
+
+
+@in_loop
+async def test_refusal_waits_until_this_broker_has_published_its_reason() -> None:
+    async with Controller() as controller:
+        ahead, channel = broker(Quorum(controller))
+        await create(ahead)
+        channel.close()
+        images = Images(controller.node.log.current.offset - 1)
+        forwarder, channel = broker(Quorum(controller), images)
+        pending = asyncio.ensure_future(create(forwarder))
+        while not images.waits.pending:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        images.publish(controller.node.log.current.offset)
+        response = await pending
+        channel.close()
+    assert [t.error_code for t in response.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+
+
+@in_loop
+async def test_broker_that_stays_behind_answers_after_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "IMAGE_SECONDS_MAX", 0.02)
+    async with Controller() as controller:
+        forwarder, channel = broker(Quorum(controller), Images(0))
+        response = await create(forwarder)
+        channel.close()
+    assert [t.error_code for t in response.topics] == [ErrorCode.NONE]
 
 
 @in_loop
@@ -171,7 +238,7 @@ async def test_controller_that_lost_leadership_forwards_requests_of_its_own_clie
 
         quorum.is_active = True
         _, channel = broker(quorum)
-        services: Any = SimpleNamespace(metadata=quorum)
+        services: Any = SimpleNamespace(metadata=quorum, image_waits=Images().waits)
         forwarder = Forwarder(services, cast(Router, LocalRouter(loses_office)), channel)
         body = await forwarder.forward(api, CLIENT, REQUEST)
         channel.close()

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.layout import MessageModule
+from riverrun.wire.layout import OWN_TAGS_FROM, MessageModule
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEXTS = ("", "a", "topic-1", "größer", "x" * 126, "y" * 127, "z" * 300)
@@ -23,7 +23,7 @@ YEAR_9000_S = 221_845_392_000
 
 
 def message(rnd: random.Random, module: MessageModule, version: int) -> Any:
-    """A message with every field of the version, and no other field."""
+    """A message with every field that Kafka's version has, and no other field."""
     return _struct(rnd, module, module.MESSAGE.__name__, version)
 
 
@@ -31,7 +31,7 @@ def _struct(rnd: random.Random, module: MessageModule, name: str, version: int) 
     values: dict[str, Any] = {}
     for field, kind, first, last, is_nullable, tag in module.LAYOUTS[name]:
         if first <= version <= last:
-            if tag is not None and rnd.random() < 0.5:
+            if tag is not None and (tag >= OWN_TAGS_FROM or rnd.random() < 0.5):
                 continue
             if is_nullable and rnd.random() < 0.3:
                 values[field] = None

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
+from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.wire import codec
@@ -19,6 +20,7 @@ from riverrun.wire.apis import ALL_APIS, APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest
 from riverrun.wire.compiler import compile_reader, reader_source, writer_source
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
+from riverrun.wire.messages.envelope_response import EnvelopeResponse
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
 
@@ -129,6 +131,17 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert codec.decode_request(ApiKey.HEARTBEAT, 4, tagged) == made
     with pytest.raises(MalformedRequest, match="beyond the end"):
         codec.decode_request(ApiKey.HEARTBEAT, 4, data[:-1] + b"\x01\x05\x63abc")
+
+
+def test_own_field_is_one_more_tagged_field_of_kafkas_message() -> None:
+    """Readers skip unknown tagged fields (KIP-482), except kio's."""
+    plain = EnvelopeResponse(response_data=b"body", error_code=ErrorCode.NONE)
+    kafkas = kio_bytes(as_kio(ApiKey.ENVELOPE, 0, "response", plain))
+    assert codec.encode_response(ApiKey.ENVELOPE, 0, plain) == kafkas
+    made = replace(plain, metadata_offset=77)
+    data = codec.encode_response(ApiKey.ENVELOPE, 0, made)
+    assert data == kafkas[:-1] + b"\x01" + b"\x90\x4e" + b"\x08" + (77).to_bytes(8, "big")
+    assert codec.decode_response(ApiKey.ENVELOPE, 0, data) == made
 
 
 def test_metadata_request_of_librdkafka_for_all_topics_is_decoded() -> None:

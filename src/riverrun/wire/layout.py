@@ -5,10 +5,14 @@ into readers and writers. Fields are listed in wire order.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import fields
+
+OWN_TAGS_FROM: Final = 10_000
+"""Tags of the fields that riverrun adds to Kafka's messages. Kafka numbers its tags from 0, and
+every reader skips the tags that it does not know (KIP-482)."""
 
 
 class Field(NamedTuple):

@@ -2,6 +2,9 @@
 
 The request travels in an envelope with its own bytes, its principal and the client's address, so
 the controller treats it as if the client had sent it there. ``requests/envelope.py`` unpacks it.
+
+The client is answered when this node has published the change too. Its next request usually comes
+to this node, and must see the topic that it created or the value that it set.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import TopicName
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import Router
@@ -36,7 +38,9 @@ FORWARD_SECONDS_MAX: Final = 20.0
 DESCRIBE_QUORUM_SECONDS_MAX: Final = 3.0
 """Longer than an election takes, but short: a quorum without a leader should be reported soon."""
 IMAGE_SECONDS_MAX: Final = 2.0
-EXISTING: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+"""How long a response waits for this node's own image. A node that is further behind answers
+anyway: the change is committed."""
+READ_ONLY: Final = frozenset({ApiKey.DESCRIBE_QUORUM})
 PRINCIPAL_VERSION: Final = struct.Struct(">h")
 
 
@@ -50,9 +54,13 @@ class Forwarder:
         self._channel = channel
 
     async def forward(self, api: Api, context: RequestContext, request: Any) -> Any:
-        """The active controller's response: a message, or the encoded bytes of one."""
+        """The active controller's response: a message, or the encoded bytes of one.
+
+        Returns when this node's own image has the change, or after ``IMAGE_SECONDS_MAX``.
+        """
         if self._services.metadata.is_active:
             try:
+                # The controller responds when the change is published here.
                 return await self._router.respond(api.key, context, request)
             except KafkaError as error:
                 # This node lost the leadership meanwhile. The client did not choose this
@@ -62,10 +70,7 @@ class Forwarder:
         return await self._forward(api, context, request)
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Create topics on behalf of this broker: topics that are created on first use.
-
-        Returns when this node's own image holds them, so that Metadata can list them at once.
-        """
+        """Create topics on behalf of this broker: topics that are created on first use."""
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
         context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0)
         response = await self.forward(api, context, request)
@@ -73,10 +78,6 @@ class Forwarder:
             assert isinstance(response, CreateTopicsResponse), f"unexpected {type(response)}"
             return response
         decoded: CreateTopicsResponse = decode_response(api.key, api.max_version, response)
-        created = [TopicName(t.name) for t in decoded.topics if t.error_code in EXISTING]
-        await self._services.image_waits.until(
-            lambda image: all(name in image.topics_by_name for name in created), IMAGE_SECONDS_MAX
-        )
         return decoded
 
     async def _forward(self, api: Api, context: RequestContext, request: Any) -> bytes:
@@ -102,6 +103,10 @@ class Forwarder:
         )
         if response.error_code is not ErrorCode.NONE:
             raise KafkaError(response.error_code)
+        if api.key not in READ_ONLY:
+            await self._services.image_waits.until(
+                lambda image: image.offset >= response.metadata_offset, IMAGE_SECONDS_MAX
+            )
         data: bytes = response.response_data
         is_flexible = has_flexible_response_header(api, version)
         _, at = read_response_header(data, is_flexible=is_flexible)

@@ -20,6 +20,10 @@ class ImageWaits:
         self._current = current
         self._waits: dict[asyncio.Future[None], Condition] = {}
 
+    @property
+    def pending(self) -> int:
+        return len(self._waits)
+
     def published(self, delta: Delta, image: Image) -> None:
         """Call with every new image."""
         for future, condition in list(self._waits.items()):

@@ -3,6 +3,8 @@
 Behaviour:
 
 * The request inside is handled as if the client had sent it here. Its response returns as bytes.
+* The response has the metadata offset up to which this node has published, in a tagged field of our
+  own. The broker responds to its client when it has published as much.
 * Only requests for the controller may be forwarded.
 * If this node is not the active controller any more, the envelope itself fails, not the response
   inside. The broker then looks for the next controller.
@@ -53,7 +55,9 @@ class Envelopes:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         assert response is not None, "a forwarded request without a response"
         return EnvelopeResponse(
-            error_code=ErrorCode.NONE, response_data=_joined(response)[LENGTH.size :]
+            error_code=ErrorCode.NONE,
+            response_data=_joined(response)[LENGTH.size :],
+            metadata_offset=services.metadata.current.offset,
         )
 
     async def _finished(self, call: Call) -> Frame | None:

@@ -9,6 +9,7 @@ from riverrun.wire.layout import Field, Layouts
 class EnvelopeResponse(Struct, frozen=True, kw_only=True):
     response_data: bytes | None = None
     error_code: ErrorCode
+    metadata_offset: int = -1
 
 
 MESSAGE = EnvelopeResponse
@@ -18,5 +19,6 @@ LAYOUTS: Layouts = {
     "EnvelopeResponse": (
         Field("response_data", "bytes", 0, 0, is_nullable=True),
         Field("error_code", "error_code", 0, 0),
+        Field("metadata_offset", "int64", 0, 0, tag=10000),
     ),
 }
